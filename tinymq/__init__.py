@@ -1,0 +1,1 @@
+"""tinymq: a replicated, partitioned message log in Python."""

@@ -1,0 +1,1 @@
+"""Decisions of one broker: partitions, produce, fetch, admin. No gRPC here."""

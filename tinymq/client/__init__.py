@@ -1,0 +1,1 @@
+"""The client: producers, readers, admin; an async core and a synchronous facade."""

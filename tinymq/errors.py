@@ -1,0 +1,216 @@
+"""Every error that a user, a peer or a disk can cause, as a tree of types.
+
+    TinymqError
+    ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
+    │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, UnsupportedVersion
+    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer
+    ├── NotFound               UnknownTopic, UnknownPartition
+    ├── AlreadyExists          TopicExists
+    ├── Unavailable            not now: try again (retriable)
+    │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded
+    │   └── DeadlineExceeded   nothing was done, and the time is up
+    ├── OutcomeUnknown         it may have been done, or not
+    ├── Denied                 WrongSecret, WrongCluster, WrongBroker
+    ├── StorageError           DiskFull, SyncFailed, CorruptData, FolderInUse, PortInUse
+    └── Closed                 used after it was closed
+
+Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
+AssertionError and ends the process. On the wire an error is its `code`, message, hint and detail.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TinymqError(Exception):
+    """Base of all. `code` is stable and names the class; `retriable` says whether the same call may
+    succeed later; `hint` says what to do; `detail` carries machine-readable facts (all strings)."""
+
+    code: ClassVar[str] = "Error"
+    retriable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, hint: str | None = None, **detail: object) -> None:
+        super().__init__(message or self.code)
+        self.message = message or self.code
+        self.hint = self.default_hint if hint is None else hint
+        self.detail: dict[str, str] = {k: str(v) for k, v in detail.items() if v is not None}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.code = cls.__name__
+        assert cls.code not in BY_CODE, cls.code
+        BY_CODE[cls.code] = cls
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+BY_CODE: dict[str, type[TinymqError]] = {}
+
+
+class InvalidRequest(TinymqError):
+    """The request is wrong in itself."""
+
+
+class InvalidName(InvalidRequest):
+    default_hint = "topic names: 1 to 249 of A-Z a-z 0-9 . _ -"
+
+
+class InvalidBatch(InvalidRequest):
+    """The bytes are not a batch of this format, or they lie about themselves."""
+
+    default_hint = "send batches made by tinymq's client, or encoded with tinymq.batch.encode"
+
+
+class BatchTooLarge(InvalidRequest):
+    """A record or batch is over a limit, packed or unpacked."""
+
+    default_hint = "send smaller batches, or raise batch_bytes_max on client and brokers"
+
+
+class InvalidConfig(InvalidRequest):
+    """A setting is unknown, contradictory or out of range."""
+
+
+class UnsupportedVersion(InvalidRequest):
+    """The other end, or a file, speaks a version that this build does not."""
+
+    default_hint = "run client and brokers at most one minor version apart"
+
+
+class OffsetOutOfRange(InvalidRequest):
+    """Below the log start, or negative. detail: log_start, high_watermark."""
+
+    default_hint = "start from 'earliest', or from log_start in the error's detail"
+
+
+class OutOfOrderSequence(InvalidRequest):
+    """An idempotent producer skipped a sequence: what came before is missing."""
+
+
+class Fenced(InvalidRequest):
+    """A newer epoch of this producer has written."""
+
+    default_hint = "another producer took over this id; make a new one"
+
+
+class UnknownProducer(InvalidRequest):
+    """The partition does not know this producer id, and its sequence is not 0."""
+
+    default_hint = "the client takes a new epoch by itself; what was in flight is of unknown outcome"
+
+
+class NotFound(TinymqError):
+    """What was named is not there."""
+
+
+class UnknownTopic(NotFound):
+    default_hint = "create it: tinymq topic create NAME"
+
+
+class UnknownPartition(NotFound):
+    """The topic has no such partition."""
+
+
+class AlreadyExists(TinymqError):
+    """What was to be made is there already."""
+
+
+class TopicExists(AlreadyExists):
+    default_hint = "choose another name, or delete the topic first"
+
+
+class Unavailable(TinymqError):
+    """Not now. Nothing was done."""
+
+    retriable = True
+
+
+class NotLeader(Unavailable):
+    """This replica does not lead the partition. detail: leader, leader_address, leader_epoch (if known)."""
+
+
+class NotReady(Unavailable):
+    """The broker is starting, unformed or stopping, or the partition has no leader yet."""
+
+
+class OffsetNotAvailable(Unavailable):
+    """Beyond what this replica may show; another one, or a later try, may have it. detail: high_watermark."""
+
+
+class BufferFull(Unavailable):
+    """The producer's buffer stayed full for as long as it may block."""
+
+    default_hint = "the brokers are slower than this producer; raise buffer_bytes_max or slow down"
+
+
+class BrokerUnreachable(Unavailable):
+    """No broker answered; the message lists every address tried, and why each failed."""
+
+
+class QuotaExceeded(Unavailable):
+    """Over a bound of the broker's. detail: retry_after_ms."""
+
+
+class DeadlineExceeded(Unavailable):
+    """The deadline passed and it is certain that nothing was done."""
+
+
+class OutcomeUnknown(TinymqError):
+    """The request may have taken effect, or not; nobody here can tell.
+
+    An idempotent producer's resend settles it; a plain one's may write a second time.
+    """
+
+    default_hint = "read back before sending again, or use an idempotent producer"
+
+
+class Denied(TinymqError):
+    """The other end refuses who we are."""
+
+
+class WrongSecret(Denied):
+    default_hint = "all brokers of a cluster share one secret file"
+
+
+class WrongCluster(Denied):
+    """The peer, or the data folder, belongs to another cluster."""
+
+
+class WrongBroker(Denied):
+    """The peer, or the data folder, belongs to another broker of this cluster."""
+
+
+class StorageError(TinymqError):
+    """A disk, a file or a port refused."""
+
+
+class DiskFull(StorageError):
+    default_hint = "free space on the broker's disk"
+    retriable = True
+
+
+class SyncFailed(StorageError):
+    """fsync failed: what it covered may be lost, and asking again proves nothing."""
+
+    default_hint = "check the disk, then start the broker again"
+
+
+class CorruptData(StorageError):
+    """Stored bytes are not what was written. They are never served."""
+
+
+class FolderInUse(StorageError):
+    """Another process has the data folder open."""
+
+    default_hint = "one broker per data folder: stop the other one"
+
+
+class PortInUse(StorageError):
+    """Another process listens there."""
+
+
+class Closed(TinymqError):
+    """Used after close()."""

@@ -1,0 +1,1 @@
+"""PySyncObj behind one door: groups, their journal, messages, transport and host."""

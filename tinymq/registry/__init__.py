@@ -1,0 +1,1 @@
+"""The metadata: brokers, topics, partitions; `RegistryService` and its implementations."""

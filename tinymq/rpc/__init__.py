@@ -1,0 +1,1 @@
+"""Thin adapters between gRPC and `tinymq.broker`."""

@@ -1,0 +1,1 @@
+"""A real cluster inside the calling process, for tests."""

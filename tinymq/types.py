@@ -1,0 +1,85 @@
+"""Values that every room shares. No I/O, no behaviour beyond construction and naming."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from tinymq.errors import InvalidName
+
+BrokerId = NewType("BrokerId", int)
+"""A broker's number, 1 or more; 0 on the wire means *nobody known*."""
+
+TopicId = NewType("TopicId", bytes)
+"""16 random bytes: a topic deleted and made again under its old name is another topic."""
+
+METADATA_TOPIC = TopicId(bytes(16))
+"""The metadata group's topic id: no user's topic has it."""
+
+TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupId:
+    """Names one Raft group: a partition of a topic, or the metadata group."""
+
+    topic_id: TopicId
+    partition: int
+
+    def __str__(self) -> str:
+        if self.topic_id == METADATA_TOPIC:
+            return "metadata"
+        return f"{self.topic_id.hex()[:8]}/{self.partition}"
+
+
+METADATA_GROUP = GroupId(METADATA_TOPIC, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a proposed entry lies. Durable or committed only when its group says so."""
+
+    index: int
+    term: int
+    base_offset: int
+    append_time_us: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Offset:
+    """A record's place in its partition: distinct from times, so that neither passes for the other."""
+
+    value: int
+
+    def __int__(self) -> int:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """What an acknowledged record got."""
+
+    topic: str
+    partition: int
+    offset: int
+    append_time_us: int  # the leader's clock when the record was appended, not the user's timestamp
+    duplicate: bool = False  # it was there already, from an earlier try of the same send
+
+
+def check_topic_name(name: str) -> str:
+    """Return `name`, or raise `InvalidName` saying what is wrong with it.
+
+    1 to 249 characters of A-Z a-z 0-9 . _ -, and neither "." nor ".." (the names Kafka allows).
+    """
+    if not name:
+        raise InvalidName("a topic name cannot be empty")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise InvalidName(f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one {len(name)}")
+    if name in (".", ".."):
+        raise InvalidName(f"{name!r} cannot be a topic name")
+    if not _TOPIC_NAME.fullmatch(name):
+        bad = next(c for c in name if not _TOPIC_NAME.fullmatch(c))
+        raise InvalidName(f"topic name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'")
+    return name
