@@ -38,6 +38,18 @@ METADATA_GROUP = GroupId(METADATA_TOPIC, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where a broker listens for other brokers."""
+
+    broker_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.broker_id}@{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Where a proposed entry lies. Durable or committed only when its group says so."""
 

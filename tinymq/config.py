@@ -1,0 +1,147 @@
+"""What a broker can be told, as small frozen values checked once.
+
+No I/O and no defaults hidden elsewhere: every bound and every delay of the broker is a field here. Where
+settings come from (files, environment) is tinymq/settings.py's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from tinymq.entry import PAYLOAD_BYTES_MAX
+from tinymq.errors import InvalidConfig
+from tinymq.types import PeerAddress
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+GRPC_OVERHEAD_BYTES = 256 * KIB  # room for what surrounds a batch in a gRPC message
+SECRET_BYTES_MIN = 16
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvalidConfig(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds in bytes and counts. What is over one gets a typed error, never an unbounded queue."""
+
+    record_bytes_max: int = 8 * MIB  # one record, unpacked: key, value and headers
+    batch_bytes_max: int = 8 * MIB  # one batch as stored, header included
+    batch_uncompressed_bytes_max: int = 64 * MIB  # sum of a batch's declared Arrow buffer lengths
+    batch_records_max: int = 1_000_000
+    fetch_bytes_max: int = 8 * MIB  # one fetch answers at most this, or one whole batch
+    inflight_bytes_max: int = 8 * MIB  # sent to one peer for one group and not yet acknowledged
+    uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not yet committed, per group
+    tail_cache_bytes_max: int = 16 * MIB  # entries kept in memory, per group
+    segment_bytes: int = 1 * GIB
+    peer_frame_bytes_max: int = 72 * MIB  # one message between brokers
+    peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
+    stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
+    stream_requests_max: int = 4096  # fetches that may wait at once on one stream
+    connection_streams_max: int = 256  # concurrent gRPC calls per client connection
+    partitions_per_topic_max: int = 1024
+    partitions_max: int = 20_000  # in the whole cluster
+    producers_per_partition_max: int = 10_000
+    batches_per_producer_max: int = 5  # remembered for telling duplicates
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _require(getattr(self, f.name) > 0, f"{f.name} must be above 0")
+        _require(self.record_bytes_max <= self.batch_uncompressed_bytes_max, "record_bytes_max is over a batch's size")
+        _require(self.batch_bytes_max <= PAYLOAD_BYTES_MAX, f"batch_bytes_max is over {PAYLOAD_BYTES_MAX}")
+        _require(self.batch_bytes_max < self.peer_frame_bytes_max, "batch_bytes_max must be below peer_frame_bytes_max")
+        _require(self.batch_bytes_max <= self.uncommitted_bytes_max, "batch_bytes_max is over uncommitted_bytes_max")
+        _require(
+            self.batch_bytes_max <= self.stream_inflight_bytes_max, "batch_bytes_max over stream_inflight_bytes_max"
+        )
+        _require(self.batch_bytes_max <= self.fetch_bytes_max, "batch_bytes_max is over fetch_bytes_max")
+
+    @property
+    def grpc_message_bytes_max(self) -> int:
+        """One gRPC message: the largest fetch, or the largest batch, and what surrounds it."""
+        return max(self.fetch_bytes_max, self.batch_bytes_max) + GRPC_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Delays in seconds."""
+
+    heartbeat_s: float = 0.1  # between two brokers, however many groups they share
+    gone_after_s: float = 0.8  # silence after which a broker counts as gone
+    election_min_s: float = 0.15  # once the leader is gone: a random wait between these two
+    election_max_s: float = 0.45
+    sync_hang_s: float = 1.0  # a leader whose sync takes longer hands over
+    bulk_stalled_s: float = 2.0  # a bulk connection without acks for this long is opened anew
+    idle_mark_s: float = 0.1  # sync marks are synced after this much idling
+    registration_lease_s: float = 10.0  # a broker that renews no more is unregistered after this
+    registration_renew_s: float = 2.0
+    command_timeout_s: float = 10.0  # a registry command, forwarding and retries included
+    produce_timeout_s: float = 30.0  # when the client names none
+    fetch_wait_s_max: float = 30.0
+    hand_over_s: float = 5.0  # at most, at a clean stop
+    drain_s: float = 2.0  # open calls may take this long to end at a clean stop
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _require(getattr(self, f.name) > 0, f"{f.name} must be above 0")
+        _require(self.heartbeat_s * 3 <= self.gone_after_s, "gone_after_s must be at least three heartbeats")
+        _require(self.election_min_s < self.election_max_s, "election_min_s must be below election_max_s")
+        _require(
+            self.registration_renew_s * 2 <= self.registration_lease_s,
+            "registration_lease_s must be at least two renewals",
+        )
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """ "host:port" or "[v6]:port" as (host, port). Raises InvalidConfig."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidConfig(f"{text!r} is not an address", hint="write host:port, such as 127.0.0.1:7070")
+    return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The inverse of `parse_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_peer(text: str) -> PeerAddress:
+    """ "1@host:port" as a PeerAddress. Raises InvalidConfig."""
+    number, at, address = text.partition("@")
+    if not at or not number.isascii() or not number.isdigit() or int(number) < 1:
+        raise InvalidConfig(f"{text!r} is not a voter", hint="write id@host:port, such as 1@127.0.0.1:7170")
+    host, port = parse_address(address)
+    return PeerAddress(int(number), host, port)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """One broker, whole. Port 0 binds any free port. Brokers bind loopback unless told otherwise."""
+
+    broker_id: int
+    data_dir: str
+    voters: tuple[PeerAddress, ...]  # of the metadata group, this broker included when it is one: 1, 3 or 5
+    secret: bytes = field(repr=False)  # shared by all brokers of a cluster
+    listen: str = "127.0.0.1:0"  # clients
+    peer_listen: str = "127.0.0.1:0"  # other brokers
+    advertise: str = ""  # what clients dial, when it is not `listen`
+    peer_advertise: str = ""
+    rack: str = ""
+    limits: Limits = field(default_factory=Limits)
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.broker_id < 1 << 32, f"broker_id {self.broker_id} is not between 1 and {(1 << 32) - 1}")
+        _require(bool(self.data_dir), "data_dir is empty")
+        _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
+        ids = [v.broker_id for v in self.voters]
+        _require(len(ids) in (1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
+        _require(len(set(ids)) == len(ids), "two voters have one broker id")
+        for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise):
+            if text:
+                parse_address(text)
