@@ -199,6 +199,7 @@ class Heartbeat(_message.Message):
     STEPPED_DOWN_ACK_FIELD_NUMBER: _builtins.int
     SENT_AT_US_FIELD_NUMBER: _builtins.int
     ECHO_SENT_AT_US_FIELD_NUMBER: _builtins.int
+    STOPPING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     echo: _builtins.int
     """the newest sequence heard from the receiver"""
@@ -206,6 +207,8 @@ class Heartbeat(_message.Message):
     sent_at_us: _builtins.int
     """sender's monotonic clock, echoed below: round trip times"""
     echo_sent_at_us: _builtins.int
+    stopping: _builtins.bool
+    """the sender hands over and goes: stand for what it leads"""
     @_builtins.property
     def stepped_down(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupTerm]:
         """groups this broker led and leads no longer, until acknowledged"""
@@ -222,10 +225,11 @@ class Heartbeat(_message.Message):
         stepped_down_ack: _abc.Iterable[Global___GroupTerm] | None = ...,
         sent_at_us: _builtins.int = ...,
         echo_sent_at_us: _builtins.int = ...,
+        stopping: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["echo", b"echo", "echo_sent_at_us", b"echo_sent_at_us", "sent_at_us", b"sent_at_us", "sequence", b"sequence", "stepped_down", b"stepped_down", "stepped_down_ack", b"stepped_down_ack", "wall_us", b"wall_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["echo", b"echo", "echo_sent_at_us", b"echo_sent_at_us", "sent_at_us", b"sent_at_us", "sequence", b"sequence", "stepped_down", b"stepped_down", "stepped_down_ack", b"stepped_down_ack", "stopping", b"stopping", "wall_us", b"wall_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -376,6 +380,7 @@ class AppendAck(_message.Message):
     NEXT_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    NEXT_TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """acks of another term are dropped"""
     durable: _builtins.int
@@ -388,6 +393,8 @@ class AppendAck(_message.Message):
     commit: _builtins.int
     """commit index known here: lets the group go quiet"""
     count: _builtins.int
+    next_term: _builtins.int
+    """on conflict: term of the entry before `next` here, so that one answer is enough"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -401,10 +408,11 @@ class AppendAck(_message.Message):
         next: _builtins.int = ...,
         commit: _builtins.int = ...,
         count: _builtins.int = ...,
+        next_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "received", b"received", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "next_term", b"next_term", "received", b"received", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,10 +425,13 @@ class CommitNotice(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
+    ACK_WANTED_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """valid in this term alone"""
     commit: _builtins.int
     """min(commit, matchIndex of the receiver)"""
+    ack_wanted: _builtins.bool
+    """the group wants to go quiet: answer with an AppendAck"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -429,10 +440,11 @@ class CommitNotice(_message.Message):
         group: Global___GroupId | None = ...,
         term: _builtins.int = ...,
         commit: _builtins.int = ...,
+        ack_wanted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "group", b"group", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_wanted", b"ack_wanted", "commit", b"commit", "group", b"group", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
