@@ -1,0 +1,159 @@
+"""How brokers send to one another: a protocol, and the values that cross it. No I/O here.
+
+Two implementations pass the one contract suite (tests/raft/test_transport_contract.py): `TcpTransport`
+(tcp.py) and the in-memory `MemoryNetwork` (tinymq/testing/memory_network.py).
+
+Per pair of brokers and direction there is one connection per channel. A broker dials the connections
+that it sends on, and receives on those that it accepted: so what happens to one direction says nothing
+about the other, as on a real network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from tinymq.errors import InvalidConfig, TinymqError
+from tinymq.proto import peer_pb2
+
+INCARNATION_BYTES = 16
+CLUSTER_ID_BYTES_MAX = 64
+
+
+class Channel(IntEnum):
+    """Two connections per direction, so that a heartbeat never waits behind a megabyte."""
+
+    CONTROL = 0  # votes, acks, heartbeats, commit notices, requests
+    BULK = 1  # entries
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where a broker is dialled."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What a peer has proven in a handshake to be."""
+
+    broker_id: int
+    incarnation: bytes  # of its data folder, 16 bytes
+    session: int  # random per process start: another one means that it restarted
+
+
+class LocalIdentity(Protocol):
+    """What this broker says of itself; `log.store.Identity` is one."""
+
+    @property
+    def broker_id(self) -> int: ...
+
+    @property
+    def incarnation(self) -> bytes: ...
+
+    @property
+    def cluster_id(self) -> bytes | None:
+        """None while the broker belongs to no cluster: it then neither dials nor accepts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransportLimits:
+    """Bounds of one broker's connections to its peers. All sizes in bytes, all times in seconds."""
+
+    frame_bytes_max: int = 32 << 20  # invariant: above the largest entry with its head
+    head_bytes_max: int = 1 << 20  # the protobuf part of a frame
+    handshake_frame_bytes_max: int = 4096  # what a stranger may make us buffer
+    handshakes_max: int = 64  # strangers at once; one more, and the oldest is dropped
+    control_out_bytes_max: int = 8 << 20  # unsent bytes per peer, then send() answers False
+    bulk_out_bytes_max: int = 32 << 20
+    handshake_timeout_s: float = 5.0  # from dialling or accepting to the end of the handshake
+    redial_min_s: float = 0.02
+    redial_max_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.handshake_frame_bytes_max <= self.head_bytes_max <= self.frame_bytes_max:
+            raise InvalidConfig("0 < handshake_frame_bytes_max <= head_bytes_max <= frame_bytes_max must hold")
+        if not 0 < self.redial_min_s <= self.redial_max_s:
+            raise InvalidConfig("0 < redial_min_s <= redial_max_s must hold")
+
+    def out_bytes_max(self, channel: Channel) -> int:
+        """Unsent bytes that one connection may hold."""
+        return self.bulk_out_bytes_max if channel is Channel.BULK else self.control_out_bytes_max
+
+
+OnMessage = Callable[[int, peer_pb2.Peer, "bytes | memoryview"], None]
+OnConnected = Callable[[int, Channel, PeerIdentity], None]
+OnDisconnected = Callable[[int, Channel, str], None]
+OnRefused = Callable[[int, TinymqError], None]
+OnRejected = Callable[[str, TinymqError], None]
+
+
+class Transport(Protocol):
+    """One broker's end of the network. All of it belongs to the broker's loop; no call blocks.
+
+    Order: messages of one connection arrive in the order of their sends, each at most once, and none
+    is lost unless the connection is. Between channels, and across a reconnection, there is no order
+    and messages may be lost. What arrived on a connection is never delivered after a newer connection
+    of the same peer and channel was accepted, or after the peer proved another session.
+
+    Callbacks are made from the loop, never from inside a call into the transport; one that raises is
+    the caller's broken invariant and is not caught.
+    """
+
+    on_message: OnMessage | None  # (peer, message, body); the body stays valid and is the receiver's to keep
+    on_connected: OnConnected | None  # (peer, channel, who it proved to be): send() works from now on
+    on_disconnected: OnDisconnected | None  # (peer, channel, reason): unsent messages are gone; it is redialled
+    on_refused: OnRefused | None  # (peer, error): each attempt to dial it that failed
+    on_rejected: OnRejected | None  # (remote address, error): somebody who dialled us, and was turned away
+
+    def send(
+        self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[bytes | memoryview] = ()
+    ) -> bool:
+        """Send one message with the concatenation of `body`, soon and in order.
+
+        False, and nothing is sent, when the peer is not connected on this channel or its unsent bytes are
+        at their bound. True promises nothing but order. `message` is encoded before this returns; `body`
+        is kept by reference until sent, so nobody may change what lies in it.
+        """
+        ...
+
+    def connected(self, peer: int, channel: Channel) -> bool:
+        """Whether a send would find a connection."""
+        ...
+
+    def identity(self, peer: int) -> PeerIdentity | None:
+        """What the peer proved last, on a connection of either direction; None before its first handshake.
+
+        In `on_message` it is the sender's own: a new session is known before its first message arrives.
+        """
+        ...
+
+    def buffered_bytes(self, peer: int, channel: Channel) -> int:
+        """Bytes accepted by send() that the system has not taken yet; 0 when not connected."""
+        ...
+
+    def set_peer(self, address: PeerAddress) -> None:
+        """Dial this broker there, from now on and until removed; a changed address opens it anew."""
+        ...
+
+    def remove_peer(self, broker_id: int) -> None:
+        """Close what is open with this broker, both ways, and dial it no more. Unknown: nothing happens."""
+        ...
+
+    def reset(self, peer: int, channel: Channel) -> None:
+        """Close the connection that we send on, losing what is unsent, and dial again at once."""
+        ...
+
+    async def start(self) -> None:
+        """Listen (PortInUse), and dial the peers set so far."""
+        ...
+
+    async def stop(self) -> None:
+        """Close everything. No callback follows; send() answers False for good."""
+        ...
