@@ -15,11 +15,35 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from tinymq.errors import InvalidConfig, TinymqError
+from tinymq.config import Limits
+from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2
+from tinymq.types import PeerAddress
 
-INCARNATION_BYTES = 16
-CLUSTER_ID_BYTES_MAX = 64
+__all__ = [
+    "CONTROL_BUFFER_BYTES_MAX",
+    "HANDSHAKE_TIMEOUT_S",
+    "HEAD_BYTES_MAX",
+    "REDIAL_MAX_S",
+    "REDIAL_MIN_S",
+    "Channel",
+    "LocalIdentity",
+    "OnConnected",
+    "OnDisconnected",
+    "OnMessage",
+    "OnRefused",
+    "OnRejected",
+    "PeerAddress",
+    "PeerIdentity",
+    "Transport",
+    "out_bytes_max",
+]
+
+HEAD_BYTES_MAX = 1 << 20  # the protobuf part of a frame; a body is bounded by Limits.peer_frame_bytes_max
+CONTROL_BUFFER_BYTES_MAX = 8 << 20  # unsent on a control connection: far more than its peer would read in time
+HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
+REDIAL_MIN_S = 0.02  # after a failed attempt; doubles up to
+REDIAL_MAX_S = 1.0
 
 
 class Channel(IntEnum):
@@ -27,15 +51,6 @@ class Channel(IntEnum):
 
     CONTROL = 0  # votes, acks, heartbeats, commit notices, requests
     BULK = 1  # entries
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
-    """Where a broker is dialled."""
-
-    broker_id: int
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +77,9 @@ class LocalIdentity(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TransportLimits:
-    """Bounds of one broker's connections to its peers. All sizes in bytes, all times in seconds."""
-
-    frame_bytes_max: int = 32 << 20  # invariant: above the largest entry with its head
-    head_bytes_max: int = 1 << 20  # the protobuf part of a frame
-    handshake_frame_bytes_max: int = 4096  # what a stranger may make us buffer
-    handshakes_max: int = 64  # strangers at once; one more, and the oldest is dropped
-    control_out_bytes_max: int = 8 << 20  # unsent bytes per peer, then send() answers False
-    bulk_out_bytes_max: int = 32 << 20
-    handshake_timeout_s: float = 5.0  # from dialling or accepting to the end of the handshake
-    redial_min_s: float = 0.02
-    redial_max_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.handshake_frame_bytes_max <= self.head_bytes_max <= self.frame_bytes_max:
-            raise InvalidConfig("0 < handshake_frame_bytes_max <= head_bytes_max <= frame_bytes_max must hold")
-        if not 0 < self.redial_min_s <= self.redial_max_s:
-            raise InvalidConfig("0 < redial_min_s <= redial_max_s must hold")
-
-    def out_bytes_max(self, channel: Channel) -> int:
-        """Unsent bytes that one connection may hold."""
-        return self.bulk_out_bytes_max if channel is Channel.BULK else self.control_out_bytes_max
+def out_bytes_max(limits: Limits, channel: Channel) -> int:
+    """Bytes that one connection may hold unsent; over it, send() answers False."""
+    return limits.peer_buffer_bytes_max if channel is Channel.BULK else CONTROL_BUFFER_BYTES_MAX
 
 
 OnMessage = Callable[[int, peer_pb2.Peer, "bytes | memoryview"], None]
