@@ -1,0 +1,282 @@
+"""A record batch as bytes: 32 bytes of header, then one Arrow IPC message, and nothing else.
+
+    offset size field (little-endian)
+         0    1 version          u8   1
+         1    1 codec            u8   0 none, 1 LZ4 frames, 2 ZSTD (informative: Arrow's metadata decides)
+         2    2 reserved         u16  0
+         4    4 record_count     u32  at least 1
+         8    8 producer_id      u64  0: plain, not idempotent
+        16    4 producer_epoch   u32  0 when plain
+        20    4 reserved         u32  0
+        24    8 first_sequence   i64  of the first record; -1 when plain
+        32    … message               encapsulated RecordBatch message of SCHEMA, without a schema message
+
+Bytes from outside are believed only after `check_batch` or `decode_batch`, on brokers and readers alike.
+They raise InvalidBatch or BatchTooLarge and nothing else, whatever the bytes are, and unpack nothing
+before the unpacked size is known to be within the limits (tinymq/ipc.py reads it from the metadata).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tinymq.errors import BatchTooLarge, InvalidBatch
+from tinymq.ipc import read_layout
+
+HEADER = struct.Struct("<BBHIQIIq")
+HEADER_SIZE = 32
+BATCH_VERSION = 1
+NO_SEQUENCE = -1
+assert HEADER.size == HEADER_SIZE
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+"""The schema of every batch, for good. All columns are nullable, but no timestamp and no header's key is null."""
+
+# Python's datetime spans the years 1 to 9999: a timestamp outside would fail in the reader, not here.
+TIMESTAMP_US_MIN = -62_135_596_800_000_000
+TIMESTAMP_US_MAX = 253_402_300_799_999_999
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Codec(IntEnum):
+    """How a batch's buffers are packed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+_WRITE = {
+    Codec.NONE: pa.ipc.IpcWriteOptions(use_threads=False),
+    Codec.LZ4: pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False),
+    Codec.ZSTD: pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False),
+}
+
+
+class BatchLimits(Protocol):
+    """The bounds that a batch is held to; `tinymq.config.Limits` is one."""
+
+    @property
+    def record_bytes_max(self) -> int: ...
+    @property
+    def batch_bytes_max(self) -> int: ...
+    @property
+    def batch_uncompressed_bytes_max(self) -> int: ...
+    @property
+    def batch_records_max(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The 32 bytes before the Arrow message, unpacked and consistent in themselves."""
+
+    version: int
+    codec: int
+    record_count: int  # invariant: >= 1
+    producer_id: int  # 0: plain
+    producer_epoch: int
+    first_sequence: int  # invariant: >= 0, or -1 when plain
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedBatch:
+    """What a broker knows of a batch that passed every check."""
+
+    header: BatchHeader
+    max_timestamp_us: int
+
+
+def pack_batch(
+    message: bytes | pa.Buffer,
+    *,
+    record_count: int,
+    codec: int = Codec.NONE,
+    producer_id: int = 0,
+    producer_epoch: int = 0,
+    first_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """The stored payload: header and `message` in one piece (the message's one copy)."""
+    head = HEADER.pack(BATCH_VERSION, codec, 0, record_count, producer_id, producer_epoch, 0, first_sequence)
+    return b"".join((head, message))
+
+
+def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
+    """Unpack the header. Raises InvalidBatch; the Arrow message is not looked at."""
+    if len(payload) < HEADER_SIZE:
+        raise InvalidBatch(f"a batch has at least {HEADER_SIZE} bytes, this one {len(payload)}")
+    version, codec, zero, count, producer, epoch, zero2, sequence = HEADER.unpack_from(payload)
+    if version != BATCH_VERSION:
+        raise InvalidBatch(f"batch version {version} is not known here")
+    if zero or zero2 or codec > Codec.ZSTD or count == 0:
+        raise InvalidBatch("batch header out of range")
+    if producer == 0:
+        if epoch or sequence != NO_SEQUENCE:
+            raise InvalidBatch("a plain batch has neither epoch nor sequence")
+    elif not 0 <= sequence < (1 << 63) - count:
+        raise InvalidBatch("an idempotent batch has a first sequence of 0 or more")
+    return BatchHeader(version, codec, count, producer, epoch, sequence)
+
+
+def check_batch(payload: bytes | memoryview, limits: BatchLimits) -> CheckedBatch:
+    """Believe `payload` or raise InvalidBatch or BatchTooLarge: everything that a reader will rely on."""
+    header, _, max_timestamp_us = _open(payload, limits)
+    return CheckedBatch(header, max_timestamp_us)
+
+
+def decode_batch(payload: bytes | memoryview, limits: BatchLimits) -> pa.RecordBatch:
+    """The records, after the same checks as `check_batch`. Uncompressed buffers are views of `payload`."""
+    return _open(payload, limits)[1]
+
+
+def _open(payload: bytes | memoryview, limits: BatchLimits) -> tuple[BatchHeader, pa.RecordBatch, int]:
+    if len(payload) > limits.batch_bytes_max:
+        raise BatchTooLarge(f"batch of {len(payload)} bytes; batch_bytes_max is {limits.batch_bytes_max}")
+    header = parse_batch_header(payload)
+    if header.record_count > limits.batch_records_max:
+        raise BatchTooLarge(f"batch of {header.record_count} records; the limit is {limits.batch_records_max}")
+    layout = read_layout(payload, HEADER_SIZE, header.record_count)
+    if layout.unpacked_bytes > limits.batch_uncompressed_bytes_max:
+        raise BatchTooLarge(
+            f"batch unpacks to {layout.unpacked_bytes} bytes;"
+            f" batch_uncompressed_bytes_max is {limits.batch_uncompressed_bytes_max}"
+        )
+    try:
+        message = pa.py_buffer(payload).slice(HEADER_SIZE)
+        batch = pa.ipc.read_record_batch(message, SCHEMA)
+        batch.validate(full=True)
+        bounds = pc.min_max(batch.column(3))
+        first, last = bounds["min"].value, bounds["max"].value
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise InvalidBatch(f"not an Arrow record batch: {str(error)[:200]}") from error
+    if first < TIMESTAMP_US_MIN or last > TIMESTAMP_US_MAX:
+        raise InvalidBatch("a timestamp lies outside the years 1 to 9999")
+    if layout.unpacked_bytes > limits.record_bytes_max:
+        largest = record_bytes(batch)
+        if largest > limits.record_bytes_max:
+            raise BatchTooLarge(f"record of {largest} bytes; record_bytes_max is {limits.record_bytes_max}")
+    return header, batch, last
+
+
+def encode(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers | None] | None,
+    timestamps_us: Sequence[int],
+    codec: Codec = Codec.NONE,
+) -> pa.Buffer:
+    """The Arrow message of some records, one per place in the sequences; None for `keys` or `headers`: none has any.
+
+    Raises InvalidBatch for what is not bytes, str or int where it must be.
+    """
+    count = len(values)
+    try:
+        key = pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary())
+        value = pa.array(values, pa.binary())
+        header = pa.nulls(count, SCHEMA.field(2).type) if headers is None else _header_array(headers)
+        timestamp = pa.array(timestamps_us, SCHEMA.field(3).type)
+        batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidBatch(f"not records: {str(error)[:200]}", hint="keys and values are bytes or None") from error
+    return encode_record_batch(batch, codec)
+
+
+def _header_array(headers: Sequence[Headers | None]) -> pa.Array:
+    pairs = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
+    return pa.array(pairs, SCHEMA.field(2).type)
+
+
+def encode_record_batch(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> pa.Buffer:
+    """The Arrow message of `batch`, which has SCHEMA (see `conform`). Raises InvalidBatch for a keyless header."""
+    headers = batch.column(2)
+    if headers.null_count < len(headers):
+        pairs = headers.flatten()
+        if pairs.null_count or pairs.field(0).null_count:
+            raise InvalidBatch("a header has no key")
+    if codec is Codec.NONE:
+        return batch.serialize()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE[codec]) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    start = 8 + int.from_bytes(stream.slice(4, 4).to_pybytes(), "little")  # the schema message has no body
+    end_of_stream = 8
+    return stream.slice(start, stream.size - start - end_of_stream)
+
+
+def conform(data: pa.Table | pa.RecordBatch, now_us: int) -> list[pa.RecordBatch]:
+    """`data` as record batches of SCHEMA, uncopied where it has those types already.
+
+    Columns may come in any order. `value` must be there; the others may lack. Text becomes UTF-8 bytes, times
+    become microseconds UTC, a missing or null timestamp becomes `now_us`. Raises InvalidBatch for another column
+    or a type that does not convert without loss.
+    """
+    if isinstance(data, pa.RecordBatch):
+        return [_conform(data, now_us)] if data.num_rows else []
+    return [_conform(batch, now_us) for batch in data.to_batches() if batch.num_rows]
+
+
+def _conform(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
+    if batch.schema.equals(SCHEMA) and batch.column(3).null_count == 0:
+        return batch
+    names = batch.schema.names
+    unknown = [name for name in names if name not in SCHEMA.names]
+    if unknown or len(set(names)) != len(names) or "value" not in names:
+        raise InvalidBatch(f"columns {names}", hint=f"a batch has a value, and may have others of {SCHEMA.names}")
+    columns = []
+    for field in SCHEMA:
+        there = field.name in names
+        column = _cast(batch.column(field.name), field) if there else pa.nulls(batch.num_rows, field.type)
+        if field.name == "timestamp" and column.null_count:
+            column = column.fill_null(pa.scalar(now_us, field.type))
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if pa.types.is_map(column.type):  # keeps order and duplicates
+            column = column.cast(pa.map_(pa.string(), pa.binary()))
+            items = pa.StructArray.from_arrays([column.keys, column.items], fields=list(field.type.value_type))
+            return pa.ListArray.from_arrays(column.offsets, items, type=field.type, mask=column.is_null())
+        if field.name == "timestamp" and pa.types.is_timestamp(column.type) and column.type.tz is None:
+            raise InvalidBatch("timestamps without a zone", hint="say which: column.cast(pa.timestamp('us', 'UTC'))")
+        return column.cast(field.type)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidBatch(f"column {field.name!r} of {column.type} is not {field.type}: {str(error)[:120]}") from error
+
+
+def record_bytes(batch: pa.RecordBatch) -> int:
+    """Bytes of the largest record of a validated batch of SCHEMA: key, value and headers."""
+    sizes = pc.add(_lengths(batch.column(0)), _lengths(batch.column(1)))
+    headers = batch.column(2)
+    if headers.null_count < len(headers) and len(headers.values):
+        pairs = headers.values
+        pair_bytes = pc.add(_lengths(pairs.field(0)), _lengths(pairs.field(1)))
+        ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pair_bytes)])
+        offsets = headers.offsets
+        upto = ends.take(offsets)
+        sizes = pc.add(sizes, pc.subtract(upto.slice(1), upto.slice(0, len(headers))))
+    return int(pc.max(sizes).as_py())
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
