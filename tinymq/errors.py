@@ -2,7 +2,7 @@
 
     TinymqError
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
-    │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, UnsupportedVersion
+    │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer
     ├── NotFound               UnknownTopic, UnknownPartition
     ├── AlreadyExists          TopicExists
@@ -72,6 +72,12 @@ class BatchTooLarge(InvalidRequest):
 
 class InvalidConfig(InvalidRequest):
     """A setting is unknown, contradictory or out of range."""
+
+
+class InvalidFrame(InvalidRequest):
+    """What a peer sent is no frame of the protocol between brokers, or over its bound, or cut short."""
+
+    default_hint = "check what connects to the port between brokers"
 
 
 class UnsupportedVersion(InvalidRequest):
