@@ -1,0 +1,144 @@
+"""Bytes into frames and back. No I/O: a reader says where received bytes go, and hands out whole frames.
+
+    offset size field (little-endian)
+         0    4 frame_bytes  u32  bytes after these eight: head and body
+         4    4 head_bytes   u32  bytes of the head; at most frame_bytes
+         8    … head         a protobuf message
+         …    … body         raw bytes, to the end of the frame
+
+Copies are what this costs. A frame that fits the small buffer is copied once, out of it; of a larger
+one only what came along with its first bytes is copied, the rest is received where it stays.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tinymq.errors import InvalidFrame
+
+PREFIX = struct.Struct("<II")
+PREFIX_BYTES = PREFIX.size
+READ_BUFFER_BYTES = 64 * 1024  # per connection; a longer frame gets a buffer of its own
+JOIN_BYTES_MAX = 16 * 1024  # shorter pieces are cheaper to copy than to write one by one
+
+Chunk = bytes | memoryview
+Frame = tuple[bytes, Chunk]
+"""(head, body). Both are the receiver's own: no later frame overwrites them."""
+
+
+def pack_frame(head: bytes, body: Sequence[Chunk] = ()) -> tuple[list[Chunk], int]:
+    """One frame as (chunks to write in order, their total bytes).
+
+    Long pieces of `body` are taken by reference; items of a memoryview must be single bytes.
+    """
+    body_bytes = sum(map(len, body))
+    prefix = PREFIX.pack(len(head) + body_bytes, len(head))
+    total = PREFIX_BYTES + len(head) + body_bytes
+    if body_bytes <= JOIN_BYTES_MAX:
+        return [b"".join((prefix, head, *body))], total
+    chunks: list[Chunk] = []
+    short: list[Chunk] = [prefix, head]
+    for piece in body:
+        if len(piece) > JOIN_BYTES_MAX:
+            if short:
+                chunks.append(b"".join(short))
+                short = []
+            chunks.append(piece)
+        else:
+            short.append(piece)
+    if short:
+        chunks.append(b"".join(short))
+    return chunks, total
+
+
+class FrameReader:
+    """One connection's received bytes. Use: get_buffer, receive into it, received, next_frame until None.
+
+    Both bounds may be changed between frames. After InvalidFrame nothing more can be read.
+    """
+
+    def __init__(self, frame_bytes_max: int, head_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.head_bytes_max = head_bytes_max
+        self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self._start = 0  # invariant: unread bytes are _buffer[_start:_end]
+        self._end = 0
+        self._large: memoryview | None = None  # head and body of the frame that does not fit _buffer
+        self._large_filled = 0
+        self._large_head_bytes = 0
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty once next_frame has answered None."""
+        if self._large is not None:
+            return self._large[self._large_filled :]
+        return self._buffer[self._end :]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put at the start of what get_buffer answered last."""
+        if self._large is not None:
+            self._large_filled += count
+            assert self._large_filled <= len(self._large)
+        else:
+            self._end += count
+            assert self._end <= READ_BUFFER_BYTES
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, None when more bytes are needed. Raises InvalidFrame."""
+        if self._large is not None:
+            return self._finish_large()
+        start, available = self._start, self._end - self._start
+        if available < PREFIX_BYTES:
+            self._make_room(PREFIX_BYTES)
+            return None
+        frame_bytes, head_bytes = PREFIX.unpack_from(self._buffer, start)
+        if frame_bytes > self.frame_bytes_max or head_bytes > self.head_bytes_max or head_bytes > frame_bytes:
+            raise InvalidFrame(
+                f"frame of {frame_bytes} bytes with a head of {head_bytes}:"
+                f" at most {self.frame_bytes_max} and {self.head_bytes_max}"
+            )
+        end = start + PREFIX_BYTES + frame_bytes
+        if end > self._end:
+            if PREFIX_BYTES + frame_bytes > READ_BUFFER_BYTES:
+                self._begin_large(frame_bytes, head_bytes)
+            else:
+                self._make_room(PREFIX_BYTES + frame_bytes)
+            return None
+        head_end = start + PREFIX_BYTES + head_bytes
+        frame = bytes(self._buffer[start + PREFIX_BYTES : head_end]), bytes(self._buffer[head_end:end])
+        self._start = end
+        if end == self._end:
+            self._start = self._end = 0
+        return frame
+
+    def cut_short(self) -> InvalidFrame | None:
+        """What to say when no byte follows: an error in the middle of a frame, else None."""
+        if self._large is not None:
+            return InvalidFrame(f"cut off after {self._large_filled} of {len(self._large)} bytes of a frame")
+        if self._end > self._start:
+            return InvalidFrame(f"cut off after the first {self._end - self._start} bytes of a frame")
+        return None
+
+    def _make_room(self, frame_bytes: int) -> None:
+        # Each frame is moved at most once: at the front of the buffer it fits.
+        if self._start + frame_bytes > READ_BUFFER_BYTES:
+            unread = self._end - self._start
+            self._buffer[:unread] = bytes(self._buffer[self._start : self._end])
+            self._start, self._end = 0, unread
+
+    def _begin_large(self, frame_bytes: int, head_bytes: int) -> None:
+        here = self._buffer[self._start + PREFIX_BYTES : self._end]
+        self._large = memoryview(bytearray(frame_bytes))
+        self._large[: len(here)] = here
+        self._large_filled = len(here)
+        self._large_head_bytes = head_bytes
+        self._start = self._end = 0
+
+    def _finish_large(self) -> Frame | None:
+        large = self._large
+        assert large is not None
+        if self._large_filled < len(large):
+            return None
+        self._large = None
+        head_bytes = self._large_head_bytes
+        return bytes(large[:head_bytes]), large[head_bytes:]
