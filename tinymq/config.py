@@ -45,8 +45,6 @@ class Limits:
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
     partitions_per_topic_max: int = 1024
     partitions_max: int = 20_000  # in the whole cluster
-    producers_per_partition_max: int = 10_000
-    batches_per_producer_max: int = 5  # remembered for telling duplicates
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -1,0 +1,64 @@
+"""Deadlines of many short waits, with one timer for all that end within the same few milliseconds.
+
+A timer per request would cost more than the request: waits are kept in buckets by the time they end. A wait
+never ends early, and at most one bucket late.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tinymq.clock import Clock
+
+BUCKET_S = 0.02
+
+
+class Expiring(Protocol):
+    """What waits. `expire` is called once, on the loop, unless the ticket was given back before."""
+
+    def expire(self) -> None: ...
+
+
+class Ticket:
+    """A wait's place: give it back with `Deadlines.drop` when the wait ends by itself."""
+
+    __slots__ = ("bucket", "waiting")
+
+    def __init__(self, bucket: int, waiting: Expiring) -> None:
+        self.bucket = bucket
+        self.waiting = waiting
+
+
+class Deadlines:
+    """All waits of one broker. Not safe to share between loops."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[int, set[Ticket]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._buckets.values()))
+
+    def add(self, waiting: Expiring, timeout_s: float) -> Ticket:
+        """`waiting.expire()` is called in `timeout_s` seconds or up to BUCKET_S later."""
+        now = self._clock.monotonic()
+        number = int((now + max(timeout_s, 0.0)) / BUCKET_S) + 1
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = set()
+            self._clock.call_later(number * BUCKET_S - now, lambda: self._end(number))
+        ticket = Ticket(number, waiting)
+        bucket.add(ticket)
+        return ticket
+
+    def drop(self, ticket: Ticket) -> None:
+        """The wait ended; dropping twice, or after it expired, is nothing."""
+        bucket = self._buckets.get(ticket.bucket)
+        if bucket is not None:
+            bucket.discard(ticket)
+
+    def _end(self, number: int) -> None:
+        bucket = self._buckets.get(number, set())
+        while bucket:  # one expiry may drop the next
+            bucket.pop().waiting.expire()
+        self._buckets.pop(number, None)

@@ -1,0 +1,123 @@
+"""Which batches of idempotent producers a partition has: the pure half of deduplication.
+
+A producer numbers its records from 0 in each epoch; a batch is known by (producer id, epoch, first sequence).
+The state here is replicated: it changes in `apply` alone, by what the log says, the same on every replica.
+Semantics: Kafka's idempotent producer (KIP-98), with the bounds of this project.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tinymq.batch import BatchHeader
+from tinymq.errors import CorruptData, Fenced, OutOfOrderSequence, UnknownProducer
+
+# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+PRODUCERS_MAX = 10_000
+BATCHES_MAX = 5
+
+_PRODUCER = struct.Struct("<QIIq")  # producer_id, epoch, batches, append_time_us
+_BATCH = struct.Struct("<qIQq")  # the fields of Remembered
+
+
+class Remembered(NamedTuple):
+    """A batch that a producer wrote."""
+
+    first_sequence: int
+    record_count: int
+    base_offset: int
+    append_time_us: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer's newest epoch, as of some point of the log."""
+
+    epoch: int
+    append_time_us: int
+    batches: list[Remembered]  # invariant: 1 to BATCHES_MAX, oldest first, consecutive sequences
+
+    @property
+    def next_sequence(self) -> int:
+        last = self.batches[-1]
+        return last.first_sequence + last.record_count
+
+
+def judge(producer: Producer | None, header: BatchHeader) -> Remembered | None:
+    """None: append it. Remembered: it is there already. Raises Fenced, OutOfOrderSequence, UnknownProducer."""
+    sequence = header.first_sequence
+    if producer is None:
+        if sequence != 0:
+            raise UnknownProducer(f"producer {header.producer_id} is not known here, and its sequence is {sequence}")
+        return None
+    if header.producer_epoch < producer.epoch:
+        raise Fenced(f"epoch {header.producer_epoch} of producer {header.producer_id}: the newest is {producer.epoch}")
+    expected = 0 if header.producer_epoch > producer.epoch else producer.next_sequence
+    if sequence == expected:
+        return None
+    if header.producer_epoch == producer.epoch:
+        for batch in producer.batches:
+            if batch.first_sequence == sequence and batch.record_count == header.record_count:
+                return batch
+    raise OutOfOrderSequence(
+        f"producer {header.producer_id} sent sequence {sequence}; {expected} comes next", expected_sequence=expected
+    )
+
+
+def extend(producer: Producer | None, header: BatchHeader, base_offset: int, append_time_us: int) -> Producer:
+    """The producer after one more batch: total, because what is in the log counts, expected or not."""
+    batch = Remembered(header.first_sequence, header.record_count, base_offset, append_time_us)
+    if producer is None or producer.epoch != header.producer_epoch:
+        return Producer(header.producer_epoch, append_time_us, [batch])
+    return Producer(producer.epoch, append_time_us, [*producer.batches[1 - BATCHES_MAX :], batch])
+
+
+class Producers:
+    """The producers that a partition remembers, by the time of their last append."""
+
+    def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
+        self._max = producers_max
+        self._known: OrderedDict[int, Producer] = OrderedDict()  # the one that appended longest ago first
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._known.get(producer_id)
+
+    def add(self, header: BatchHeader, base_offset: int, append_time_us: int) -> None:
+        """An idempotent batch is committed. The producer that appended longest ago goes when there are too many."""
+        known = self._known
+        known[header.producer_id] = extend(known.get(header.producer_id), header, base_offset, append_time_us)
+        known.move_to_end(header.producer_id)
+        if len(known) > self._max:
+            known.popitem(last=False)
+
+    def dump(self) -> bytes:
+        """Equal producers give equal bytes."""
+        parts = []
+        for producer_id, producer in self._known.items():
+            parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches), producer.append_time_us))
+            parts.extend([_BATCH.pack(*batch) for batch in producer.batches])
+        return b"".join(parts)
+
+    def load(self, data: bytes) -> None:
+        """The inverse of `dump`. Raises CorruptData for what it did not make."""
+        known: OrderedDict[int, Producer] = OrderedDict()
+        at = 0
+        try:
+            while at < len(data):
+                producer_id, epoch, count, time_us = _PRODUCER.unpack_from(data, at)
+                at += _PRODUCER.size
+                end = at + count * _BATCH.size
+                batches = [Remembered(*fields) for fields in _BATCH.iter_unpack(data[at:end])]
+                if not 1 <= count <= BATCHES_MAX or len(batches) != count or producer_id in known:
+                    raise CorruptData("the applied state's producers are out of range")
+                known[producer_id] = Producer(epoch, time_us, batches)
+                at = end
+        except struct.error as error:
+            raise CorruptData(f"the applied state's producers do not parse: {error}") from None
+        self._known = known
