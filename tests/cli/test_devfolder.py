@@ -1,0 +1,113 @@
+"""The files of a local cluster: written whole, read back, refused when damaged."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.process import Process
+from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound
+
+
+def test_created_and_loaded_alike(tmp_path: Path) -> None:
+    created = devfolder.create(tmp_path / "dev", 3)
+    assert devfolder.load(tmp_path / "dev") == created
+    assert not created.formed
+    assert devfolder.load(created.set_formed().path).formed
+    assert len({b.address for b in created.brokers} | {b.peer_address for b in created.brokers}) == 6
+
+
+def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: Path) -> None:
+    folder = devfolder.create(tmp_path, 3)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert len(folder.secret) >= 32
+    configs = [tomllib.loads(folder.config(n).read_text()) for n in (1, 2, 3)]
+    assert {c["secret_file"] for c in configs} == {str(tmp_path / "secret")}
+    assert len({c["data_dir"] for c in configs}) == 3
+    assert configs[0]["voters"] == [f"{b.id}@{b.peer_address}" for b in folder.brokers]
+
+
+@pytest.mark.parametrize("brokers", [0, 2, 4, 7, -1])
+def test_a_number_of_brokers_that_cannot_vote_makes_nothing(tmp_path: Path, brokers: int) -> None:
+    with pytest.raises(InvalidRequest):
+        devfolder.create(tmp_path / "dev", brokers)
+    assert not (tmp_path / "dev").exists()
+
+
+def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as raised:
+        devfolder.load(tmp_path)
+    assert "tinymq dev up" in raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2, "formed": true, "brokers": []}', '{"format": 1}'])
+def test_a_damaged_cluster_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(CorruptData):
+        devfolder.load(tmp_path)
+
+
+def test_processes_are_written_down(tmp_path: Path) -> None:
+    folder = devfolder.create(tmp_path, 1)
+    assert folder.process(1) is None
+    folder.set_process(1, Process(12, "34"))
+    assert folder.process(1) == Process(12, "34")
+    (tmp_path / "broker-1.pid").write_text("12")
+    with pytest.raises(CorruptData):
+        folder.process(1)
+    folder.set_process(1, None)
+    folder.set_process(1, None)
+    assert folder.process(1) is None
+
+
+def test_two_commands_do_not_change_one_cluster_at_once(tmp_path: Path) -> None:
+    with devfolder.locked(tmp_path / "dev"), pytest.raises(FolderInUse), devfolder.locked(tmp_path / "dev"):
+        pass
+    with devfolder.locked(tmp_path / "dev"):
+        pass
+
+
+def test_free_ports_are_free_and_all_different() -> None:
+    ports = devfolder.free_ports(10)
+    assert len(set(ports)) == 10
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind((devfolder.HOST, port))
+
+
+def test_another_number_of_brokers_than_the_cluster_has(tmp_path: Path) -> None:
+    devfolder.create(tmp_path, 3)
+    with pytest.raises(InvalidRequest, match="3 brokers, not 1"):
+        devcluster.up(tmp_path, 1, print)
+
+
+def test_status_of_a_cluster_that_is_stopped(tmp_path: Path) -> None:
+    folder = devfolder.create(tmp_path, 3)
+    folder.set_process(2, Process(1, "not this one"))
+    assert [(s.id, s.pid, s.state) for s in devcluster.status(tmp_path)] == [(n, None, "stopped") for n in (1, 2, 3)]
+
+
+def test_unknown_and_stopped_brokers(tmp_path: Path) -> None:
+    devfolder.create(tmp_path, 3)
+    with pytest.raises(NotFound, match="no broker 4"):
+        devcluster.kill(tmp_path, 4)
+    with pytest.raises(InvalidRequest, match="does not run"):
+        devcluster.kill(tmp_path, 1)
+
+
+def test_down_with_purge_leaves_no_folder(tmp_path: Path) -> None:
+    devfolder.create(tmp_path / "dev", 1)
+    assert devcluster.down(tmp_path / "dev", purge=True) == []
+    assert not (tmp_path / "dev").exists()
+
+
+def test_the_tail_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert devcluster.tail(log, 3) == []
+    log.write_text("".join(f"{i}\n" for i in range(10)))
+    assert devcluster.tail(log, 3) == ["7", "8", "9"]

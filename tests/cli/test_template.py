@@ -1,0 +1,37 @@
+"""The format language of `tinymq consume`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tinymq.cli.template import Shown, compile_template
+from tinymq.errors import InvalidRequest
+
+RECORD = Shown("t1", 3, 42, datetime(2013, 1, 1, 10, tzinfo=UTC), b"UA9", b"v\xff", [("a", b"1"), ("a", None)])
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (r"%p %o %k %v\n", b"3 42 UA9 v\xff\n"),
+        ("%t|%T", b"t1|2013-01-01T10:00:00Z"),
+        ("%h", b"a=1,a="),
+        (r"100%%\t\\\0é", b"100%\t\\\0\xc3\xa9"),
+        ("", b""),
+    ],
+)
+def test_formats(text: str, printed: bytes) -> None:
+    assert compile_template(text)(RECORD) == printed
+
+
+def test_null_key_and_value_are_nothing() -> None:
+    assert compile_template("[%k][%v]")(Shown("t", 0, 0, RECORD.timestamp, None, None, [])) == b"[][]"
+
+
+@pytest.mark.parametrize("text", ["%x", "%", "\\", r"\q"])
+def test_unknown_letters_name_the_known_ones(text: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        compile_template(text)
+    assert "known" in raised.value.hint

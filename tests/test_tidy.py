@@ -1,0 +1,239 @@
+"""The repository's own rules, as far as a program can see them (CONTRIBUTING.md says why)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+ROOT = Path(__file__).resolve().parent.parent
+GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
+TEXTS = {".py", ".md", ".toml", ".proto", ".yml", ".yaml", ".txt", ".cfg", ""}
+
+FILE_LINES_MAX = 400
+TEST_FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+CLASS_LINES_MAX = 250
+
+NAMES_THAT_SAY_NOTHING = re.compile(
+    r"(Manager|Helper|Handler|Utils?)$|^(manager|helper|handler|util)s?$|_(helper|util)s?$"
+)
+# A home, a scratch folder, or a checkout of one machine.
+MACHINE_PATHS = re.compile(r"(?<![\w.<{~])/(home|root|Users|work|tmp|opt)/(?!\w*\.\.\.)[\w.-]+")
+
+
+def _tracked() -> list[Path]:
+    """Files that are in the repository, or will be; without git (an unpacked archive), all files."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+        files = [ROOT / name for name in listed]
+    except (OSError, subprocess.CalledProcessError):
+        hidden = {".git", ".venv", ".tinymq", "__pycache__"}
+        files = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]
+    return sorted(path for path in files if path.is_file())
+
+
+FILES = _tracked()
+PYTHON = [p for p in FILES if p.suffix == ".py" and not p.name.endswith(GENERATED)]
+SOURCE = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tinymq"]
+TESTS = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tests"]
+TREES = {path: ast.parse(path.read_text(), str(path)) for path in PYTHON}
+
+
+def _where(path: Path, node: ast.AST | None = None) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def _nodes(paths: list[Path]) -> Iterator[tuple[Path, ast.AST]]:
+    for path in paths:
+        for node in ast.walk(TREES[path]):
+            yield path, node
+
+
+def _lines(node: ast.AST) -> int:
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def _imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0:
+        return [node.module or ""]
+    return []
+
+
+def test_the_rules_see_the_code() -> None:
+    assert len(SOURCE) > 10
+    assert ROOT / "tests" / "test_tidy.py" in TESTS
+
+
+def test_files_are_short() -> None:
+    long = []
+    for path in PYTHON:
+        lines = path.read_text().count("\n")
+        if lines > (TEST_FILE_LINES_MAX if path in TESTS else FILE_LINES_MAX):
+            long.append(f"{_where(path)}: {lines} lines")
+    assert not long
+
+
+def test_functions_are_short() -> None:
+    functions = ((p, n) for p, n in _nodes(PYTHON) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    assert not [f"{_where(p, n)} {n.name}: {_lines(n)} lines" for p, n in functions if _lines(n) > FUNCTION_LINES_MAX]
+
+
+def test_classes_are_short() -> None:
+    classes = ((p, n) for p, n in _nodes(PYTHON) if isinstance(n, ast.ClassDef))
+    assert not [f"{_where(p, n)} {n.name}: {_lines(n)} lines" for p, n in classes if _lines(n) > CLASS_LINES_MAX]
+
+
+def test_every_module_opens_with_its_rule() -> None:
+    assert not [_where(path) for path in PYTHON if not ast.get_docstring(TREES[path])]
+
+
+def test_names_say_something() -> None:
+    classes = [
+        f"{_where(p, n)} {n.name}"
+        for p, n in _nodes(PYTHON)
+        if isinstance(n, ast.ClassDef) and NAMES_THAT_SAY_NOTHING.search(n.name)
+    ]
+    modules = [_where(path) for path in PYTHON if NAMES_THAT_SAY_NOTHING.search(path.stem)]
+    assert not classes + modules
+
+
+def test_tests_never_sleep() -> None:
+    """They wait for a condition with a deadline, or move a manual clock."""
+    sleeps = []
+    for path, node in _nodes(TESTS):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep":
+            owner = node.func.value
+            zero = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+            if isinstance(owner, ast.Name) and (owner.id == "time" or (owner.id == "asyncio" and not zero)):
+                sleeps.append(_where(path, node))
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+            sleeps += [_where(path, node) for alias in node.names if alias.name == "sleep"]
+    assert not sleeps
+
+
+def test_no_test_is_skipped() -> None:
+    marks = re.compile(r"pytest\.(skip|xfail|importorskip)\b|mark\.(skip|skipif|xfail)\b")
+    this = ROOT / "tests" / "test_tidy.py"
+    assert not [_where(path) for path in TESTS if path != this and marks.search(path.read_text())]
+
+
+def test_nothing_is_unpickled() -> None:
+    """Unpickling what a peer sent runs what the peer likes."""
+    forbidden = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
+    imports = [(p, n, name) for p, n in _nodes(SOURCE) for name in _imports(n)]
+    assert not [f"{_where(p, n)} {name}" for p, n, name in imports if name.split(".")[0] in forbidden]
+
+
+def test_only_raft_imports_pysyncobj() -> None:
+    found = [(p, n) for p, n in _nodes(PYTHON) for name in _imports(n) if name.split(".")[0] == "pysyncobj"]
+    allowed = (("tinymq", "raft"), ("tests", "raft"))
+    assert not [_where(p, n) for p, n in found if p.relative_to(ROOT).parts[:2] not in allowed]
+
+
+def test_grpc_is_imported_at_the_edges_only() -> None:
+    found = [(p, n) for p, n in _nodes(SOURCE) for name in _imports(n) if name.split(".")[0] == "grpc"]
+    channel = ROOT / "tinymq" / "client" / "channel.py"
+    assert not [_where(p, n) for p, n in found if p.relative_to(ROOT).parts[1] != "rpc" and p != channel]
+
+
+def test_pysyncobj_is_pinned_in_one_place() -> None:
+    pin = re.compile(r"pysyncobj\s*[=<>~!]=", re.IGNORECASE)
+    named = [p for p in FILES if p.suffix in (".toml", ".txt", ".cfg", ".lock") or p.name == "Makefile"]
+    pins = [(p.name, line.strip()) for p in named for line in p.read_text().splitlines() if pin.search(line)]
+    assert pins == [("pyproject.toml", '"pysyncobj==0.3.17",')]
+
+
+def test_no_error_is_dropped_unseen() -> None:
+    """Whoever catches everything must do something about it."""
+    dropped = []
+    for path, node in _nodes(PYTHON):
+        if isinstance(node, ast.ExceptHandler):
+            broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id.endswith("Exception"))
+            if broad and all(isinstance(each, ast.Pass) for each in node.body):
+                dropped.append(_where(path, node))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            dropped += [_where(path, node) for a in node.args if ast.unparse(a) in ("Exception", "BaseException")]
+    assert not dropped
+
+
+def _texts() -> Iterator[tuple[Path, int, str]]:
+    for path in FILES:
+        if path.suffix in TEXTS and path.name != "LICENSE" and not path.name.endswith(GENERATED):
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                yield path, number, line
+
+
+def test_no_path_of_one_machine() -> None:
+    this = ROOT / "tests" / "test_tidy.py"
+    found = [(p, n, m[0]) for p, n, line in _texts() if p != this and (m := MACHINE_PATHS.search(line))]
+    assert not [f"{p.relative_to(ROOT)}:{n}: {what}" for p, n, what in found]
+
+
+def test_nothing_is_left_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    this = ROOT / "tests" / "test_tidy.py"
+    assert not [f"{p.relative_to(ROOT)}:{n}" for p, n, line in _texts() if p != this and marks.search(line)]
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    link = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+    pages = [path for path in FILES if path.suffix == ".md"]
+    targets = [(page, target) for page in pages for target in link.findall(page.read_text())]
+    assert not [f"{_where(page)}: {t}" for page, t in targets if not (page.parent / t).exists()]
+
+
+def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
+    """The compiler adds them to a descriptor set, and leaves them out of generated code."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        _without_json_names(nested)
+
+
+@pytest.mark.parametrize("name", ["tinymq", "peer"])
+def test_generated_code_is_not_stale(name: str, tmp_path: Path) -> None:
+    """`make proto` was run after the last change of a .proto file. Compared by meaning, not by compiler version."""
+    from grpc_tools import protoc
+
+    import tinymq.proto.peer_pb2
+    import tinymq.proto.tinymq_pb2
+
+    module = {"tinymq": tinymq.proto.tinymq_pb2, "peer": tinymq.proto.peer_pb2}[name]
+    out = tmp_path / "descriptors"
+    assert protoc.main(["protoc", f"-I{ROOT}", f"--descriptor_set_out={out}", f"tinymq/proto/{name}.proto"]) == 0
+    (fresh,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    for message in fresh.message_type:
+        _without_json_names(message)
+    checked_in = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+    assert fresh == checked_in, "run make proto"
+    stubs = (ROOT / "tinymq" / "proto" / f"{name}_pb2.pyi").read_text()
+    assert not [m.name for m in fresh.message_type if f"class {m.name}(" not in stubs], "run make proto"
+    services = {s.name: {m.name for m in s.method} for s in fresh.service}
+    if services:
+        calls = (ROOT / "tinymq" / "proto" / f"{name}_pb2_grpc.py").read_text()
+        missing = [f"/{s}/{m}" for s in services for m in services[s] if f"{fresh.package}.{s}/{m}'" not in calls]
+        assert not missing, "run make proto"
+
+
+def test_the_generated_code_runs_with_the_oldest_allowed_libraries() -> None:
+    """It refuses an older runtime at import, so the floors in pyproject.toml must say the same."""
+    project = (ROOT / "pyproject.toml").read_text()
+    grpc_code = (ROOT / "tinymq" / "proto" / "tinymq_pb2_grpc.py").read_text()
+    grpc_version = re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", grpc_code)
+    code = (ROOT / "tinymq" / "proto" / "tinymq_pb2.py").read_text()
+    protobuf_version = re.search(r"Protobuf Python Version: ([\d.]+)", code)
+    assert grpc_version is not None
+    assert protobuf_version is not None
+    assert f'"grpcio>={grpc_version[1]}"' in project
+    assert f'"protobuf>={protobuf_version[1]}"' in project

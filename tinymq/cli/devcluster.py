@@ -1,0 +1,184 @@
+"""A local cluster of plain processes: brought up, looked at, hurt on purpose, brought down.
+
+Only processes that were started here are ever signalled (tinymq/cli/process.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinymq.cli import ask, devfolder, process
+from tinymq.cli.devfolder import DevBroker, DevFolder
+from tinymq.errors import InvalidRequest, NotReady
+
+READY_S_MAX = 30.0  # from a broker's start until it serves
+STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this
+ASK_S_MAX = 1.0
+TAIL_LINES = 20
+POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """One broker as `dev status` shows it."""
+
+    id: int
+    pid: int | None  # None: no process
+    address: str
+    state: str  # stopped | starting | unformed | running | stopping | failed
+
+
+def up(path: Path, brokers: int | None, say: Say) -> DevFolder:
+    """Start what does not run of the cluster in `path`, making it first when there is none; return when it serves.
+
+    When it does not come up, what this call started is stopped again.
+    """
+    with devfolder.locked(path):
+        folder = _load_or_create(path, brokers)
+        started: list[DevBroker] = []
+        try:
+            for broker in folder.brokers:
+                if not _runs(folder, broker):
+                    _start(folder, broker)
+                    started.append(broker)
+                    say(f"broker {broker.id} started on {broker.address}")
+            if not folder.formed:
+                folder = _form(folder, say)
+            _wait_ready(folder, folder.brokers)
+        except BaseException:
+            _stop(folder, started)
+            raise
+        return folder
+
+
+def start(path: Path, number: int) -> DevBroker:
+    """Start broker `number` without waiting for it (see `wait_ready`)."""
+    with devfolder.locked(path):
+        folder = devfolder.load(path)
+        broker = folder.broker(number)
+        if _runs(folder, broker):
+            raise InvalidRequest(f"broker {number} runs already")
+        _start(folder, broker)
+        return broker
+
+
+def wait_ready(path: Path, number: int | None = None) -> None:
+    """Return when broker `number`, or every broker, serves. Raises NotReady with the end of its log."""
+    folder = devfolder.load(path)
+    _wait_ready(folder, folder.brokers if number is None else [folder.broker(number)])
+
+
+def kill(path: Path, number: int) -> DevBroker:
+    """End broker `number` at once (SIGKILL): nothing is handed over, nothing written."""
+    return _end(path, number, signal.SIGKILL)
+
+
+def stop(path: Path, number: int) -> DevBroker:
+    """Ask broker `number` to leave politely (SIGTERM), and wait for it."""
+    return _end(path, number, signal.SIGTERM)
+
+
+def down(path: Path, *, purge: bool) -> list[DevBroker]:
+    """Stop every broker that runs and return them; with `purge`, remove the folder and all data."""
+    with devfolder.locked(path):
+        folder = devfolder.load(path)
+        running = [broker for broker in folder.brokers if _runs(folder, broker)]
+        _stop(folder, folder.brokers)
+        if purge:
+            folder.remove()
+        return running
+
+
+def status(path: Path) -> list[BrokerState]:
+    """How each broker is, by its process and by its own word."""
+    folder = devfolder.load(path)
+    return [_state(folder, broker) for broker in folder.brokers]
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last `lines` lines of a log; none when there is no log."""
+    if not path.exists():
+        return []
+    with open(path, errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+
+
+def _load_or_create(path: Path, brokers: int | None) -> DevFolder:
+    if not (path / "cluster.json").exists():
+        return devfolder.create(path, 3 if brokers is None else brokers)
+    folder = devfolder.load(path)
+    if brokers not in (None, len(folder.brokers)):
+        hint = "leave out -n, or remove it with its data: tinymq dev down --purge"
+        raise InvalidRequest(f"the cluster in {path} has {len(folder.brokers)} brokers, not {brokers}", hint=hint)
+    return folder
+
+
+def _runs(folder: DevFolder, broker: DevBroker) -> bool:
+    found = folder.process(broker.id)
+    return found is not None and found.alive
+
+
+def _start(folder: DevFolder, broker: DevBroker) -> None:
+    command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
+    folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
+
+
+def _end(path: Path, number: int, how: signal.Signals) -> DevBroker:
+    with devfolder.locked(path):
+        folder = devfolder.load(path)
+        broker = folder.broker(number)
+        found = folder.process(number)
+        if found is None or not found.signal(how):
+            raise InvalidRequest(f"broker {number} does not run", hint=f"tinymq dev start {number}")
+        if not found.wait_gone(time.monotonic() + STOP_S_MAX):
+            process.stop([found], 0.0)
+        folder.set_process(number, None)
+        return broker
+
+
+def _stop(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
+    found = [folder.process(broker.id) for broker in brokers]
+    process.stop([each for each in found if each is not None], STOP_S_MAX)
+    for broker in brokers:
+        folder.set_process(broker.id, None)
+
+
+def _form(folder: DevFolder, say: Say) -> DevFolder:
+    deadline = time.monotonic() + READY_S_MAX
+    for broker in folder.brokers:
+        _wait_state(folder, broker, ("unformed", "running"), deadline)
+    cluster_id = ask.form([broker.address for broker in folder.brokers], folder.secret)
+    say(f"cluster {cluster_id.hex()} formed")
+    return folder.set_formed()
+
+
+def _wait_ready(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    for broker in brokers:
+        _wait_state(folder, broker, ("running",), deadline)
+
+
+def _wait_state(folder: DevFolder, broker: DevBroker, wanted: Sequence[str], deadline: float) -> None:
+    """Wait until the broker says that it is in one of `wanted`. Raises NotReady, with the end of its log."""
+    while (state := _state(folder, broker).state) not in wanted:
+        late = time.monotonic() >= deadline
+        if late or state in ("stopped", "failed"):
+            lines = "\n".join(tail(folder.log(broker.id), TAIL_LINES))
+            what = f"is still {state} after {READY_S_MAX:.0f} s" if late else "did not start"
+            raise NotReady(f"broker {broker.id} {what}; the end of {folder.log(broker.id)}:\n{lines}")
+        time.sleep(POLL_S)
+
+
+def _state(folder: DevFolder, broker: DevBroker) -> BrokerState:
+    found = folder.process(broker.id)
+    if found is None or not found.alive:
+        return BrokerState(broker.id, None, broker.address, "stopped")
+    return BrokerState(broker.id, found.pid, broker.address, ask.state(broker.address, ASK_S_MAX) or "starting")

@@ -1,0 +1,201 @@
+"""The folder of a local cluster: who its brokers are, where they listen, which processes they run as.
+
+    cluster.json      brokers, their ports, whether the cluster was formed; written once, and again when formed
+    secret            shared by the brokers, mode 0600
+    broker-N.toml     what broker N is started with
+    broker-N.pid      the process it runs as: id and start time; absent when it was stopped
+    broker-N.log      what it says
+    broker-N/         its data folder
+
+Files only: nothing here starts or signals a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tinymq.cli.process import Process
+from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
+
+DEFAULT = Path(".tinymq/dev")
+BROKERS_ALLOWED = (1, 3, 5)  # every broker of a local cluster votes on its metadata
+FORMAT = 1
+SECRET_BYTES = 32
+HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)
+
+
+@dataclass(frozen=True, slots=True)
+class DevBroker:
+    """One broker of a local cluster. Its ports stay the same for as long as the cluster is kept."""
+
+    id: int
+    address: str
+    peer_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DevFolder:
+    """A local cluster's folder and what its cluster.json says."""
+
+    path: Path
+    brokers: tuple[DevBroker, ...]
+    formed: bool = False
+
+    @property
+    def servers(self) -> str:
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def secret(self) -> bytes:
+        """What `secret_file` holds: brokers read it the same way, as its bytes without surrounding blanks."""
+        return (self.path / "secret").read_bytes().strip()
+
+    def broker(self, number: int) -> DevBroker:
+        """Broker `number`. Raises NotFound."""
+        for broker in self.brokers:
+            if broker.id == number:
+                return broker
+        known = ", ".join(str(broker.id) for broker in self.brokers)
+        raise NotFound(f"this cluster has no broker {number}", hint=f"it has {known}")
+
+    def config(self, number: int) -> Path:
+        return self.path / f"broker-{number}.toml"
+
+    def log(self, number: int) -> Path:
+        return self.path / f"broker-{number}.log"
+
+    def data(self, number: int) -> Path:
+        return self.path / f"broker-{number}"
+
+    def process(self, number: int) -> Process | None:
+        """The process that was last started for broker `number`, alive or not; None after a stop."""
+        try:
+            found = json.loads(self._pid(number).read_text())
+            return Process(int(found["pid"]), str(found["started"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(f"{self._pid(number)} is damaged", hint="remove it if that broker is stopped") from error
+
+    def set_process(self, number: int, process: Process | None) -> None:
+        """Write down, or forget, the process of broker `number`."""
+        if process is None:
+            self._pid(number).unlink(missing_ok=True)
+        else:
+            _write(self._pid(number), json.dumps({"pid": process.pid, "started": process.started}))
+
+    def set_formed(self) -> DevFolder:
+        """Write down that the brokers form a cluster now."""
+        formed = replace(self, formed=True)
+        _save(formed)
+        return formed
+
+    def remove(self) -> None:
+        """Remove the folder and all data in it. The brokers must be stopped."""
+        shutil.rmtree(self.path)
+
+    def _pid(self, number: int) -> Path:
+        return self.path / f"broker-{number}.pid"
+
+
+def load(path: Path) -> DevFolder:
+    """The local cluster in `path`. Raises NotFound when there is none."""
+    file = path / "cluster.json"
+    try:
+        found = json.loads(file.read_text())
+        brokers = tuple(DevBroker(int(b["id"]), str(b["address"]), str(b["peer_address"])) for b in found["brokers"])
+        if found["format"] != FORMAT:
+            raise CorruptData(f"{file} has format {found['format']!r}, not {FORMAT}")
+        return DevFolder(path, brokers, bool(found["formed"]))
+    except FileNotFoundError:
+        raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{file} is damaged", hint="tinymq dev down --purge removes the cluster") from error
+
+
+def create(path: Path, brokers: int) -> DevFolder:
+    """Lay out a new local cluster of `brokers` brokers on free ports of loopback. Starts nothing."""
+    if brokers not in BROKERS_ALLOWED:
+        raise InvalidRequest(f"a local cluster has 1, 3 or 5 brokers, not {brokers}")
+    path.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(2 * brokers)
+    folder = DevFolder(
+        path,
+        tuple(DevBroker(i + 1, f"{HOST}:{ports[2 * i]}", f"{HOST}:{ports[2 * i + 1]}") for i in range(brokers)),
+    )
+    _write(path / "secret", secrets.token_hex(SECRET_BYTES) + "\n")
+    voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
+    for broker in folder.brokers:
+        _write(folder.config(broker.id), _toml(folder, broker, voters))
+    _save(folder)  # last: a folder without cluster.json is no cluster
+    return folder
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse."""
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(path.name + ".lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "wait for it to end"
+            raise FolderInUse(f"another command is changing the local cluster in {path}", hint=hint) from None
+        yield
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` ports that nobody listens on now. All are held until the last is found, so none comes twice.
+
+    They lie below the range from which the system takes ports for outgoing connections: a broker that is
+    restarted must find its own port free.
+    """
+    with contextlib.ExitStack() as held:
+        found: list[int] = []
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            each = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                each.bind((HOST, port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+
+
+def _toml(folder: DevFolder, broker: DevBroker, voters: Sequence[str]) -> str:
+    # JSON's strings and lists of strings are TOML's, too.
+    values: dict[str, object] = {
+        "broker_id": broker.id,
+        "data_dir": str(folder.data(broker.id).absolute()),
+        "listen": broker.address,
+        "peer_listen": broker.peer_address,
+        "voters": voters,
+        "secret_file": str((folder.path / "secret").absolute()),
+    }
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def _save(folder: DevFolder) -> None:
+    brokers = [{"id": b.id, "address": b.address, "peer_address": b.peer_address} for b in folder.brokers]
+    document = {"format": FORMAT, "formed": folder.formed, "brokers": brokers}
+    _write(folder.path / "cluster.json", json.dumps(document, indent=2) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace `path` in one step, readable by its owner alone."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.rename(path)

@@ -1,0 +1,54 @@
+"""Where to start reading, as written on the command line. Pure.
+
+start           the first record that is kept
+end             what comes after now
+-10             the last ten of each partition
+42              from offset 42 of each partition
+@2026-01-01T00:00Z, @1767225600, @1767225600.5    the first record at or after a time (ISO 8601 or seconds)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tinymq.errors import InvalidRequest
+from tinymq.types import Offset
+
+HINT = "write start, end, 42, -10 or @2026-01-01T00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last `count` records of each partition."""
+
+    count: int
+
+
+Start = str | Offset | Last | datetime  # str: "earliest" or "latest", as the client calls them
+
+
+def parse_start(text: str) -> Start:
+    """What `--offset TEXT` asks for. Raises InvalidRequest. A time without a zone is UTC."""
+    if text == "start":
+        return "earliest"
+    if text == "end":
+        return "latest"
+    if text.startswith("@"):
+        return _time(text[1:])
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise InvalidRequest(f"{text!r} is not a place to start", hint=HINT)
+    return Last(int(digits)) if text.startswith("-") else Offset(int(digits))
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        pass  # not a number of seconds: the other spelling is tried
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is not a time", hint=HINT) from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
