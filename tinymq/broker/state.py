@@ -58,7 +58,7 @@ class PartitionState:
         if len(data) < _HEAD.size:
             raise CorruptData("a partition's applied state is cut short")
         crc, version, _, applied_index, high_watermark, record_bytes = _HEAD.unpack_from(data)
-        if crc32c(memoryview(data)[4:]) != crc:
+        if crc32c(data[4:]) != crc:
             raise CorruptData("a partition's applied state does not match its checksum")
         if version != STATE_VERSION:
             raise CorruptData(f"a partition's applied state has version {version}, this build knows {STATE_VERSION}")

@@ -1,0 +1,84 @@
+"""Bad input, line by line: each a typed error, before anything is appended."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+import pytest
+
+from tests.fakes.batches import payload
+from tinymq.batch import HEADER_SIZE, Codec, encode, pack_batch
+from tinymq.broker.admission import admit, check_topic_id, is_heavy
+from tinymq.config import MIB, Limits
+from tinymq.entry import crc32c
+from tinymq.errors import BatchTooLarge, InvalidBatch, InvalidName, TinymqError
+
+SMALL = dataclasses.replace(
+    Limits(), record_bytes_max=1000, batch_bytes_max=4000, batch_uncompressed_bytes_max=8000, batch_records_max=50
+)
+OTHER_SCHEMA = pa.record_batch({"a": pa.array([1], pa.int32())}).serialize()
+
+
+def zstd_bomb() -> bytes:
+    message = encode(None, [b"\0" * (255 * MIB)], None, [0], Codec.ZSTD)
+    assert message.size < 32 * 1024
+    return pack_batch(message, record_count=1, codec=Codec.ZSTD)
+
+
+def lying_offsets() -> bytes:
+    good = bytearray(payload(100, value=b"x" * 20))
+    at = bytes(good).index((21).to_bytes(4, "little") + (42).to_bytes(4, "little"), HEADER_SIZE)
+    good[at + 40 : at + 44] = (1 << 30).to_bytes(4, "little")
+    return bytes(good)
+
+
+BAD: dict[str, tuple[bytes, Limits, type[TinymqError]]] = {
+    "nothing": (b"", Limits(), InvalidBatch),
+    "not Arrow": (pack_batch(b"\xff" * 200, record_count=1), Limits(), InvalidBatch),
+    "another schema": (pack_batch(OTHER_SCHEMA, record_count=1), Limits(), InvalidBatch),
+    "a wrong record count": (pack_batch(payload(3)[HEADER_SIZE:], record_count=4), Limits(), InvalidBatch),
+    "a truncated frame": (payload(3)[:-8], Limits(), InvalidBatch),
+    "Arrow buffers that lie": (lying_offsets(), Limits(), InvalidBatch),
+    "a batch over its limit": (payload(40, value=b"x" * 200), SMALL, BatchTooLarge),
+    "a record over its limit": (payload(1, value=b"x" * 1500), SMALL, BatchTooLarge),
+    "too many records": (payload(51), SMALL, BatchTooLarge),
+    "declares 255 MiB": (zstd_bomb(), Limits(), BatchTooLarge),
+    "declares more than it may": (payload(40, value=b"x" * 300, codec=Codec.ZSTD), SMALL, BatchTooLarge),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_batches_are_refused(name: str) -> None:
+    data, limits, error = BAD[name]
+    with pytest.raises(error) as refused:
+        admit(data, crc32c(data), limits)
+    assert refused.value.hint
+    assert not refused.value.retriable
+
+
+def test_a_wrong_checksum() -> None:
+    data = payload()
+    with pytest.raises(InvalidBatch, match="checksum"):
+        admit(data, crc32c(data) ^ 1, Limits())
+
+
+def test_good_batches_pass() -> None:
+    for codec in Codec:
+        data = payload(10, codec=codec, time_us=5)
+        batch = admit(data, crc32c(data), Limits())
+        assert batch.header.record_count == 10
+        assert batch.max_timestamp_us == 14
+
+
+def test_only_large_packed_batches_leave_the_loop() -> None:
+    assert not is_heavy(b"")
+    assert not is_heavy(payload(10, codec=Codec.ZSTD))
+    assert not is_heavy(bytes([1, 0]) + bytes(MIB))
+    assert is_heavy(bytes([1, 2]) + bytes(MIB))
+
+
+@pytest.mark.parametrize("topic_id", [b"", b"short", bytes(16), b"x" * 17])
+def test_what_is_no_topic_id(topic_id: bytes) -> None:
+    with pytest.raises(InvalidName):
+        check_topic_id(topic_id)

@@ -1,0 +1,154 @@
+"""What a replica shows, when it waits, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.broker.test_partition import Bench
+from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.entry import iter_entries
+from tinymq.errors import (
+    NotLeader,
+    NotReady,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    TinymqError,
+    UnknownTopic,
+)
+
+
+class Reader:
+    def __init__(self, bench: Bench, offset: int, **ask: object) -> None:
+        settings = {"bytes_max": 1 << 20, "bytes_min": 1, "wait_s": 0.0} | ask
+        self.ready = 0
+        self.fetch = Fetch(bench.partition, Ask(offset, **settings), bench.deadlines, self._ready)  # type: ignore[arg-type]
+        self.fetch.begin()
+
+    def _ready(self, fetch: Fetch) -> None:
+        assert fetch is self.fetch
+        self.ready += 1
+
+    @property
+    def answer(self) -> Answer:
+        assert self.ready == 1
+        answer = self.fetch.read_now()
+        assert answer is not None
+        return answer
+
+    @property
+    def error(self) -> TinymqError | None:
+        return self.answer.error
+
+
+def offsets(answer: Answer) -> list[int]:
+    return [e.header.base_offset for e in iter_entries(answer.frames)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    for _ in range(3):
+        bench.send(10)
+    bench.group.commit()
+    return bench
+
+
+def test_whole_frames_below_the_high_watermark(bench: Bench) -> None:
+    bench.send(10)
+    answer = Reader(bench, 15).answer
+    assert offsets(answer) == [10, 20], "the frame that holds the offset, and no uncommitted one"
+    assert (answer.high_watermark, answer.log_start, answer.leader, answer.leader_epoch) == (30, 0, 1, 1)
+
+
+def test_a_batch_over_max_bytes_alone_is_still_answered(bench: Bench) -> None:
+    assert offsets(Reader(bench, 0, bytes_max=1).answer) == [0]
+
+
+def test_a_fetch_waits_for_a_commit(bench: Bench) -> None:
+    reader = Reader(bench, 30, wait_s=5.0)
+    bench.send(1)
+    assert reader.ready == 0
+    bench.group.commit()
+    assert offsets(reader.answer) == [30]
+    assert len(bench.deadlines) == 0
+
+
+def test_a_fetch_waits_for_min_bytes_or_its_time(bench: Bench) -> None:
+    bench.group.commit()
+    reader = Reader(bench, 30, wait_s=5.0, bytes_min=2000)
+    patient = Reader(bench, 30, wait_s=5.0, bytes_min=1 << 19)
+    for _ in range(6):
+        bench.send(10)
+        bench.group.commit()
+    assert len(reader.answer.frames) >= 2000
+    assert patient.ready == 0
+    bench.clock.advance(5.1)
+    assert len(offsets(patient.answer)) == 6
+
+
+def test_an_empty_answer_says_where_to_go_on(bench: Bench) -> None:
+    reader = Reader(bench, 30, wait_s=1.0)
+    bench.clock.advance(1.1)
+    assert (reader.answer.frames, reader.answer.next_offset, reader.error) == (b"", 30, None)
+
+
+def test_a_cancelled_fetch_says_nothing(bench: Bench) -> None:
+    reader = Reader(bench, 30, wait_s=1.0)
+    reader.fetch.cancel()
+    bench.send()
+    bench.group.commit()
+    bench.clock.advance(2)
+    assert reader.ready == 0
+
+
+def test_beyond_the_end_on_the_leader(bench: Bench) -> None:
+    error = Reader(bench, 31, wait_s=5.0).error
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.detail == {"log_start": "0", "high_watermark": "30"}
+    assert not error.retriable
+
+
+def test_beyond_the_end_on_a_follower_waits_and_then_may_be_tried_again(bench: Bench) -> None:
+    bench.group.lose_leadership()
+    reader = Reader(bench, 31, wait_s=1.0)
+    assert reader.ready == 0
+    bench.clock.advance(1.1)
+    assert isinstance(reader.error, OffsetNotAvailable)
+    assert reader.error.retriable
+    assert reader.error.detail == {"high_watermark": "30"}
+
+
+def test_below_the_log_start(bench: Bench) -> None:
+    bench.group.log.log_start_offset = 10
+    error = Reader(bench, 9).error
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.detail["log_start"] == "10"
+
+
+def test_a_replica_behind_the_readers_epoch_says_so(bench: Bench) -> None:
+    error = Reader(bench, 0, leader_epoch=5).error
+    assert isinstance(error, NotReady)
+    assert Reader(bench, 0, leader_epoch=1).error is None
+
+
+def test_leader_only(bench: Bench) -> None:
+    assert Reader(bench, 0, leader_only=True).error is None
+    waiting = Reader(bench, 30, leader_only=True, wait_s=5.0)
+    bench.group.lose_leadership()
+    assert isinstance(waiting.error, NotLeader)
+    assert isinstance(Reader(bench, 0, leader_only=True).error, NotLeader)
+
+
+def test_the_topic_is_deleted_meanwhile(bench: Bench) -> None:
+    reader = Reader(bench, 30, wait_s=5.0)
+    bench.partition.close(UnknownTopic("deleted"))
+    assert isinstance(reader.error, UnknownTopic)
+
+
+def test_cold_reads_come_from_disk(bench: Bench) -> None:
+    bench.group.log.cold = True
+    reader = Reader(bench, 0)
+    assert reader.fetch.read_now() is None
+    assert offsets(asyncio.run(reader.fetch.read())) == [0, 10, 20]

@@ -1,0 +1,137 @@
+"""A Raft group of one replica that commits when it is told to: entries, offsets and terms are real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.errors import NotLeader
+from tinymq.types import GroupId, Position, TopicId
+
+NOW_US = 1_700_000_000_000_000
+
+
+class FakeLog:
+    """All entries in memory, or none (`cold`)."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.log_start_offset = 0
+        self.cold = False
+
+    def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
+        return None if self.cold else self._frames(offset, end_offset, bytes_max)
+
+    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
+        return self._frames(offset, end_offset, bytes_max)
+
+    async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None:
+        return next((e for e in self._data(end_offset) if e.header.max_timestamp_us >= timestamp_us), None)
+
+    async def entry_of_max_timestamp(self, end_offset: int) -> Entry | None:
+        return max(self._data(end_offset), key=lambda e: e.header.max_timestamp_us, default=None)
+
+    def _data(self, end_offset: int) -> list[Entry]:
+        return [e for e in self.entries if e.header.kind == Kind.DATA and e.header.base_offset < end_offset]
+
+    def _frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
+        taken: list[bytes] = []
+        size = 0
+        for entry in self._data(end_offset):
+            if entry.header.next_offset <= offset:
+                continue
+            if taken and size + entry.size > bytes_max:
+                break
+            taken += [entry.head, entry.payload]
+            size += entry.size
+        return b"".join(taken)
+
+
+class FakeGroup:
+    """Leads from the start unless told otherwise. `commit()` applies what was proposed."""
+
+    def __init__(
+        self,
+        machine: object,
+        id: GroupId | None = None,
+        on_proposed: Callable[[], None] | None = None,
+        leads: bool = True,
+    ) -> None:
+        self.id = id or GroupId(TopicId(b"t" * 16), 0)
+        self.machine = machine
+        self.log = FakeLog()
+        self.term = 1
+        self.leader: int | None = 1
+        self.applied = 0
+        self.next_offset = 0
+        self.on_proposed = on_proposed
+        self._leads = leads
+        if leads:
+            self._start_leading()
+
+    def _start_leading(self) -> None:
+        self._append(Kind.NOOP, b"", 0, None, None)
+        self.commit()
+        self.machine.lead(self.term)  # type: ignore[attr-defined]
+
+    def propose(
+        self,
+        kind: Kind,
+        payload: bytes,
+        *,
+        record_count: int = 0,
+        max_timestamp_us: int | None = None,
+        payload_crc: int | None = None,
+    ) -> Position:
+        if not self._leads:
+            raise NotLeader("a fake follower", leader=self.leader)
+        entry = self._append(kind, payload, record_count, max_timestamp_us, payload_crc)
+        if self.on_proposed is not None:
+            self.on_proposed()
+        return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
+
+    def _append(
+        self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None
+    ) -> Entry:
+        last = self.log.entries[-1] if self.log.entries else None
+        time_us = NOW_US + len(self.log.entries)
+        entry = make_entry(
+            kind=kind,
+            index=last.index + 1 if last else 1,
+            term=self.term,
+            prev_crc=last.header.header_crc if last else 0,
+            base_offset=self.next_offset,
+            record_count=count,
+            append_time_us=time_us,
+            max_timestamp_us=time_us if max_timestamp_us is None else max_timestamp_us,
+            payload=payload,
+            payload_crc=payload_crc,
+        )
+        self.log.entries.append(entry)
+        self.next_offset = entry.header.next_offset
+        return entry
+
+    def commit(self, count: int | None = None) -> None:
+        """Apply the next `count` proposed entries; None: all."""
+        end = len(self.log.entries) if count is None else self.applied + count
+        while self.applied < end:
+            entry = self.log.entries[self.applied]
+            self.applied += 1
+            self.machine.apply(entry)  # type: ignore[attr-defined]
+
+    def lose_leadership(self, to: int | None = 2, keep_tail: bool = False) -> None:
+        """Another broker leads in the next term; the uncommitted tail is taken back unless kept."""
+        self._leads = False
+        self.leader = to
+        self.term += 1
+        if not keep_tail:
+            del self.log.entries[self.applied :]
+            self.next_offset = self.log.entries[-1].header.next_offset if self.log.entries else 0
+        self.machine.follow()  # type: ignore[attr-defined]
+
+    def win(self) -> None:
+        """Lead again, in a new term: whatever the log holds is committed first."""
+        self.term += 1
+        self.leader = 1
+        self._leads = True
+        self._start_leading()

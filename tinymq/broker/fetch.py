@@ -1,0 +1,186 @@
+"""Serving reads: one fetch waits until there is enough, then takes whole stored frames below the high watermark.
+
+A waiting fetch holds no bytes and no timer of its own; it is woken by commits. Bytes are read when the answer
+can be sent and not before, so that a slow reader costs a queue of small values, never of batches. Semantics:
+Kafka's fetch with leader epochs (KIP-320) and follower fetch (KIP-392), over committed records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tinymq.broker.deadlines import Deadlines, Ticket
+from tinymq.broker.partition import Partition
+from tinymq.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a reader asks of one partition."""
+
+    offset: int
+    bytes_max: int
+    bytes_min: int
+    wait_s: float
+    leader_epoch: int = 0  # the newest that the reader knows; 0: none
+    leader_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a replica shows. Offsets and epochs are those known to this replica."""
+
+    high_watermark: int
+    log_start: int
+    leader_epoch: int
+    leader: int  # 0: unknown
+    frames: bytes
+    next_offset: int  # where to go on when frames holds no record
+    error: TinymqError | None = None
+
+
+def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
+    """Why `ask` has no answer on this replica, as it is now; None: it has, or may get one by waiting."""
+    if partition.closed is not None:
+        return partition.closed
+    group = partition.group
+    high_watermark = partition.high_watermark
+    log_start = group.log.log_start_offset
+    if ask.leader_only and not partition.leading:
+        return partition.not_leader()
+    if ask.leader_epoch > group.term:
+        return NotReady(
+            f"{partition}: this replica knows epoch {group.term}, the reader {ask.leader_epoch}",
+            hint="it is behind: read from another replica",
+            leader_epoch=group.term,
+        )
+    if ask.offset < log_start:
+        return OffsetOutOfRange(
+            f"{partition}: offset {ask.offset} is below the log start {log_start}",
+            log_start=log_start,
+            high_watermark=high_watermark,
+        )
+    if ask.offset > high_watermark and partition.leading:
+        return OffsetOutOfRange(
+            f"{partition}: offset {ask.offset} is beyond the end {high_watermark}",
+            hint="start from 'latest', or from high_watermark in the error's detail",
+            log_start=log_start,
+            high_watermark=high_watermark,
+        )
+    return None
+
+
+class Fetch:
+    """One fetch, from the asking to the reading. `ready` is called once, at once or on a later commit."""
+
+    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_partition", "_ready", "_ticket", "done")
+
+    def __init__(self, partition: Partition, ask: Ask, deadlines: Deadlines, ready: Callable[[Fetch], None]) -> None:
+        self._partition = partition
+        self._ask = ask
+        self._deadlines = deadlines
+        self._ready = ready
+        self._ticket: Ticket | None = None
+        self._bytes_wanted = 0
+        self.done = False
+
+    @property
+    def bytes_max(self) -> int:
+        return self._ask.bytes_max
+
+    def begin(self) -> None:
+        """Call `ready` now, or watch the partition until there is enough or the time is up."""
+        if self._ask.wait_s <= 0 or self._is_enough():
+            self._end()
+            return
+        self._ticket = self._deadlines.add(self, self._ask.wait_s)
+        self._partition.watch(self._look)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more: `ready` is not called."""
+        self._stop_waiting()
+        self.done = True
+
+    def expire(self) -> None:
+        """The wait is over: answer with what there is."""
+        self._end()
+
+    def read_now(self) -> Answer | None:
+        """The answer, if no disk is needed for it; else None: `await read()`."""
+        error, end = self._look_again()
+        if error is not None or self._ask.offset >= end:
+            return self._answer(b"", error)
+        frames = self._partition.group.log.tail_from_offset(self._ask.offset, end, self._ask.bytes_max)
+        return None if frames is None else self._answer(frames, None)
+
+    async def read(self) -> Answer:
+        """The answer, from disk if need be. Errors are in it."""
+        error, end = self._look_again()
+        if error is not None or self._ask.offset >= end:
+            return self._answer(b"", error)
+        try:
+            frames = await self._partition.group.log.read_from_offset(self._ask.offset, end, self._ask.bytes_max)
+        except TinymqError as failed:
+            return self._answer(b"", failed)
+        return self._answer(frames, None)
+
+    def _look(self) -> None:
+        if not self.done and self._is_enough():
+            self._end()
+
+    def _is_enough(self) -> bool:
+        """Is there something to say already? Bytes are counted, not read, while the fetch waits."""
+        partition, ask = self._partition, self._ask
+        if refusal(partition, ask) is not None:
+            return True
+        if ask.offset >= partition.high_watermark:
+            return False
+        if ask.bytes_min <= 1:
+            return True
+        if not self._bytes_wanted:
+            there = partition.group.log.tail_from_offset(ask.offset, partition.high_watermark, ask.bytes_max)
+            if there is None or len(there) >= min(ask.bytes_min, ask.bytes_max):
+                return True
+            self._bytes_wanted = partition.state.record_bytes + ask.bytes_min - len(there)
+        return partition.state.record_bytes >= self._bytes_wanted
+
+    def _look_again(self) -> tuple[TinymqError | None, int]:
+        """(error, high watermark) as they are at the time of reading."""
+        partition = self._partition
+        error = refusal(partition, self._ask)
+        end = partition.high_watermark
+        if error is None and self._ask.offset > end:
+            error = OffsetNotAvailable(
+                f"{partition}: offset {self._ask.offset} is beyond what this replica may show, {end}",
+                hint="it may be behind: ask again, or another replica",
+                high_watermark=end,
+            )
+        return error, end
+
+    def _answer(self, frames: bytes, error: TinymqError | None) -> Answer:
+        partition, offset = self._partition, self._ask.offset
+        if partition.closed is not None:
+            return Answer(0, 0, 0, 0, b"", offset, partition.closed)
+        group = partition.group
+        return Answer(
+            partition.high_watermark,
+            group.log.log_start_offset,
+            group.term,
+            group.leader or 0,
+            frames,
+            offset,
+            error,
+        )
+
+    def _stop_waiting(self) -> None:
+        if self._ticket is not None:
+            self._deadlines.drop(self._ticket)
+            self._partition.unwatch(self._look)
+            self._ticket = None
+
+    def _end(self) -> None:
+        self._stop_waiting()
+        if not self.done:
+            self.done = True
+            self._ready(self)
