@@ -60,11 +60,11 @@ record = st.tuples(
 @settings(max_examples=150, deadline=None)
 def test_records_come_back_as_they_were(records: list[tuple[object, ...]], codec: Codec) -> None:
     keys, values, headers, times = (list(column) for column in zip(*records, strict=True))
-    message = encode(keys, values, headers, times, codec)  # type: ignore[arg-type]
+    message = encode(keys, values, headers, times, codec)
     payload = pack_batch(message, record_count=len(records), codec=codec)
     checked = check_batch(payload, LIMITS)
     assert checked.header == BatchHeader(1, codec, len(records), 0, 0, -1)
-    assert checked.max_timestamp_us == max(times)  # type: ignore[type-var]
+    assert checked.max_timestamp_us == max(times)
     batch = decode_batch(payload, LIMITS)
     assert batch.column(0).to_pylist() == keys
     assert batch.column(1).to_pylist() == values
