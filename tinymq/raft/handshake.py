@@ -85,7 +85,7 @@ class Credentials:
 
     broker_id: int
     incarnation: bytes
-    cluster_id: bytes  # never empty: who belongs to no cluster has nobody to talk to
+    cluster_id: bytes  # empty: belongs to no cluster, and turns everybody away
     session: int
     secret: bytes
     protocol_min: int = PROTOCOL_MIN
@@ -146,8 +146,8 @@ class Handshake:
 
     def __init__(self, credentials: Credentials, state: State, nonce: bytes) -> None:
         assert len(nonce) == NONCE_BYTES
-        assert credentials.cluster_id
         self.state = state
+        self.dialer = state is State.AWAIT_ANSWER
         self.peer: PeerIdentity | None = None  # invariant: proven when OPEN, a mere claim before
         self.channel = Channel.CONTROL
         self.version = 0  # of the protocol, spoken from OPEN on
@@ -160,6 +160,7 @@ class Handshake:
     @classmethod
     def dial(cls, credentials: Credentials, to_broker_id: int, channel: Channel, nonce: bytes) -> Handshake:
         """The dialer's end, which expects to reach `to_broker_id`. Send `first_message` first."""
+        assert credentials.cluster_id
         shake = cls(credentials, State.AWAIT_ANSWER, nonce)
         shake.channel = channel
         shake._dialer_hello = credentials.hello(nonce, channel, to_broker_id)
@@ -237,6 +238,8 @@ class Handshake:
     def _check(self, hello: peer_pb2.Hello) -> None:
         """What both roles ask of the other's Hello; takes over what it claims."""
         me = self._me
+        if not me.cluster_id:
+            raise NotReady("this broker belongs to no cluster yet")
         version = min(hello.protocol_max, me.protocol_max)
         if version < max(hello.protocol_min, me.protocol_min):
             raise UnsupportedVersion(

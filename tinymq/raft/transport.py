@@ -22,6 +22,7 @@ from tinymq.types import PeerAddress
 
 __all__ = [
     "CONTROL_BUFFER_BYTES_MAX",
+    "HANDSHAKES_MAX",
     "HANDSHAKE_TIMEOUT_S",
     "HEAD_BYTES_MAX",
     "REDIAL_MAX_S",
@@ -41,6 +42,7 @@ __all__ = [
 
 HEAD_BYTES_MAX = 1 << 20  # the protobuf part of a frame; a body is bounded by Limits.peer_frame_bytes_max
 CONTROL_BUFFER_BYTES_MAX = 8 << 20  # unsent on a control connection: far more than its peer would read in time
+HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped
 HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
 REDIAL_MIN_S = 0.02  # after a failed attempt; doubles up to
 REDIAL_MAX_S = 1.0
@@ -134,7 +136,11 @@ class Transport(Protocol):
         ...
 
     def set_peer(self, address: PeerAddress) -> None:
-        """Dial this broker there, from now on and until removed; a changed address opens it anew."""
+        """Dial this broker there, from now on and until removed; a changed address opens it anew.
+
+        This broker's own id is passed over, so that a list of voters can be given whole. Who is not set
+        here may still dial us, when it proves the secret: brokers join without restarts.
+        """
         ...
 
     def remove_peer(self, broker_id: int) -> None:

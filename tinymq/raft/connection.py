@@ -1,0 +1,240 @@
+"""One TCP connection between brokers: bytes from asyncio to frames and handshake, and frames out.
+
+Both roles are this class; a callback each tells its owner that it opened, what arrived, and how it
+ended. What belongs here: one socket. What may not: which peers there are, and dialling again.
+
+Sending copies nothing that is long: chunks wait here by reference and are handed to asyncio in slices,
+each only when it has taken the one before, for asyncio copies whatever the system does not take at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Limits, format_address
+from tinymq.errors import BrokerUnreachable, DeadlineExceeded, InvalidFrame, TinymqError
+from tinymq.proto import peer_pb2
+from tinymq.raft import handshake
+from tinymq.raft.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
+from tinymq.raft.handshake import Handshake, State
+from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
+
+SLICE_BYTES = 256 * 1024  # what asyncio is given at once, hence the most that it copies
+JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection, from its handshake to its end. `lost` resolves, once, with the reason of the end."""
+
+    def __init__(
+        self,
+        shake: Handshake,
+        limits: Limits,
+        clock: Clock,
+        *,
+        remote: str = "",
+        on_open: Callable[[Connection], None],
+        on_message: Callable[[Connection, peer_pb2.Peer, Chunk], None],
+        on_lost: Callable[[Connection, TinymqError], None],
+    ) -> None:
+        self.handshake = shake
+        self.remote = remote  # for people; an acceptor learns it when the connection is made
+        self.opened = False  # the handshake was completed, whatever came later
+        self.closing = False  # invariant: nothing is delivered or sent any more
+        self._limits = limits
+        self._on_open = on_open
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[TinymqError] = self._loop.create_future()
+        self._reader = FrameReader(handshake.FRAME_BYTES_MAX, handshake.FRAME_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
+        self._reason: TinymqError | None = None
+        self._queue: deque[Chunk] = deque()
+        self._queued_bytes = 0  # invariant: the bytes of _queue
+        self._full = False  # asyncio holds bytes that the system has not taken
+        self._flush_due = False
+        self._out_bytes_max = 0
+
+    # ---- what the owner calls ----------------------------------------------------------------------
+
+    @property
+    def peer(self) -> PeerIdentity:
+        """Who is at the other end; only once it has opened."""
+        assert self.opened
+        assert self.handshake.peer is not None
+        return self.handshake.peer
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that send() took and the system has not."""
+        return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
+        """Queue one frame. False when closing, or when what waits already would be over its bound.
+
+        The first frame of an iteration of the loop leaves at once; those that follow leave together at
+        the iteration's end. One frame is always taken when nothing waits.
+        """
+        if self.closing or not self.opened:
+            return False
+        chunks, total = pack_frame(head, body)
+        assert len(head) <= HEAD_BYTES_MAX, "a head over its bound"
+        assert total - PREFIX_BYTES <= self._limits.peer_frame_bytes_max, "a frame over its bound"
+        if (self._full or self._queue) and self.buffered_bytes + total > self._out_bytes_max:
+            return False
+        self._queue.extend(chunks)
+        self._queued_bytes += total
+        if not self._flush_due and not self._full:
+            self._flush()
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        return True
+
+    def close(self, reason: TinymqError, farewell: bytes | None = None) -> None:
+        """End it; nothing more is delivered. What is unsent is dropped, but for `farewell`."""
+        if self.closing:
+            return
+        self.closing = True
+        self._reason = reason
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._cancel_deadline()
+        if self._transport is None:
+            self._loop.call_soon(self.connection_lost, None)  # asyncio tells nothing of what was never connected
+        elif farewell is None:
+            self._transport.abort()
+        else:
+            self._transport.writelines(pack_frame(farewell)[0])
+            self._transport.close()
+
+    # ---- what asyncio calls ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self.remote:
+            host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+            self.remote = format_address(host, port)
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # A peer whose machine vanished sends no end: without this an accepted connection stays for good.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.closing:
+            transport.abort()
+            return
+        first = self.handshake.first_message
+        if first is not None:
+            transport.writelines(pack_frame(first)[0])
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.received(nbytes)
+        while not self.closing:
+            try:
+                frame = self._reader.next_frame()
+                if frame is None:
+                    return
+                if not self.opened or self.handshake.dialer:
+                    self._shake(*frame)
+                    continue
+                message = _parse(frame[0])
+            except TinymqError as error:
+                self.close(error, self.handshake.farewell)
+                return
+            self._on_message(self, message, frame[1])
+
+    def eof_received(self) -> bool | None:
+        return None  # asyncio closes: nobody sends on a connection whose other end reads no more
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost.done():
+            return
+        reason = self._reason or self._end(exc)
+        self.closing = True
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._cancel_deadline()
+        self._transport = None
+        self.lost.set_result(reason)
+        self._on_lost(self, reason)
+
+    # ---- inside ------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        queue, transport = self._queue, self._transport
+        while queue and not self._full and transport is not None:
+            chunk = queue.popleft()
+            if len(chunk) > SLICE_BYTES:
+                view = memoryview(chunk)
+                queue.appendleft(view[SLICE_BYTES:])
+                chunk = view[:SLICE_BYTES]
+            elif queue and len(chunk) + len(queue[0]) <= JOIN_BYTES_MAX:
+                chunk = self._join(chunk)
+            self._queued_bytes -= len(chunk)
+            transport.write(chunk)
+
+    def _join(self, first: Chunk) -> bytes:
+        chunks, total = [first], len(first)
+        while self._queue and total + len(self._queue[0]) <= JOIN_BYTES_MAX:
+            chunk = self._queue.popleft()
+            chunks.append(chunk)
+            total += len(chunk)
+        return b"".join(chunks)
+
+    def _shake(self, head: bytes, body: Chunk) -> None:
+        if body:
+            raise InvalidFrame("a handshake's frame with a body")
+        answer = self.handshake.receive(head)
+        if answer is not None:
+            assert self._transport is not None
+            self._transport.writelines(pack_frame(answer)[0])
+        if self.handshake.state is State.OPEN:
+            self._cancel_deadline()
+            if not self.handshake.dialer:  # a dialer is told nothing any more, but for a late refusal
+                self._reader.frame_bytes_max = self._limits.peer_frame_bytes_max
+                self._reader.head_bytes_max = HEAD_BYTES_MAX
+            self._out_bytes_max = out_bytes_max(self._limits, self.handshake.channel)
+            self.opened = True
+            self._on_open(self)
+
+    def _expire(self) -> None:
+        self.close(DeadlineExceeded(f"{self.remote} did not complete the handshake in {HANDSHAKE_TIMEOUT_S:g} s"))
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end(self, exc: Exception | None) -> TinymqError:
+        """Why it ended when nobody here ended it."""
+        if exc is not None and not isinstance(exc, OSError):
+            return BrokerUnreachable(f"{self.remote}: {exc!r}")
+        if not self.opened:
+            return self.handshake.silence()
+        return self._reader.cut_short() or BrokerUnreachable(f"{self.remote} closed the connection")
+
+
+def _parse(head: bytes) -> peer_pb2.Peer:
+    try:
+        return peer_pb2.Peer.FromString(head)
+    except DecodeError:
+        raise InvalidFrame("a frame whose head is no message between brokers") from None

@@ -1,0 +1,317 @@
+"""`Transport` over framed TCP: which connections there are, and dialling them again.
+
+What belongs here: peers, links and who is told what. One socket is connection.py, who may connect is
+handshake.py, bytes are framing.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tinymq.clock import Clock
+from tinymq.config import Limits, format_address
+from tinymq.errors import (
+    BrokerUnreachable,
+    Closed,
+    InvalidConfig,
+    PortInUse,
+    QuotaExceeded,
+    TinymqError,
+)
+from tinymq.proto import peer_pb2
+from tinymq.raft.connection import Connection
+from tinymq.raft.framing import Chunk
+from tinymq.raft.handshake import NONCE_BYTES, Credentials, Handshake
+from tinymq.raft.link import Link
+from tinymq.raft.transport import (
+    HANDSHAKE_TIMEOUT_S,
+    HANDSHAKES_MAX,
+    Channel,
+    LocalIdentity,
+    OnConnected,
+    OnDisconnected,
+    OnMessage,
+    OnRefused,
+    OnRejected,
+    PeerAddress,
+    PeerIdentity,
+)
+
+LISTEN_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Contexts for mutual TLS between brokers, below the handshake."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    server_hostname: str = ""  # the name in every broker's certificate; empty: the address that is dialled
+
+
+class TcpTransport:
+    """One broker's framed TCP. See `transport.Transport` for what it promises.
+
+    `identity` is asked at every handshake, so a broker that is formed later dials from then on. `rng` only
+    spreads dialling; nonces come from `token_bytes`, which must be unpredictable outside tests.
+    """
+
+    def __init__(
+        self,
+        identity: Callable[[], LocalIdentity],
+        secret: bytes,
+        session: int,
+        listen: tuple[str, int],
+        clock: Clock,
+        rng: random.Random,
+        limits: Limits,
+        *,
+        tls: Tls | None = None,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        assert secret, "an empty secret proves nothing"
+        self.on_message: OnMessage | None = None
+        self.on_connected: OnConnected | None = None
+        self.on_disconnected: OnDisconnected | None = None
+        self.on_refused: OnRefused | None = None
+        self.on_rejected: OnRejected | None = None
+        self._identity = identity
+        self._secret = secret
+        self._session = session
+        self._listen = listen
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._tls = tls
+        self._token_bytes = token_bytes
+        self._server: asyncio.Server | None = None
+        self._stopped = False
+        self._links: dict[tuple[int, Channel], Link] = {}
+        self._incoming: dict[tuple[int, Channel], Connection] = {}
+        self._strangers: dict[Connection, None] = {}  # accepted, not yet open; the oldest first
+        self._proven: dict[int, PeerIdentity] = {}
+
+    # ---- Transport -----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound; only while started."""
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    def send(self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[Chunk] = ()) -> bool:
+        link = self._links.get((peer, channel))
+        if link is None or link.connection is None:
+            return False
+        return link.connection.send(message.SerializeToString(), body)
+
+    def connected(self, peer: int, channel: Channel) -> bool:
+        link = self._links.get((peer, channel))
+        return link is not None and link.connection is not None and not link.connection.closing
+
+    def identity(self, peer: int) -> PeerIdentity | None:
+        return self._proven.get(peer)
+
+    def buffered_bytes(self, peer: int, channel: Channel) -> int:
+        link = self._links.get((peer, channel))
+        return link.connection.buffered_bytes if link is not None and link.connection is not None else 0
+
+    def set_peer(self, address: PeerAddress) -> None:
+        if address.broker_id == self._identity().broker_id or self._stopped:
+            return
+        for channel in Channel:
+            key = (address.broker_id, channel)
+            link = self._links.get(key)
+            if link is None:
+                link = self._links[key] = Link(address, channel, self._clock, self._rng, self._dial)
+                if self._server is not None:
+                    link.start()
+            elif link.address != address:
+                link.address = address
+                link.reset("the peer's address has changed")
+
+    def remove_peer(self, broker_id: int) -> None:
+        for channel in Channel:
+            link = self._links.pop((broker_id, channel), None)
+            if link is not None:
+                link.stop("the peer was removed")
+            connection = self._incoming.pop((broker_id, channel), None)
+            if connection is not None:
+                connection.close(Closed("the peer was removed"))
+        self._proven.pop(broker_id, None)
+
+    def reset(self, peer: int, channel: Channel) -> None:
+        link = self._links.get((peer, channel))
+        if link is not None:
+            link.reset("reset")
+
+    async def start(self) -> None:
+        assert self._server is None
+        assert not self._stopped
+        host, port = self._listen
+        loop = asyncio.get_running_loop()
+        tls = self._tls.server if self._tls else None
+        try:
+            self._server = await loop.create_server(
+                self._accept,
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+                backlog=LISTEN_BACKLOG,
+            )
+        except OSError as error:
+            where = format_address(host, port)
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"{where} is in use", hint="stop what listens there, or choose another port") from error
+            raise InvalidConfig(f"cannot listen on {where}: {error.strerror or error}") from error
+        for link in self._links.values():
+            link.start()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._server is not None:
+            self._server.close()
+        reason = "this broker stops"
+        accepted = [*self._incoming.values(), *self._strangers]
+        for connection in accepted:
+            connection.close(Closed(reason))
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.stop(reason)
+        open_connections = [link.connection for link in links if link.connection is not None]
+        await asyncio.gather(*(link.wait_stopped() for link in links))
+        await asyncio.gather(*(c.lost for c in [*accepted, *open_connections]))
+
+    # ---- dialling ------------------------------------------------------------------------------------
+
+    async def _dial(self, link: Link) -> bool | None:
+        """One attempt of a link, to the end of what came of it: whether it opened. None: not formed yet."""
+        me = self._credentials()
+        if not me.cluster_id:
+            return None
+        address = link.address
+        shake = Handshake.dial(me, address.broker_id, link.channel, self._token_bytes(NONCE_BYTES))
+
+        def opened(connection: Connection) -> None:
+            self._prove(connection)
+            link.connection = connection
+            if self.on_connected is not None and not self._stopped:
+                self.on_connected(address.broker_id, link.channel, connection.peer)
+
+        def lost(connection: Connection, reason: TinymqError) -> None:
+            if link.connection is connection:
+                link.connection = None
+            if self._stopped or not connection.opened:
+                return
+            if self.on_disconnected is not None:
+                self.on_disconnected(address.broker_id, link.channel, reason.message)
+
+        connection = Connection(
+            shake,
+            self._limits,
+            self._clock,
+            remote=f"broker {address.broker_id} at {format_address(address.host, address.port)}",
+            on_open=opened,
+            on_message=_no_message,
+            on_lost=lost,
+        )
+        attempt = asyncio.ensure_future(self._connect(address, connection))
+        try:
+            await asyncio.wait([connection.lost])
+        finally:
+            attempt.cancel()
+            connection.close(Closed("dialling was given up"))
+        reason = connection.lost.result()
+        if not connection.opened and self.on_refused is not None and not self._stopped:
+            self.on_refused(address.broker_id, reason)
+        return connection.opened
+
+    async def _connect(self, address: PeerAddress, connection: Connection) -> None:
+        tls = self._tls
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                address.host,
+                address.port,
+                ssl=tls.client if tls else None,
+                server_hostname=(tls.server_hostname or address.host) if tls else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+            )
+        except (OSError, UnicodeError) as error:  # the latter from host names that are none
+            connection.close(BrokerUnreachable(f"{connection.remote}: {error}"))
+
+    # ---- accepting -----------------------------------------------------------------------------------
+
+    def _accept(self) -> Connection:
+        shake = Handshake.accept(self._credentials(), self._token_bytes(NONCE_BYTES))
+        connection = Connection(
+            shake,
+            self._limits,
+            self._clock,
+            on_open=self._accepted,
+            on_message=self._received,
+            on_lost=self._accepted_lost,
+        )
+        self._strangers[connection] = None
+        if len(self._strangers) > HANDSHAKES_MAX:
+            next(iter(self._strangers)).close(QuotaExceeded("too many connections without a handshake"))
+        if self._stopped:
+            connection.close(Closed("this broker stops"))
+        return connection
+
+    def _accepted(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        self._prove(connection)
+        key = (connection.peer.broker_id, connection.handshake.channel)
+        older = self._incoming.get(key)
+        self._incoming[key] = connection
+        if older is not None:
+            older.close(Closed("a newer connection took its place"))
+
+    def _received(self, connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:
+        if self.on_message is not None:
+            self.on_message(connection.peer.broker_id, message, body)
+
+    def _accepted_lost(self, connection: Connection, reason: TinymqError) -> None:
+        self._strangers.pop(connection, None)
+        if connection.opened:
+            key = (connection.peer.broker_id, connection.handshake.channel)
+            if self._incoming.get(key) is connection:
+                del self._incoming[key]
+        if isinstance(reason, Closed | BrokerUnreachable) or self._stopped:
+            return  # an end like any other
+        if self.on_rejected is not None:
+            self.on_rejected(connection.remote, reason)
+
+    # ---- both ----------------------------------------------------------------------------------------
+
+    def _prove(self, connection: Connection) -> None:
+        """Remember who this is; what older processes of that broker may still have in flight is cut off."""
+        peer = connection.peer
+        known = self._proven.get(peer.broker_id)
+        self._proven[peer.broker_id] = peer
+        if known is None or known == peer:
+            return
+        for channel in Channel:
+            accepted = self._incoming.get((peer.broker_id, channel))
+            link = self._links.get((peer.broker_id, channel))
+            for other in (accepted, link.connection if link else None):
+                if other is not None and other is not connection and other.peer != peer:
+                    other.close(BrokerUnreachable("the peer has restarted"))
+
+    def _credentials(self) -> Credentials:
+        me = self._identity()
+        return Credentials(me.broker_id, me.incarnation, me.cluster_id or b"", self._session, self._secret)
+
+
+def _no_message(connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:
+    raise AssertionError("a dialled connection delivers nothing")
