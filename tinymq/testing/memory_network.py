@@ -1,0 +1,299 @@
+"""A network in memory: the `Transport` of tests and of the simulator, on whatever time its clock keeps.
+
+It passes the contract suite of `TcpTransport`, and offers what a real network does of itself: cuts,
+delays, resets, and (what TCP never does, but a careful receiver survives) lost and doubled messages.
+Messages are encoded and decoded and handshakes made for real, so no object is shared between brokers.
+
+A cut holds what is sent, as TCP does, and delivers it when healed, unless the connection was closed
+meanwhile; dialling into a cut waits. Everything follows from the order of calls, the clock and `rng`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Limits
+from tinymq.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
+from tinymq.proto import peer_pb2
+from tinymq.raft.handshake import NONCE_BYTES, Handshake, State
+from tinymq.raft.transport import Channel, LocalIdentity, out_bytes_max
+from tinymq.testing.memory_transport import MemoryTransport
+
+HOST = "memory"
+
+Matching = Callable[[peer_pb2.Peer], bool]
+OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
+
+
+@dataclass(slots=True)
+class _Rule:
+    """Messages still to be lost or doubled."""
+
+    source: int
+    target: int
+    channel: Channel | None
+    matching: Matching | None
+    times: int  # how often each is delivered: 0 or 2
+    left: int  # how many messages this is for
+
+
+@dataclass(slots=True)
+class _Sent:
+    """One message on its way."""
+
+    head: bytes
+    body: bytes
+    due_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Pipe:
+    """One open connection: what `source` sends, `target` receives."""
+
+    source: MemoryTransport
+    target: MemoryTransport
+    channel: Channel
+    shake: Handshake  # the dialer's, OPEN
+    accepted: Handshake  # the acceptor's, OPEN
+    open: bool = True
+    queue: deque[_Sent] = field(default_factory=deque)
+    queued_bytes: int = 0  # invariant: heads and bodies in queue
+    scheduled: bool = False  # a delivery is due
+    timer: Timer | None = None
+
+    @property
+    def direction(self) -> tuple[int, int]:
+        """(from, to) as broker ids."""
+        return self.source.broker_id, self.target.broker_id
+
+
+class MemoryNetwork:
+    """Hands out one `Transport` per broker. Must be used inside the running loop of its brokers."""
+
+    def __init__(self, clock: Clock, rng: random.Random, limits: Limits | None = None) -> None:
+        self.on_delivered: OnDelivered | None = None  # (from, to, channel, message, body), just before delivery
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits or Limits()
+        self._listening: dict[tuple[str, int], MemoryTransport] = {}
+        self._pipes: dict[Pipe, None] = {}
+        self._cuts: set[tuple[int, int]] = set()
+        self._delays: dict[tuple[int, int], tuple[float, float]] = {}
+        self._rules: list[_Rule] = []
+        self._waiting: dict[MemoryTransport, dict[tuple[int, Channel], Callable[[], None]]] = {}
+
+    def transport(
+        self, identity: Callable[[], LocalIdentity], secret: bytes, session: int, port: int | None = None
+    ) -> MemoryTransport:
+        """A broker's end, listening at ("memory", its broker id) unless given another port. `clock` and
+        `rng` are the network's."""
+        address = (HOST, identity().broker_id if port is None else port)
+        return MemoryTransport(self, identity, secret, session, address, self._clock, self._rng)
+
+    # ---- faults --------------------------------------------------------------------------------------
+
+    def cut(self, a: int, b: int, both: bool = True) -> None:
+        """From now on nothing gets from `a` to `b`, nor back if `both`. What is sent is held."""
+        self._cuts |= _directions(a, b, both)
+
+    def isolate(self, a: int, others: Iterable[int]) -> None:
+        """Cut `a` from each of `others`, both ways."""
+        for b in others:
+            if b != a:
+                self.cut(a, b)
+
+    def heal(self, a: int | None = None, b: int | None = None) -> None:
+        """End the cuts between `a` and `b`, both ways; without arguments all of them."""
+        self._cuts -= set(self._cuts) if a is None or b is None else _directions(a, b, True)
+        for pipe in list(self._pipes):
+            self._schedule(pipe)
+        for transport, attempts in list(self._waiting.items()):
+            for key, attempt in list(attempts.items()):
+                if not self._is_cut(transport.broker_id, key[0]):
+                    del attempts[key]
+                    attempt()
+
+    def delay(self, a: int, b: int, seconds: float, jitter_s: float = 0.0, both: bool = True) -> None:
+        """What is sent from now on takes `seconds`, and up to `jitter_s` more; order is kept."""
+        for direction in _directions(a, b, both):
+            self._delays[direction] = (seconds, jitter_s)
+
+    def drop_next(
+        self, a: int, b: int, channel: Channel | None = None, count: int = 1, matching: Matching | None = None
+    ) -> None:
+        """Lose the next `count` messages from `a` to `b` (that match). TCP would not: the connection stays."""
+        self._rules.append(_Rule(a, b, channel, matching, 0, count))
+
+    def duplicate_next(self, a: int, b: int, count: int = 1, matching: Matching | None = None) -> None:
+        """Deliver the next `count` control messages from `a` to `b` (that match) twice."""
+        self._rules.append(_Rule(a, b, Channel.CONTROL, matching, 2, count))
+
+    def reset(self, a: int, b: int) -> None:
+        """Close every connection between the two; what is on its way is lost, and both dial again."""
+        for pipe in [p for p in self._pipes if set(p.direction) == {a, b}]:
+            self.close(pipe, BrokerUnreachable("connection reset"))
+
+    def crash(self, broker_id: int) -> None:
+        """End a broker's transport from outside, as the death of its process does."""
+        for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
+            transport.shut()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no message is on its way, held ones included."""
+        return not any(pipe.queue for pipe in self._pipes)
+
+    # ---- what transports call ------------------------------------------------------------------------
+
+    def listen(self, transport: MemoryTransport) -> None:
+        """Take connections at the transport's address. Raises PortInUse."""
+        if transport.address in self._listening:
+            raise PortInUse("{}:{} is in use".format(*transport.address))
+        self._listening[transport.address] = transport
+
+    def leave(self, transport: MemoryTransport) -> None:
+        """Close everything of this transport."""
+        if self._listening.get(transport.address) is transport:
+            del self._listening[transport.address]
+        self._waiting.pop(transport, None)
+        for pipe in [p for p in self._pipes if transport in (p.source, p.target)]:
+            self.close(pipe, BrokerUnreachable(f"broker {transport.broker_id} closed the connection"))
+
+    def dial(
+        self, source: MemoryTransport, peer: int, address: tuple[str, int], channel: Channel
+    ) -> Pipe | TinymqError | None:
+        """One attempt: an open pipe, why there is none, or None when a cut swallows it."""
+        if self._is_cut(source.broker_id, peer):
+            return None
+        target = self._listening.get(address)
+        if target is None:
+            return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address))
+        dialer = Handshake.dial(source.credentials(), peer, channel, self._rng.randbytes(NONCE_BYTES))
+        acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES))
+        error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
+        if error is not None:
+            return error
+        pipe = Pipe(source, target, channel, dialer, acceptor)
+        self._pipes[pipe] = None
+        target.accepted(pipe)
+        return pipe
+
+    def wait_for_heal(self, source: MemoryTransport, peer: int, channel: Channel, attempt: Callable[[], None]) -> None:
+        """Call `attempt` when the cut that swallowed it is healed."""
+        self._waiting.setdefault(source, {})[peer, channel] = attempt
+
+    def round_trip_s(self, a: int, b: int) -> float:
+        """What a handshake takes."""
+        return self._delay_s((a, b)) + self._delay_s((b, a))
+
+    def send(self, pipe: Pipe, head: bytes, body: bytes) -> bool:
+        """Put one message on its way. False when the pipe is full."""
+        size = len(head) + len(body)
+        assert size <= self._limits.peer_frame_bytes_max, "a frame over its bound"
+        if pipe.queue and pipe.queued_bytes + size > out_bytes_max(self._limits, pipe.channel):
+            return False
+        for _ in range(self._times(pipe, head)):
+            due_s = self._clock.monotonic() + self._delay_s(pipe.direction)
+            if pipe.queue:
+                due_s = max(due_s, pipe.queue[-1].due_s)
+            pipe.queue.append(_Sent(head, body, due_s))
+            pipe.queued_bytes += size
+        self._schedule(pipe)
+        return True
+
+    def close(self, pipe: Pipe, reason: TinymqError) -> None:
+        """End a connection for both ends; nothing of it is delivered any more."""
+        if not pipe.open:
+            return
+        pipe.open = False
+        del self._pipes[pipe]
+        pipe.queue.clear()
+        pipe.queued_bytes = 0
+        if pipe.timer is not None:
+            pipe.timer.cancel()
+        pipe.target.forget(pipe)
+        asyncio.get_running_loop().call_soon(pipe.source.lost, pipe, reason)
+
+    # ---- inside --------------------------------------------------------------------------------------
+
+    def _is_cut(self, a: int, b: int) -> bool:
+        return (a, b) in self._cuts or (b, a) in self._cuts  # an answer that never comes is no connection
+
+    def _delay_s(self, direction: tuple[int, int]) -> float:
+        seconds, jitter_s = self._delays.get(direction, (0.0, 0.0))
+        return seconds + (self._rng.uniform(0, jitter_s) if jitter_s else 0.0)
+
+    def _times(self, pipe: Pipe, head: bytes) -> int:
+        """How often this message is to be delivered."""
+        for rule in self._rules:
+            if (rule.source, rule.target) != pipe.direction or rule.channel not in (None, pipe.channel):
+                continue
+            if rule.matching is None or rule.matching(peer_pb2.Peer.FromString(head)):
+                rule.left -= 1
+                if rule.left == 0:
+                    self._rules.remove(rule)
+                return rule.times
+        return 1
+
+    def _schedule(self, pipe: Pipe) -> None:
+        if pipe.scheduled or not pipe.queue or pipe.direction in self._cuts:
+            return
+        pipe.scheduled = True
+        wait_s = pipe.queue[0].due_s - self._clock.monotonic()
+        if wait_s > 0:
+            pipe.timer = self._clock.call_later(wait_s, lambda: self._deliver(pipe))
+        else:
+            asyncio.get_running_loop().call_soon(self._deliver, pipe)
+
+    def _deliver(self, pipe: Pipe) -> None:
+        pipe.scheduled = False
+        pipe.timer = None
+        now = self._clock.monotonic()
+        for _ in range(len(pipe.queue)):
+            if not pipe.queue or pipe.direction in self._cuts or pipe.queue[0].due_s > now:
+                break  # closed, cut or not yet due
+            sent = pipe.queue.popleft()
+            pipe.queued_bytes -= len(sent.head) + len(sent.body)
+            message = peer_pb2.Peer.FromString(sent.head)
+            if self.on_delivered is not None:
+                self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
+            pipe.target.deliver(pipe, message, sent.body)
+        self._schedule(pipe)
+
+
+def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:
+    return {(a, b), (b, a)} if both else {(a, b)}
+
+
+def _shake(dialer: Handshake, acceptor: Handshake, rejected: Callable[[TinymqError], None]) -> TinymqError | None:
+    """Pass the handshake's messages until both are open, or one turns the other away: the dialer's error."""
+    ends = (acceptor, dialer)
+    message = dialer.first_message
+    turn = 0
+    while message is not None:
+        try:
+            message = ends[turn].receive(message)
+        except TinymqError as error:
+            if ends[turn] is dialer:
+                rejected(acceptor.silence())
+                return error
+            rejected(error)
+            return _told(dialer, acceptor.farewell)
+        turn = 1 - turn
+    assert dialer.state is State.OPEN
+    assert acceptor.state is State.OPEN
+    return None
+
+
+def _told(dialer: Handshake, farewell: bytes | None) -> TinymqError:
+    if farewell is not None:
+        try:
+            dialer.receive(farewell)
+        except TinymqError as error:
+            return error
+    return Closed("the peer closed in the middle of the handshake")

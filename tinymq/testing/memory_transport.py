@@ -1,0 +1,248 @@
+"""One broker's end of a `MemoryNetwork`: the peers it dials, and its callbacks.
+
+What belongs here: the broker's view. How messages travel is memory_network.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tinymq.clock import Clock, Timer
+from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError
+from tinymq.proto import peer_pb2
+from tinymq.raft.handshake import Credentials
+from tinymq.raft.transport import (
+    HANDSHAKE_TIMEOUT_S,
+    REDIAL_MAX_S,
+    REDIAL_MIN_S,
+    Channel,
+    LocalIdentity,
+    OnConnected,
+    OnDisconnected,
+    OnMessage,
+    OnRefused,
+    OnRejected,
+    PeerAddress,
+    PeerIdentity,
+)
+
+if TYPE_CHECKING:
+    from tinymq.testing.memory_network import MemoryNetwork, Pipe
+
+UNFORMED_POLL_S = 0.05
+
+Key = tuple[int, Channel]
+
+
+class MemoryTransport:
+    """See `raft.transport.Transport` for what it promises. Made by `MemoryNetwork.transport`."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        identity: Callable[[], LocalIdentity],
+        secret: bytes,
+        session: int,
+        address: tuple[str, int],
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.on_message: OnMessage | None = None
+        self.on_connected: OnConnected | None = None
+        self.on_disconnected: OnDisconnected | None = None
+        self.on_refused: OnRefused | None = None
+        self.on_rejected: OnRejected | None = None
+        self.address = address
+        self.broker_id = identity().broker_id
+        self._network = network
+        self._identity = identity
+        self._secret = secret
+        self._session = session
+        self._clock = clock
+        self._rng = rng
+        self._running = False
+        self._stopped = False
+        self._peers: dict[int, PeerAddress] = {}
+        self._outgoing: dict[Key, Pipe] = {}
+        self._incoming: dict[Key, Pipe] = {}
+        self._redials: dict[Key, Timer] = {}  # an attempt that waits, or that a cut has swallowed
+        self._delays_s: dict[Key, float] = {}  # of the next redial
+        self._proven: dict[int, PeerIdentity] = {}
+
+    # ---- Transport -----------------------------------------------------------------------------------
+
+    def send(
+        self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[bytes | memoryview] = ()
+    ) -> bool:
+        pipe = self._outgoing.get((peer, channel))
+        return pipe is not None and pipe.open and self._network.send(pipe, message.SerializeToString(), b"".join(body))
+
+    def connected(self, peer: int, channel: Channel) -> bool:
+        pipe = self._outgoing.get((peer, channel))
+        return pipe is not None and pipe.open
+
+    def identity(self, peer: int) -> PeerIdentity | None:
+        return self._proven.get(peer)
+
+    def buffered_bytes(self, peer: int, channel: Channel) -> int:
+        pipe = self._outgoing.get((peer, channel))
+        return pipe.queued_bytes if pipe is not None else 0
+
+    def set_peer(self, address: PeerAddress) -> None:
+        peer = address.broker_id
+        if peer == self.broker_id or self._stopped or self._peers.get(peer) == address:
+            return
+        self._peers[peer] = address
+        if self._running:
+            for channel in Channel:
+                self.reset(peer, channel)
+
+    def remove_peer(self, broker_id: int) -> None:
+        self._peers.pop(broker_id, None)
+        self._proven.pop(broker_id, None)
+        for channel in Channel:
+            self._cancel((broker_id, channel))
+            for pipes in (self._outgoing, self._incoming):
+                pipe = pipes.get((broker_id, channel))
+                if pipe is not None:
+                    self._network.close(pipe, Closed("the peer was removed"))
+
+    def reset(self, peer: int, channel: Channel) -> None:
+        if not self._running or peer not in self._peers:
+            return
+        pipe = self._outgoing.get((peer, channel))
+        if pipe is not None:
+            self._network.close(pipe, Closed("reset"))
+        self._dial_after((peer, channel), 0.0)
+
+    async def start(self) -> None:
+        assert not self._running
+        assert not self._stopped
+        self._network.listen(self)
+        self._running = True
+        for peer in self._peers:
+            for channel in Channel:
+                self._dial_after((peer, channel), 0.0)
+
+    async def stop(self) -> None:
+        self.shut()
+
+    # ---- what the network calls ----------------------------------------------------------------------
+
+    def shut(self) -> None:
+        """Close everything, at once."""
+        self._running = False
+        self._stopped = True
+        for key in list(self._redials):
+            self._cancel(key)
+        self._network.leave(self)
+
+    def credentials(self) -> Credentials:
+        """What it says of itself in a handshake."""
+        me = self._identity()
+        return Credentials(me.broker_id, me.incarnation, me.cluster_id or b"", self._session, self._secret)
+
+    def accepted(self, pipe: Pipe) -> None:
+        """Somebody's connection is open: it takes the place of an older one."""
+        key = (pipe.source.broker_id, pipe.channel)
+        older = self._incoming.get(key)
+        self._incoming[key] = pipe
+        if older is not None:
+            self._network.close(older, Closed("a newer connection took its place"))
+        assert pipe.accepted.peer is not None
+        self._prove(pipe.accepted.peer)
+
+    def rejected(self, source: MemoryTransport, reason: TinymqError) -> None:
+        """Somebody was turned away."""
+        asyncio.get_running_loop().call_soon(self._tell_rejected, "{}:{}".format(*source.address), reason)
+
+    def deliver(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
+        """A message has arrived."""
+        if self._running and self.on_message is not None:
+            self.on_message(pipe.source.broker_id, message, body)
+
+    def forget(self, pipe: Pipe) -> None:
+        """An accepted connection has ended."""
+        key = (pipe.source.broker_id, pipe.channel)
+        if self._incoming.get(key) is pipe:
+            del self._incoming[key]
+
+    def lost(self, pipe: Pipe, reason: TinymqError) -> None:
+        """A dialled connection has ended."""
+        key = (pipe.target.broker_id, pipe.channel)
+        if self._outgoing.get(key) is pipe:
+            del self._outgoing[key]
+        if not self._running:
+            return
+        if self.on_disconnected is not None:
+            self.on_disconnected(*key, reason.message)
+        if key[0] in self._peers and key not in self._redials and key not in self._outgoing:
+            self._dial_after(key, 0.0)
+
+    # ---- dialling ------------------------------------------------------------------------------------
+
+    def _dial_after(self, key: Key, delay_s: float) -> None:
+        self._cancel(key)
+        delay_s += self._network.round_trip_s(self.broker_id, key[0])
+        if delay_s > 0:
+            self._redials[key] = self._clock.call_later(delay_s, lambda: self._dial(key))
+        else:
+            self._redials[key] = asyncio.get_running_loop().call_soon(self._dial, key)
+
+    def _dial(self, key: Key) -> None:
+        self._redials.pop(key, None)
+        address = self._peers.get(key[0])
+        if not self._running or address is None:
+            return
+        if not self._identity().cluster_id:
+            self._dial_after(key, UNFORMED_POLL_S)
+            return
+        result = self._network.dial(self, key[0], (address.host, address.port), key[1])
+        if result is None:
+            silence = DeadlineExceeded(f"broker {key[0]} did not answer in {HANDSHAKE_TIMEOUT_S:g} s")
+            self._redials[key] = self._clock.call_later(HANDSHAKE_TIMEOUT_S, lambda: self._refused(key, silence))
+            self._network.wait_for_heal(self, *key, lambda: self._dial_after(key, 0.0))
+        elif isinstance(result, TinymqError):
+            self._refused(key, result)
+        else:
+            self._opened(key, result)
+
+    def _opened(self, key: Key, pipe: Pipe) -> None:
+        self._delays_s.pop(key, None)
+        self._outgoing[key] = pipe
+        assert pipe.shake.peer is not None
+        self._prove(pipe.shake.peer)
+        if self.on_connected is not None:
+            self.on_connected(*key, pipe.shake.peer)
+
+    def _refused(self, key: Key, error: TinymqError) -> None:
+        delay_s = self._delays_s.get(key, REDIAL_MIN_S)
+        self._delays_s[key] = min(delay_s * 2, REDIAL_MAX_S)
+        self._dial_after(key, delay_s * self._rng.uniform(0.75, 1.25))
+        if self.on_refused is not None:
+            self.on_refused(key[0], error)
+
+    def _cancel(self, key: Key) -> None:
+        timer = self._redials.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _prove(self, peer: PeerIdentity) -> None:
+        known = self._proven.get(peer.broker_id)
+        self._proven[peer.broker_id] = peer
+        if known is None or known == peer:
+            return
+        for channel in Channel:
+            accepted = self._incoming.get((peer.broker_id, channel))
+            dialled = self._outgoing.get((peer.broker_id, channel))
+            if accepted is not None and accepted.accepted.peer != peer:
+                self._network.close(accepted, BrokerUnreachable("the peer has restarted"))
+            if dialled is not None and dialled.shake.peer != peer:
+                self._network.close(dialled, BrokerUnreachable("the peer has restarted"))
+
+    def _tell_rejected(self, where: str, reason: TinymqError) -> None:
+        if self._running and self.on_rejected is not None:
+            self.on_rejected(where, reason)
