@@ -247,7 +247,8 @@ class TcpTransport:
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
             )
         except (OSError, UnicodeError) as error:  # the latter from host names that are none
-            connection.close(BrokerUnreachable(f"{connection.remote}: {error}"))
+            refused = isinstance(error, ConnectionRefusedError)
+            connection.close(BrokerUnreachable(f"{connection.remote}: {error}", refused=refused))
 
     # ---- accepting -----------------------------------------------------------------------------------
 

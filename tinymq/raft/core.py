@@ -1,0 +1,302 @@
+"""The one subclass of PySyncObj that runs: how a replica receives, commits, applies and sends.
+
+Each override names the hazard that it closes (docs/raft.md) and hands the decision to a pure module:
+`catchup`, `replication`, `commit`, `election`, `membership`. Nothing here awaits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.entry import ENTRY_VERSION, Entry, Kind, make_entry
+from tinymq.errors import NotLeader, QuotaExceeded, TinymqError, UnsupportedVersion
+from tinymq.log.ballots import Ballots
+from tinymq.log.log import Log
+from tinymq.raft import stock
+from tinymq.raft.catchup import Conflict, receive
+from tinymq.raft.commit import follower_commit
+from tinymq.raft.leadership import SETTLE_S, Leadership
+from tinymq.raft.membership import Membership, Replica, has_quorum, parse_membership
+from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message, RequestVote, TimeoutNow, Vote
+from tinymq.raft.stamps import TermStamps
+from tinymq.raft.state import NEVER, StateMachine, Surroundings
+from tinymq.raft.voting import VotingReplica
+from tinymq.types import GroupId, Position
+
+APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
+KNOWN_KINDS = frozenset({Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND})
+
+
+class RaftCore(VotingReplica):
+    """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
+
+    def __init__(
+        self, group: GroupId, me: Replica, log: Log, ballots: Ballots, machine: StateMachine, around: Surroundings,
+        membership: Membership, applied_index: int, high_watermark: int,
+    ) -> None:  # fmt: skip
+        self._high_watermark = high_watermark  # invariant: the next offset after the entry at applied_index
+        super().__init__(group, me, log, ballots, machine, around, membership, applied_index)
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    # ---- events ------------------------------------------------------------------------------------------
+
+    def receive(self, peer: int, message: Message) -> None:
+        """One message of a peer. Checksums of entries in it are verified already (messages.from_wire)."""
+        if self._failure is None:
+            self._SyncObj__onMessageReceived(stock.PeerNode(peer), message)
+
+    def tick(self) -> None:
+        """Something happened: decide, commit, apply, send. Called once per turn of the loop, after all events."""
+        if self._failure is None:
+            with stock.running_clock(self._around.clock):
+                self._onTick()
+
+    def durable(self) -> None:
+        """The log's durable index, or the ballot, advanced."""
+        if self._failure is not None:
+            return
+        self._outbox.flush()
+        leader = self.leader_id
+        if self._leadership is None and leader is not None and self._verified:
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
+        self._around.wake()
+
+    def peer_alive(self, peer: int) -> None:
+        """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
+        if self._leadership is not None:
+            self._leadership.lost(peer)
+            self._settle_at = self._around.now()
+        elif self.leader_id is None and self._membership.rank(self._me.broker_id) == 0:
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
+        self._around.wake()
+
+    def connection_lost(self, peer: int) -> None:
+        """The bulk connection to a follower closed: what was out on it may be gone."""
+        if self._leadership is not None:
+            self._leadership.lost(peer)
+            self._settle_at = min(self._settle_at, self._around.now() + SETTLE_S)
+            self._around.wake()
+
+    def check_quorum(self) -> None:
+        """Hazard 13: a leader that a majority no longer hears steps down."""
+        alive = {self._me.broker_id, *(p for p in self._peers if self._around.alive(p))}
+        if self._leadership is not None and not has_quorum(self._membership, alive):
+            self._follow(None)
+
+    def fail(self, error: TinymqError) -> None:
+        """This replica's disk or log cannot be trusted: it takes part no more."""
+        if self._failure is None:
+            self._failure = error
+            self._outbox.clear()
+            self._follow(None)
+            self._SyncObj__raftElectionDeadline = NEVER
+
+    def propose(
+        self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None
+    ) -> Position:
+        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19)."""
+        leadership = self._leadership
+        if leadership is None or leadership.transfer_to is not None:
+            raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
+        if leadership.uncommitted_bytes + len(payload) > self._around.limits.uncommitted_bytes_max:
+            raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
+        log, around = self._log, self._around
+        stamp = leadership.stamps.stamp(around.median_wall_us(), around.now())
+        entry = make_entry(
+            kind=kind, index=log.last_index + 1, term=leadership.term, prev_crc=log.last_crc,
+            base_offset=log.next_offset, record_count=record_count, append_time_us=stamp,
+            max_timestamp_us=stamp if max_timestamp_us is None else max_timestamp_us,
+            payload=payload, payload_crc=payload_crc,
+        )  # fmt: skip
+        log.append([entry])
+        leadership.uncommitted_bytes += entry.size
+        around.wake()
+        return Position(entry.index, entry.term, entry.header.base_offset, stamp)
+
+    def hand_over(self, to: int | None, until: float) -> bool:
+        """Stop accepting, let a follower catch up, and make it stand. False when nobody can take over."""
+        if self._leadership is None:
+            return False
+        successor = to if to is not None else self._leadership.best_successor(self._membership)
+        if successor is None or successor not in self._peers:
+            return False
+        self._leadership.transfer_to, self._leadership.transfer_until = successor, until
+        self._settle_at = self._around.now()
+        self._around.wake()
+        return True
+
+    def read_done(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
+        """A cold read for a follower is done (empty: it failed)."""
+        if self._leadership is not None and self._leadership.term == term:
+            self._leadership.read(peer, index, entries, self.commit_index)
+            self._around.wake()
+
+    @property
+    def waits_for_ballot(self) -> bool:
+        return len(self._outbox) > 0
+
+    @property
+    def leading_term(self) -> int | None:
+        return None if self._leadership is None else self._leadership.term
+
+    # ---- messages --------------------------------------------------------------------------------------------
+
+    def _SyncObj__onMessageReceived(self, node: stock.PeerNode, message: Message) -> None:
+        """Hazards 1, 2, 3, 4, 11, 14, 22: one pure decision per kind of message."""
+        peer = int(node.id)
+        match message:
+            case Append():
+                self._on_append(peer, message)
+            case AppendAck():
+                self._on_ack(peer, message)
+            case CommitNotice():
+                self._on_commit_notice(peer, message)
+            case RequestVote():
+                self._on_request_vote(peer, message)
+            case Vote():
+                self._on_vote(peer, message)
+            case TimeoutNow(term):
+                if term == self.term and peer == self.leader_id:
+                    self._stand(pre=False, transfer=True)
+
+    def _on_append(self, peer: int, message: Append) -> None:
+        self._adopt(message.term)
+        node = stock.PeerNode(peer)
+        if message.term < self.term:
+            self._SyncObj__sendNextNodeIdx(node)  # hazard 14: a stale leader is told our term
+            return
+        assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {message.term}"
+        if self.leader_id != peer or self._ballot is not None:
+            self._follow(peer)
+        for entry in message.entries:
+            if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
+                self.fail(UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here"))
+                return
+        decision = receive(self._log, self.commit_index, message)
+        if isinstance(decision, Conflict):
+            self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)
+            return
+        if decision.truncate_from is not None:
+            self._SyncObj__deleteEntriesFrom(decision.truncate_from)
+        if decision.entries:
+            self._log.append(decision.entries)
+        self._verified = max(self._verified, decision.verified)
+        self._learn_commit(message.commit, decision.verified)
+        if self._log.durable_index >= decision.verified:
+            self._SyncObj__sendNextNodeIdx(node, success=True)
+
+    def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
+        if notice.term != self.term or peer != self.leader_id:
+            return
+        self._learn_commit(notice.commit, self._verified)
+        if notice.ack_wanted:
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer), success=True)
+
+    def _on_ack(self, peer: int, ack: AppendAck) -> None:
+        if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
+            return  # hazard 3: an answer of another term says nothing about this one
+        if self._leadership.acknowledged(peer, ack):
+            self._around.wake()
+
+    def _learn_commit(self, announced: int, verified: int) -> None:
+        commit = follower_commit(self.commit_index, announced, verified)
+        if commit > self.commit_index:
+            self._set_commit(commit)
+            self._around.wake()
+
+    def _SyncObj__sendNextNodeIdx(
+        self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
+    ) -> None:
+        """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are."""
+        verified = self._verified if success else 0
+        durable = min(self._log.durable_index, verified)
+        self._post(
+            int(node.id),
+            AppendAck(self.term, durable, verified, reset, nextNodeIdx, next_term, self.commit_index, self._me.count),
+        )
+
+    # ---- ticks -----------------------------------------------------------------------------------------------
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
+        around, log = self._around, self._log
+        self._ballot = None
+        self._set_leader(self._me.broker_id)
+        self._SyncObj__setState(stock.LEADER)
+        self._SyncObj__raftElectionDeadline = NEVER
+        stamps = TermStamps(log.last_append_time_us, around.median_wall_us(), around.now())
+        self._leadership = Leadership(
+            self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
+        )
+        self._settle_at = around.now() + SETTLE_S
+        self.propose(Kind.NOOP, b"", 0, None, None)
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        """Hazard 15: driven by events. What arrived was read before; now decide, commit, apply, send."""
+        self._check_deadline(self._around.now())
+        if self._leadership is not None:
+            commit = self._leadership.commit(self._membership, self._me.broker_id, self.is_listed, self.commit_index)
+            if commit > self.commit_index:
+                self._set_commit(commit)
+        self._SyncObj__applyLogEntries()
+        if self._leadership is not None:
+            self._SyncObj__sendAppendEntries()
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""
+        applied = self.applied_index
+        stop = min(self.commit_index, applied + APPLY_ENTRIES_MAX)
+        while applied < stop:
+            entry = self._log.entry(applied + 1)
+            applied = entry.index
+            self._SyncObj__raftLastApplied = applied
+            self._high_watermark = entry.header.next_offset
+            self._apply(entry)
+            if self._log.ends_segment(applied):
+                self._log.put_state(applied, self._machine.dump())
+        self._log.note_applied(applied)
+        if applied < self.commit_index:
+            self._around.wake()
+        return False
+
+    def _apply(self, entry: Entry) -> None:
+        if entry.header.kind == Kind.CONFIG:
+            self._membership = parse_membership(entry.payload)
+        self._machine.apply(entry)
+        leadership = self._leadership
+        if leadership is None:
+            return
+        if entry.index >= leadership.first_of_term:
+            leadership.uncommitted_bytes -= entry.size
+        if entry.index == leadership.first_of_term:
+            self._machine.lead(leadership.term)
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        """Hazards 2, 12, 17, 18: whole entries, within a window, from memory or by a read beside the loop."""
+        leadership = self._leadership
+        assert leadership is not None
+        now = self._around.now()
+        if self._settle_at <= now:
+            leadership.settle(self.commit_index)
+        leadership.pump(self.commit_index)
+        if leadership.transfer_to is not None:
+            self._continue_hand_over(leadership, leadership.transfer_to, now)
+        if leadership.quiet(self.commit_index):
+            self._settle_at = NEVER
+        elif self._settle_at <= now or self._settle_at == NEVER:
+            self._settle_at = now + SETTLE_S
+
+    def _continue_hand_over(self, leadership: Leadership, successor: int, now: float) -> None:
+        if now > leadership.transfer_until:
+            leadership.transfer_to = None
+        elif leadership.progress[successor].match == self._log.last_index:
+            self._around.send(successor, TimeoutNow(leadership.term))
+
+    def describe(self) -> dict[str, Any]:
+        """Progress of the followers, for logs and tests."""
+        if self._leadership is None:
+            return {}
+        return {str(p): (g.match, g.next, g.mode.value) for p, g in self._leadership.progress.items()}

@@ -1,0 +1,129 @@
+"""One Raft group on this broker, as the rooms above see it: propose, hand over, describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tinymq.entry import Kind
+from tinymq.errors import CorruptData, TinymqError
+from tinymq.log.log import Log
+from tinymq.raft.core import RaftCore
+from tinymq.raft.membership import Membership
+from tinymq.raft.state import StateMachine
+from tinymq.types import GroupId, Position
+
+
+class Role(Enum):
+    """What this replica is to its group."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEARNER = "learner"  # CONFIG does not list this incarnation: it holds data and has no vote
+    QUARANTINED = "quarantined"  # damage was found: it serves and answers nothing
+    FAILED = "failed"  # its disk refused, or it met what it does not know
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A replica at one moment. Indexes are Raft's; `high_watermark` and `log_start` are offsets."""
+
+    group: GroupId
+    role: Role
+    term: int
+    leader: int | None
+    last_index: int
+    durable_index: int
+    commit_index: int
+    applied_index: int
+    high_watermark: int
+    log_start: int
+    chain_crc: int  # header crc of the entry at commit_index: equal on equal logs
+    reason: str
+    size_bytes: int
+
+
+class Group:
+    """A replica of one group. All of it belongs to the broker's loop."""
+
+    def __init__(self, group_id: GroupId, log: Log, core: RaftCore, machine: StateMachine) -> None:
+        self.id = group_id
+        self.log = log
+        self.machine = machine
+        self._core = core
+
+    @property
+    def core(self) -> RaftCore:
+        """For the host alone."""
+        return self._core
+
+    @property
+    def role(self) -> Role:
+        core = self._core
+        if core.failure is not None:
+            return Role.QUARANTINED if isinstance(core.failure, CorruptData) else Role.FAILED
+        if core.leading_term is not None:
+            return Role.LEADER
+        if not core.is_listed:
+            return Role.LEARNER
+        return Role.CANDIDATE if core.is_candidate else Role.FOLLOWER
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def leader(self) -> int | None:
+        """The broker that leads, as far as is known here; it may have lost its leadership already."""
+        return self._core.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        return self._core.leading_term is not None
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        return self._core.applied_index
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset after the last record that was committed *and applied* here; nobody is shown more."""
+        return self._core.high_watermark
+
+    @property
+    def membership(self) -> Membership:
+        return self._core.membership
+
+    @property
+    def failure(self) -> TinymqError | None:
+        return self._core.failure
+
+    def propose(
+        self,
+        kind: Kind,
+        payload: bytes,
+        *,
+        record_count: int = 0,
+        max_timestamp_us: int | None = None,
+        payload_crc: int | None = None,
+    ) -> Position:
+        """Append to the log that this replica leads; in memory, to be synced and replicated at once.
+
+        No await lies between the caller's decision and the append. The entry is committed when the state
+        machine is given it; its outcome is unknown when `follow` comes first. Raises NotLeader, and
+        QuotaExceeded when too much is uncommitted. `payload_crc`, if given, was verified by the caller.
+        """
+        return self._core.propose(kind, payload, record_count, max_timestamp_us, payload_crc)
+
+    def status(self) -> GroupStatus:
+        core, log = self._core, self.log
+        return GroupStatus(
+            self.id, self.role, core.term, core.leader_id, log.last_index, log.durable_index, core.commit_index,
+            core.applied_index, core.high_watermark, log.log_start_offset, log.crc_at(core.commit_index) or 0,
+            "" if core.failure is None else f"{core.failure.code}: {core.failure}", log.size_bytes,
+        )  # fmt: skip

@@ -1,0 +1,67 @@
+"""PySyncObj's journal interface over tinymq's log and ballots.
+
+PySyncObj reads from it what it needs to be constructed and to name its last entry. Entries never pass
+through it: leaders propose and followers append on the `Log`, and payloads are read there, too. So the
+command slot of what is answered here is empty, and what stock code would do to a log is refused.
+"""
+
+from __future__ import annotations
+
+from pysyncobj.journal import Journal
+
+from tinymq.log.ballots import Ballots
+from tinymq.log.log import Log
+from tinymq.types import GroupId
+
+Item = tuple[bytes, int, int]
+
+
+class GroupJournal(Journal):  # type: ignore[misc]
+    """One group's log and ballot, as PySyncObj sees them."""
+
+    def __init__(self, group: GroupId, log: Log, ballots: Ballots) -> None:
+        self._group = group
+        self._log = log
+        self._ballots = ballots
+
+    def __len__(self) -> int:
+        return self._log.last_index - self._log.first_index + 1
+
+    def __getitem__(self, item: int) -> Item:
+        index = self._log.last_index + 1 + item if item < 0 else self._log.first_index + item
+        term = self._log.term_at(index)
+        if term is None:
+            raise IndexError(item)
+        return (b"", index, term)
+
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
+        """Memory only, and the writer is woken: whatever rests on it waits in the outbox (hazard 7)."""
+        self._ballots.set(self._group, term, votedForNodeId)
+
+    def getCurrentTerm(self) -> int:
+        return self._ballots.get(self._group)[0]
+
+    def getVotedForNodeId(self) -> int | None:
+        return self._ballots.get(self._group)[1]
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        """Goes to disk with the next sync mark (hazard 11)."""
+        self._log.note_commit(raftCommitIndex)
+
+    def getRaftCommitIndex(self) -> int:
+        return min(self._log.recovered_commit, self._log.last_index)
+
+    def _destroy(self) -> None:
+        """The store closes the log."""
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        raise AssertionError("entries are proposed or appended on the log, never through PySyncObj")
+
+    def clear(self) -> None:
+        raise AssertionError("hazards 6 and 21: nothing clears a log")
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        raise AssertionError("hazard 2: only a conflict truncates, and it does so on the log")
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        raise AssertionError("hazard 6: retention removes whole segments, nothing else trims")

@@ -1,0 +1,188 @@
+"""One term of leading one group: what each follower holds, what goes to it next, when the group may rest.
+
+Made when a term is won and dropped when it ends, so that nothing of one term outlives it (hazard 19).
+Decides through `replication` and `commit`; sends through the `Surroundings` it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tinymq.config import Limits, Timing
+from tinymq.entry import Entry
+from tinymq.log.log import Log
+from tinymq.raft.catchup import next_after_conflict
+from tinymq.raft.commit import leader_commit
+from tinymq.raft.membership import Membership
+from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
+from tinymq.raft.replication import Mode, Progress
+from tinymq.raft.stamps import TermStamps
+
+APPEND_BYTES = 1 << 20  # one Append carries about this much, and at least one entry
+PROBE_RETRY_S = 0.1
+SETTLE_S = 0.1  # how soon after the last write the followers are asked whether they know of the commit
+
+
+class Line(Protocol):
+    """How a leadership reaches its followers."""
+
+    def now(self) -> float: ...
+    def alive(self, peer: int) -> bool: ...
+    def connected(self, peer: int) -> bool: ...
+    def incarnation(self, peer: int) -> bytes | None: ...
+    def send(self, peer: int, message: Message) -> bool: ...
+    def reopen(self, peer: int) -> None:
+        """The bulk connection seems stuck: open it anew."""
+        ...
+
+    def read_cold(self, peer: int, index: int) -> None:
+        """Read entries from disk, then call `Leadership.read` and send."""
+        ...
+
+
+class Leadership:
+    """Progress of all followers in one term."""
+
+    def __init__(
+        self, term: int, first_of_term: int, peers: Iterable[int], log: Log, line: Line, stamps: TermStamps,
+        limits: Limits, timing: Timing,
+    ) -> None:  # fmt: skip
+        self.term = term
+        self.first_of_term = first_of_term  # index of this term's NOOP: commits count from here (paper, 5.4.2)
+        self.stamps = stamps
+        self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
+        self.transfer_to: int | None = None
+        self.transfer_until = 0.0
+        self._log = log
+        self._line = line
+        self._limits = limits
+        self._timing = timing
+        self._told: dict[int, int] = {}  # commit index last sent to each peer
+        self._reading: set[int] = set()  # peers for which a cold read is under way
+        self.progress = {peer: Progress(next=first_of_term) for peer in peers}
+
+    # ---- answers ------------------------------------------------------------------------------------
+
+    def acknowledged(self, peer: int, ack: AppendAck) -> bool:
+        """Take an answer of this term (the caller dropped others: hazard 3). True when something moved."""
+        progress = self.progress.get(peer)
+        if progress is None:
+            return False
+        if ack.count != progress.count:
+            # Another incarnation: what the old one held counts no more (hazard 22).
+            progress.count, progress.match = ack.count, 0
+        if ack.conflict:
+            progress.conflicted(next_after_conflict(self._log, ack))
+            return True
+        moved = progress.acknowledged(ack, self._line.now())
+        assert progress.match <= self._log.last_index, f"peer {peer} acknowledged {ack.durable}, beyond our log"
+        return moved or progress.next <= self._log.last_index
+
+    def lost(self, peer: int) -> None:
+        """The connection closed: what was out may be gone."""
+        if peer in self.progress:
+            self.progress[peer].restart()
+            self._told.pop(peer, None)
+
+    def commit(self, membership: Membership, self_id: int, self_listed: bool, commit: int) -> int:
+        """The commit index now. The leader's own vote is its durable index, if it is listed at all."""
+        match = {
+            peer: p.match
+            for peer, p in self.progress.items()
+            if membership.lists(peer, self._line.incarnation(peer), p.count)
+        }
+        if self_listed:
+            match[self_id] = self._log.durable_index
+        return leader_commit(membership, match, commit, self.term, self.first_of_term)
+
+    # ---- sending --------------------------------------------------------------------------------------
+
+    def pump(self, commit: int) -> None:
+        """Send what may be sent, and tell of the commit those to whom nothing else went."""
+        for peer, progress in self.progress.items():
+            if not self._line.connected(peer):
+                continue
+            while progress.may_send(self._limits.inflight_bytes_max):
+                if progress.next > self._log.last_index and progress.mode is Mode.REPLICATE:
+                    break
+                if not self._send_next(peer, progress, commit):
+                    break
+            self._tell(peer, progress, commit, ack_wanted=False)
+
+    def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
+        if peer in self._reading:
+            return False
+        if progress.next > self._log.last_index:
+            return self._send(peer, progress, (), commit)
+        if self._log.term_at(progress.next - 1) is None:
+            return False  # below our first entry: it needs the applied state first
+        entries = self._log.tail(progress.next, APPEND_BYTES)
+        if entries is None:
+            self._reading.add(peer)
+            self._line.read_cold(peer, progress.next)
+            return False
+        return self._send(peer, progress, entries, commit)
+
+    def read(self, peer: int, index: int, entries: list[Entry], commit: int) -> None:
+        """A cold read is done (empty when it failed): send it unless the peer went elsewhere meanwhile."""
+        self._reading.discard(peer)
+        progress = self.progress[peer]
+        if entries and progress.next == index and progress.may_send(self._limits.inflight_bytes_max):
+            self._send(peer, progress, entries, commit)
+
+    def _send(self, peer: int, progress: Progress, entries: Iterable[Entry], commit: int) -> bool:
+        batch = list(entries)
+        prev = progress.next - 1
+        prev_term = self._log.term_at(prev)
+        assert prev_term is not None
+        if not self._line.send(peer, Append(self.term, prev, prev_term, commit, batch)):
+            return False
+        last = prev + len(batch)
+        progress.sent(last, sum(e.size for e in batch), self._line.now())
+        self._told[peer] = max(self._told.get(peer, 0), min(commit, last))
+        return True
+
+    def _tell(self, peer: int, progress: Progress, commit: int, ack_wanted: bool) -> None:
+        known = min(commit, progress.match)
+        news = ack_wanted or known > self._told.get(peer, 0)
+        if (
+            progress.mode is Mode.REPLICATE
+            and news
+            and self._line.send(peer, CommitNotice(self.term, known, ack_wanted))
+        ):
+            self._told[peer] = max(self._told.get(peer, 0), known)
+
+    # ---- resting --------------------------------------------------------------------------------------
+
+    def settle(self, commit: int) -> None:
+        """Look after what got no answer; called every SETTLE_S until the group is quiet."""
+        now = self._line.now()
+        for peer, progress in self.progress.items():
+            if not self._line.alive(peer) or not self._line.connected(peer):
+                continue
+            if progress.mode is Mode.PROBE and progress.waiting and now - progress.sent_at > PROBE_RETRY_S:
+                progress.waiting = False
+            elif progress.inflight and now - progress.sent_at > self._timing.bulk_stalled_s:
+                progress.restart()
+                self._line.reopen(peer)
+            elif progress.match == self._log.last_index and progress.commit < commit:
+                self._tell(peer, progress, commit, ack_wanted=True)
+
+    def quiet(self, commit: int) -> bool:
+        """Nothing to send: every live follower has everything and has acknowledged to know the commit index."""
+        return self.transfer_to is None and commit == self._log.last_index and all(
+            not self._line.alive(peer) or (p.match == self._log.last_index and p.commit >= commit)
+            for peer, p in self.progress.items()
+        )  # fmt: skip
+
+    # ---- handing over -----------------------------------------------------------------------------------
+
+    def best_successor(self, membership: Membership) -> int | None:
+        """The live, listed follower that holds most; the preferred one among equals."""
+        able = [
+            (-p.match, membership.rank(peer), peer)
+            for peer, p in self.progress.items()
+            if self._line.alive(peer) and membership.lists(peer, self._line.incarnation(peer), p.count)
+        ]
+        return min(able)[2] if able else None

@@ -1,0 +1,56 @@
+"""A group's view of its broker: the `Surroundings` that a replica decides and sends through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tinymq.clock import Clock
+from tinymq.config import Limits, Timing
+from tinymq.raft.liveness import Liveness
+from tinymq.raft.messages import Append, Message, to_wire
+from tinymq.raft.stamps import lower_median
+from tinymq.raft.transport import Channel, Transport
+from tinymq.types import GroupId
+
+
+class GroupPort:
+    """Implements `state.Surroundings` for one group."""
+
+    def __init__(
+        self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
+        liveness: Liveness, *, wake: Callable[[], None], read_cold: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.clock = clock
+        self.rng = rng
+        self.limits = limits
+        self.timing = timing
+        self.wake = wake
+        self.read_cold = read_cold
+        self.now = clock.monotonic
+        self._group = group
+        self._transport = transport
+        self._liveness = liveness
+
+    def alive(self, peer: int) -> bool:
+        return self._liveness.alive(peer)
+
+    def connected(self, peer: int) -> bool:
+        return self._transport.connected(peer, Channel.BULK)
+
+    def incarnation(self, peer: int) -> bytes | None:
+        who = self._transport.identity(peer)
+        return None if who is None else who.incarnation
+
+    def send(self, peer: int, message: Message) -> bool:
+        """Appends go in order on the bulk connection; all else overtakes them (architecture decision 13)."""
+        head, body = to_wire(self._group, message)
+        channel = Channel.BULK if isinstance(message, Append) else Channel.CONTROL
+        return self._transport.send(peer, channel, head, body)
+
+    def reopen(self, peer: int) -> None:
+        self._transport.reset(peer, Channel.BULK)
+
+    def median_wall_us(self) -> int:
+        offsets = self._liveness.wall_offsets_us()
+        return self.clock.wall_us() + lower_median([0, *offsets])

@@ -1,0 +1,79 @@
+"""A leader's view of one follower, and what it may send next. Pure.
+
+Table of modes (after etcd-io/raft's tracker):
+
+    PROBE      one message at a time until an answer of this term says where the logs meet
+    REPLICATE  messages back to back within a window of bytes (hazard 18)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tinymq.raft.messages import AppendAck
+
+
+class Mode(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+
+
+@dataclass(slots=True)
+class Progress:
+    """One follower as its leader sees it, for one term."""
+
+    next: int  # the next index to send; invariant: > match
+    match: int = 0  # durable there, and equal to ours
+    mode: Mode = Mode.PROBE
+    commit: int = 0  # the commit index that it has acknowledged to know
+    count: int = 0  # its incarnation count, as its acks say
+    waiting: bool = False  # PROBE: a message is out
+    sent_at: float = 0.0  # monotonic time of the last Append; for retries
+    inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of messages out
+    inflight_bytes: int = 0  # invariant: sum of inflight
+
+    def may_send(self, window_bytes: int) -> bool:
+        if self.mode is Mode.PROBE:
+            return not self.waiting
+        return self.inflight_bytes < window_bytes
+
+    def sent(self, last_index: int, size_bytes: int, now: float) -> None:
+        """An Append up to `last_index` is out."""
+        self.sent_at = now
+        if self.mode is Mode.PROBE:
+            self.waiting = True
+            return
+        self.next = last_index + 1
+        self.inflight.append((last_index, size_bytes))
+        self.inflight_bytes += size_bytes
+
+    def acknowledged(self, ack: AppendAck, now: float) -> bool:
+        """Take a success. True when `match` advanced. A success never lowers `next` (hazard 2)."""
+        self.commit = max(self.commit, ack.commit)
+        if self.mode is Mode.PROBE:
+            self.mode = Mode.REPLICATE
+            self.waiting = False
+            self.next = max(self.match, ack.received) + 1
+        self.next = max(self.next, ack.received + 1)
+        while self.inflight and self.inflight[0][0] <= ack.durable:
+            self.inflight_bytes -= self.inflight.popleft()[1]
+        if self.inflight:
+            self.sent_at = now  # it is alive and works on the rest
+        if ack.durable > self.match:
+            self.match = ack.durable
+            return True
+        return False
+
+    def conflicted(self, next_index: int) -> None:
+        """The logs do not meet where we thought: go on at `next_index`, one message at a time."""
+        self.restart(max(next_index, self.match + 1))
+
+    def restart(self, next_index: int | None = None) -> None:
+        """What was out may be lost (a connection closed, no answer came): start again behind `match`."""
+        self.mode = Mode.PROBE
+        self.waiting = False
+        self.next = self.match + 1 if next_index is None else next_index
+        self.inflight.clear()
+        self.inflight_bytes = 0

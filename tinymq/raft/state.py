@@ -1,0 +1,182 @@
+"""What PySyncObj keeps for one replica, under readable names, and the stock paths that must not be reached.
+
+PySyncObj's class holds term, vote, role, leader, commit and applied indexes, and writes terms and votes
+through the journal. This subclass names them, and refuses every stock path that tinymq replaces: a call
+that still reached one would be a broken invariant (hazards 5, 6, 8, 16, 19, 20, 21).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Protocol
+
+from pysyncobj import SyncObj
+
+from tinymq.clock import Clock
+from tinymq.config import Limits, Timing
+from tinymq.entry import Entry
+from tinymq.log.ballots import Ballots
+from tinymq.log.log import Log
+from tinymq.raft import stock
+from tinymq.raft.journal import GroupJournal
+from tinymq.raft.leadership import Line
+from tinymq.raft.membership import Membership, Replica
+from tinymq.types import GroupId
+
+NEVER = float("inf")
+
+
+class StateMachine(Protocol):
+    """What a group replicates. Called on the loop; no method may raise on what comes from the log."""
+
+    def apply(self, entry: Entry) -> None:
+        """One committed entry, of any kind, in order, from index 1 on. Pure, total: hazards 9 and 10."""
+        ...
+
+    def lead(self, term: int) -> None:
+        """This replica leads `term` and has applied everything before it: it may accept now."""
+        ...
+
+    def follow(self) -> None:
+        """It leads no more. What it proposed and has not seen applied is of unknown outcome."""
+        ...
+
+    def dump(self) -> bytes:
+        """The applied state, for a checkpoint; equal on equal logs."""
+        ...
+
+    def load(self, state: bytes) -> None:
+        """Take over a dumped state. Raises CorruptData; anything else is a bug."""
+        ...
+
+
+class Surroundings(Line, Protocol):
+    """What a replica needs of its broker, bound to its group."""
+
+    clock: Clock
+    rng: random.Random
+    limits: Limits
+    timing: Timing
+
+    def wake(self) -> None:
+        """Tick this group before the loop turns again."""
+        ...
+
+    def median_wall_us(self) -> int:
+        """Lower median of the live brokers' wall clocks, as known here."""
+        ...
+
+
+class RaftState(SyncObj):  # type: ignore[misc]
+    """One replica's persistent and volatile Raft state (paper, figure 2)."""
+
+    def __init__(
+        self, group: GroupId, me: Replica, log: Log, ballots: Ballots, around: Surroundings,
+        membership: Membership, applied_index: int,
+    ) -> None:  # fmt: skip
+        self._group = group
+        self._me = me
+        self._log = log
+        self._around = around
+        self._membership = membership
+        self._peers = [r.broker_id for r in membership.replicas if r.broker_id != me.broker_id]
+        with stock.running_clock(around.clock):
+            super().__init__(
+                stock.PeerNode(me.broker_id), [stock.PeerNode(p) for p in self._peers],
+                conf=stock.configuration(GroupJournal(group, log, ballots)), transport=stock.NoTransport(),
+            )  # fmt: skip
+        # Hazard 21: the checkpoint is ours; PySyncObj's dump hooks are never used.
+        self._SyncObj__needLoadDumpFile = False
+        self._SyncObj__raftLastApplied = applied_index
+        self._SyncObj__raftCommitIndex = max(applied_index, self._SyncObj__raftCommitIndex)
+
+    # Read by PySyncObj's constructor while it looks for replicated methods: each rests on what is set by then.
+
+    @property
+    def term(self) -> int:
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def voted_for(self) -> int | None:
+        voted: int | None = self._SyncObj__votedForNodeId
+        return voted
+
+    @property
+    def commit_index(self) -> int:
+        return int(self._SyncObj__raftCommitIndex)
+
+    @property
+    def applied_index(self) -> int:
+        return int(getattr(self, "_SyncObj__raftLastApplied", 0))
+
+    @property
+    def leader_id(self) -> int | None:
+        node = self._SyncObj__raftLeader
+        return None if node is None else int(node.id)
+
+    @property
+    def is_candidate(self) -> bool:
+        return bool(self._SyncObj__raftState == stock.CANDIDATE)
+
+    @property
+    def is_listed(self) -> bool:
+        """Does CONFIG list this very incarnation? If not it neither votes, stands nor counts (hazard 22)."""
+        return self._membership.lists(self._me.broker_id, self._me.incarnation, self._me.count)
+
+    @property
+    def membership(self) -> Membership:
+        return self._membership
+
+    def _lists_peer(self, peer: int, count: int) -> bool:
+        return self._membership.lists(peer, self._around.incarnation(peer), count)
+
+    def _set_leader(self, leader: int | None) -> None:
+        self._SyncObj__raftLeader = None if leader is None else stock.PeerNode(leader)
+
+    def _set_commit(self, commit: int) -> None:
+        assert self.commit_index < commit <= self._log.last_index
+        self._SyncObj__raftCommitIndex = commit
+        self._SyncObj__raftLog.setRaftCommitIndex(commit)
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        """Randomness is the broker's own source, not the module `random`."""
+        timing = self._around.timing
+        return self._around.rng.uniform(timing.election_min_s, timing.election_max_s)
+
+    def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
+        """Hazard 2: only what conflicts goes, and durably so before anything replaces it."""
+        assert fromIDx > self.commit_index
+        self._log.truncate_from(fromIDx)
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """Hazard 14: pre-votes, not connections, decide whether to stand."""
+        return True
+
+    def _SyncObj__onSetCodeVersion(self, newVersion: int) -> None:
+        """Versions travel in entries and in the registry's feature level."""
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Hazard 21: nothing is trimmed because it was applied."""
+
+    # ---- stock paths that must not be reached ----------------------------------------------------------
+
+    def _applyCommand(self, command: bytes, callback: Any, commandType: Any = None) -> None:
+        raise AssertionError("hazard 19: commands are proposed on the leader, never queued or forwarded")
+
+    def _checkCommandsToApply(self) -> None:
+        raise AssertionError("hazard 19: there is no command queue")
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        raise AssertionError("hazard 16: commands are not pickles")
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
+        raise AssertionError("hazards 5, 6 and 21: there is no dump file")
+
+    def _SyncObj__deleteEntriesTo(self, toIDx: int) -> None:
+        raise AssertionError("hazard 6: retention removes whole segments")
+
+    def _SyncObj__changeCluster(self, request: Any) -> bool:
+        raise AssertionError("hazards 8 and 20: membership comes from CONFIG entries")
+
+    def _SyncObj__doChangeCluster(self, request: Any, reverse: bool = False) -> bool:
+        raise AssertionError("hazards 8 and 20: membership comes from CONFIG entries")
