@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 
 class Outbox:

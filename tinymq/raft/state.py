@@ -88,7 +88,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         # Hazard 21: the checkpoint is ours; PySyncObj's dump hooks are never used.
         self._SyncObj__needLoadDumpFile = False
         self._SyncObj__raftLastApplied = applied_index
-        self._SyncObj__raftCommitIndex = max(applied_index, self._SyncObj__raftCommitIndex)
+        self._SyncObj__raftCommitIndex: int = max(applied_index, self._SyncObj__raftCommitIndex)
 
     # Read by PySyncObj's constructor while it looks for replicated methods: each rests on what is set by then.
 
@@ -103,7 +103,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
 
     @property
     def commit_index(self) -> int:
-        return int(self._SyncObj__raftCommitIndex)
+        return self._SyncObj__raftCommitIndex
 
     @property
     def applied_index(self) -> int:
