@@ -284,12 +284,14 @@ class Reply(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     FIRST_PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    ERROR_HINT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """of the state after the command"""
     error_code: _builtins.str
     """"": done"""
     error_message: _builtins.str
     first_producer_id: _builtins.int
+    error_hint: _builtins.str
     def __init__(
         self,
         *,
@@ -297,10 +299,11 @@ class Reply(_message.Message):
         error_code: _builtins.str = ...,
         error_message: _builtins.str = ...,
         first_producer_id: _builtins.int = ...,
+        error_hint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_message", b"error_message", "first_producer_id", b"first_producer_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_hint", b"error_hint", "error_message", b"error_message", "first_producer_id", b"first_producer_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,7 +311,7 @@ Global___Reply: _TypeAlias = Reply  # noqa: Y015
 
 @_typing.final
 class State(_message.Message):
-    """The applied state."""
+    """The applied state; stored behind four bytes of crc32c."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -401,7 +404,7 @@ class Ask(_message.Message):
 
     @_builtins.property
     def barrier(self) -> Global___Barrier:
-        """the version that the leader has applied, once it knows that it still leads"""
+        """the version that the leader has applied"""
 
     def __init__(
         self,

@@ -1,0 +1,55 @@
+"""Placement is even, over brokers, leaders and racks, and the same wherever it is computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.registry.records import broker
+from tinymq.registry.placement import place
+from tinymq.registry.values import QueueRecord
+from tinymq.types import TopicId
+
+T = TopicId(b"t" * 16)
+
+
+def spread(counts: Counter[int], brokers: int) -> int:
+    return max(counts.values()) - min(counts[b] for b in range(1, brokers + 1))
+
+
+def test_six_partitions_on_three_brokers() -> None:
+    placed = place([broker(n) for n in (1, 2, 3)], [], 6, 3)
+    assert Counter(p[0].broker_id for p in placed) == {1: 2, 2: 2, 3: 2}
+    assert all({r.broker_id for r in p} == {1, 2, 3} for p in placed)
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.data())
+def test_even_in_itself(brokers: int, partitions: int, data: st.DataObject) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    placed = place([broker(n) for n in range(1, brokers + 1)], [], partitions, factor)
+    assert all(len({r.broker_id for r in p}) == factor for p in placed)
+    assert spread(Counter(p[0].broker_id for p in placed), brokers) <= 1
+    assert spread(Counter(r.broker_id for p in placed for r in p), brokers) <= 2
+
+
+def test_small_topics_even_out_over_the_cluster() -> None:
+    brokers = [broker(n) for n in (1, 2, 3)]
+    queues: list[QueueRecord] = []
+    for _ in range(30):
+        queues += [QueueRecord("t", T, 0, replicas) for replicas in place(brokers, queues, 1, 2)]
+    assert Counter(q.replicas[0].broker_id for q in queues) == {1: 10, 2: 10, 3: 10}
+    assert spread(Counter(r.broker_id for q in queues for r in q.replicas), 3) <= 2
+
+
+def test_replicas_go_to_different_racks_first() -> None:
+    brokers = [broker(n, rack="a" if n < 4 else "b") for n in range(1, 6)]
+    racks = {b.broker_id: b.rack for b in brokers}
+    for replicas in place(brokers, [], 20, 2):
+        assert {racks[r.broker_id] for r in replicas} == {"a", "b"}
+
+
+def test_replicas_carry_the_incarnation() -> None:
+    (replicas,) = place([broker(4)], [], 1, 1)
+    assert replicas[0].incarnation == bytes([4]) * 16

@@ -1,0 +1,152 @@
+"""A registry whose changes are commands on a RegistryState: all of RegistryService but how a command gets applied."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from tinymq.clock import Clock
+from tinymq.config import Timing
+from tinymq.errors import DeadlineExceeded, UnknownTopic
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.state import Effect, RegistryState, reply_error
+from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.registry.waiting import within
+from tinymq.registry.wire import broker_to_wire
+from tinymq.types import TopicId, check_topic_name
+
+
+class CommandedRegistry(ABC):
+    """RegistryService over `_submit`."""
+
+    def __init__(self, state: RegistryState, clock: Clock, rng: random.Random, timing: Timing) -> None:
+        self._state = state
+        self._clock = clock
+        self._rng = rng
+        self._timing = timing
+        self._watchers: list[Callable[[Sequence[Effect]], None]] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    # ---- reads ------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        return self._state.version
+
+    @property
+    def feature_level(self) -> int:
+        """Up to which kinds and versions leaders may propose."""
+        return self._state.feature_level
+
+    def get_broker(self, broker_id: int) -> BrokerRecord | None:
+        return self._state.brokers.get(broker_id)
+
+    def get_all_brokers(self) -> list[BrokerRecord]:
+        return [self._state.brokers[broker_id] for broker_id in sorted(self._state.brokers)]
+
+    def get_topic(self, name: str) -> TopicRecord | None:
+        return self._state.topics.get(name)
+
+    def get_topic_by_id(self, topic_id: TopicId) -> TopicRecord | None:
+        return self._state.topics_by_id.get(topic_id)
+
+    def is_deleted(self, topic_id: TopicId) -> bool:
+        return topic_id in self._state.deleted
+
+    def get_all_topics(self) -> list[TopicRecord]:
+        return [self._state.topics[name] for name in sorted(self._state.topics)]
+
+    def get_queues_by_topic(self, name: str) -> tuple[QueueRecord, ...]:
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name[:300]!r}")
+        return topic.queues
+
+    # ---- changes ----------------------------------------------------------------------------------
+
+    async def register_topic(self, name: str, partitions: int, replication_factor: int) -> TopicRecord:
+        check_topic_name(name)
+        topic_id = TopicId(self._rng.randbytes(16))
+        wanted = pb.CreateTopic(
+            name=name, topic_id=topic_id, partitions=partitions, replication_factor=replication_factor
+        )
+        reply = await self._change(pb.Command(create_topic=wanted))
+        topic = self._state.topics_by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"topic {name!r} was deleted as soon as it was made", version=reply.version)
+        return topic
+
+    async def unregister_topic(self, name: str) -> TopicRecord:
+        topic = self._state.topics.get(name)
+        if topic is None:
+            await self.refresh(self._timing.command_timeout_s)
+            topic = self._state.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name[:300]!r}")
+        await self._change(pb.Command(delete_topic=pb.DeleteTopic(name=name)))
+        return topic
+
+    async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
+        gone = pb.UnregisterBroker(broker_id=broker_id, session=session)
+        await self._change(pb.Command(unregister_broker=gone))
+
+    async def take_producer_ids(self, count: int) -> range:
+        reply = await self._change(pb.Command(take_producer_ids=pb.TakeProducerIds(count=count)))
+        return range(reply.first_producer_id, reply.first_producer_id + count)
+
+    @abstractmethod
+    async def register_broker(self, broker: BrokerRecord) -> float: ...
+
+    @abstractmethod
+    async def refresh(self, timeout_s: float) -> int: ...
+
+    @abstractmethod
+    async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
+        """Have `command` applied once, and return what came of it."""
+
+    async def _change(self, command: pb.Command) -> pb.Reply:
+        deadline_s = self._clock.monotonic() + self._timing.command_timeout_s
+        self._stamp(command)
+        reply = await self._submit(command, self._timing.command_timeout_s)
+        error = reply_error(reply)
+        if error is not None:
+            raise error
+        await self.wait_version(reply.version, max(0.1, deadline_s - self._clock.monotonic()))
+        return reply
+
+    def _stamp(self, command: pb.Command) -> pb.Command:
+        command.command_id = self._rng.randbytes(16)
+        command.time_us = self._clock.wall_us()
+        return command
+
+    def _registration(self, broker: BrokerRecord) -> pb.Command:
+        return self._stamp(pb.Command(register_broker=broker_to_wire(broker)))
+
+    # ---- following --------------------------------------------------------------------------------
+
+    def watch(self, changed: Callable[[Sequence[Effect]], None]) -> None:
+        self._watchers.append(changed)
+
+    async def wait_version(self, version: int, timeout_s: float) -> None:
+        if self._state.version >= version:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((version, reached))
+        late = DeadlineExceeded(f"the registry's version {version} did not arrive in {timeout_s:.1f} s")
+        await within(self._clock, reached, timeout_s, late)
+
+    def _advanced(self, effects: Sequence[Effect]) -> None:
+        """The state has changed: tell those who wait for its version, and those who watch."""
+        if self._waiting:
+            still = []
+            for version, reached in self._waiting:
+                if version > self._state.version and not reached.done():
+                    still.append((version, reached))
+                elif not reached.done():
+                    reached.set_result(None)
+            self._waiting = still
+        if effects:
+            for changed in self._watchers:
+                changed(effects)

@@ -1,0 +1,94 @@
+"""The registry's state machine on its Raft group: applies commands, answers those that this leader proposed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tinymq.entry import Entry, Kind
+from tinymq.errors import NotLeader, OutcomeUnknown
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.state import Effect, RegistryState
+from tinymq.types import Position
+
+
+class CommandGroup(Protocol):
+    """What the registry asks of its Raft group (tinymq.raft.Group)."""
+
+    @property
+    def leader(self) -> int | None: ...
+    @property
+    def term(self) -> int: ...
+    def propose(self, kind: Kind, payload: bytes) -> Position: ...
+
+
+class RegistryMachine:
+    """A StateMachine for the Raft host. `apply` touches the state and who waits, nothing else."""
+
+    def __init__(self) -> None:
+        self.state = RegistryState()
+        self.leading = False
+        self.on_applied: Callable[[Sequence[Effect]], None] | None = None
+        self.on_role: Callable[[bool], None] | None = None
+        self._group: CommandGroup | None = None
+        self._waiters: dict[int, tuple[int, asyncio.Future[pb.Reply]]] = {}  # index: (term, reply)
+
+    def attach(self, group: CommandGroup) -> None:
+        self._group = group
+
+    def append(self, payload: bytes) -> Position:
+        """Append a packed command whose reply nobody waits for. Raises NotLeader, QuotaExceeded."""
+        group = self._group
+        if group is None or not self.leading:
+            raise NotLeader(
+                "this broker does not lead the metadata group",
+                leader=group.leader if group else None,
+                leader_epoch=group.term if group else None,
+            )
+        return group.propose(Kind.COMMAND, payload)
+
+    def propose(self, payload: bytes) -> asyncio.Future[pb.Reply]:
+        """Append a packed command. The future ends with its reply once applied, or OutcomeUnknown. Raises as append."""
+        position = self.append(payload)
+        reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
+        self._waiters[position.index] = (position.term, reply)
+        return reply
+
+    def apply(self, entry: Entry) -> None:
+        """Every committed entry in order, all kinds. Never raises."""
+        reply: pb.Reply | None = None
+        effects: Sequence[Effect] = ()
+        if entry.header.kind == Kind.COMMAND:
+            _, reply, effects = self.state.apply_bytes(entry.payload)
+        waiting = self._waiters.pop(entry.index, None)
+        if waiting is not None and not waiting[1].done():
+            if waiting[0] == entry.term and reply is not None:
+                waiting[1].set_result(reply)
+            else:
+                waiting[1].set_exception(OutcomeUnknown("another leader's entry took the command's place"))
+        if reply is not None and self.on_applied is not None:
+            self.on_applied(effects)
+
+    def lead(self, term: int) -> None:
+        self.leading = True
+        if self.on_role is not None:
+            self.on_role(True)
+
+    def follow(self) -> None:
+        self.leading = False
+        waiters, self._waiters = self._waiters, {}
+        for _, reply in waiters.values():
+            if not reply.done():
+                reply.set_exception(OutcomeUnknown("the metadata leader changed before the command was committed"))
+        if self.on_role is not None:
+            self.on_role(False)
+
+    def dump(self) -> bytes:
+        return self.state.dump()
+
+    def load(self, state: bytes) -> None:
+        """Raises CorruptData, and then nothing has changed."""
+        self.state.load(state)
+        if self.on_applied is not None:
+            self.on_applied(())

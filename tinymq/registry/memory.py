@@ -1,0 +1,52 @@
+"""A registry that lives in one process and dies with it: for tests, and for one broker that needs no other."""
+
+from __future__ import annotations
+
+import random
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Timing
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.leases import Leases
+from tinymq.registry.state import RegistryState
+from tinymq.registry.values import BrokerRecord
+
+
+class MemoryRegistry(CommandedRegistry):
+    """RegistryService without a network or a disk. `close` ends its one timer."""
+
+    def __init__(self, clock: Clock, rng: random.Random, timing: Timing) -> None:
+        super().__init__(RegistryState(), clock, rng, timing)
+        self._leases = Leases(timing.registration_lease_s)
+        self._timer: Timer | None = None
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def register_broker(self, broker: BrokerRecord) -> float:
+        self._leases.renew(broker, self._clock.monotonic())
+        if self._state.brokers.get(broker.broker_id) != broker:
+            self._apply(self._registration(broker))
+        if self._timer is None:
+            self._look_at_leases()
+        return self._timing.registration_lease_s
+
+    async def refresh(self, timeout_s: float) -> int:
+        return self.version
+
+    async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
+        return self._apply(command)
+
+    def _apply(self, command: pb.Command) -> pb.Reply:
+        reply, effects = self._state.apply(command)
+        self._advanced(effects)
+        return reply
+
+    def _look_at_leases(self) -> None:
+        for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
+            gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+            self._apply(self._stamp(pb.Command(unregister_broker=gone)))
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)

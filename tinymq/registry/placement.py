@@ -1,0 +1,47 @@
+"""Where a new topic's replicas go: even over brokers and, where brokers name racks, over racks.
+
+Pure and deterministic: every replica of the registry places alike. Greedy, least loaded first; a topic is even
+in itself before it is even with the others, so that its leaders spread however lopsided the cluster is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tinymq.registry.values import BrokerRecord, QueueRecord, ReplicaPlace
+
+
+def place(
+    brokers: Sequence[BrokerRecord], existing: Iterable[QueueRecord], partitions: int, replication_factor: int
+) -> list[tuple[ReplicaPlace, ...]]:
+    """Replicas for each partition, the preferred leader first. Needs at least `replication_factor` brokers."""
+    assert 1 <= replication_factor <= len(brokers), (replication_factor, len(brokers))
+    leads_total: Counter[int] = Counter()
+    holds_total: Counter[int] = Counter()
+    for queue in existing:
+        leads_total[queue.replicas[0].broker_id] += 1
+        holds_total.update(r.broker_id for r in queue.replicas)
+    leads: Counter[int] = Counter()
+    holds: Counter[int] = Counter()
+    placed = []
+    for _ in range(partitions):
+        leader = min(
+            brokers, key=lambda b: (leads[b.broker_id], holds[b.broker_id], leads_total[b.broker_id], b.broker_id)
+        )
+        chosen = [leader]
+        while len(chosen) < replication_factor:
+            racks = {b.rack for b in chosen if b.rack}
+            chosen.append(
+                min(
+                    (b for b in brokers if b not in chosen),
+                    key=lambda b: (b.rack in racks, holds[b.broker_id], holds_total[b.broker_id], b.broker_id),
+                )
+            )
+        for broker in chosen:
+            holds[broker.broker_id] += 1
+            holds_total[broker.broker_id] += 1
+        leads[leader.broker_id] += 1
+        leads_total[leader.broker_id] += 1
+        placed.append(tuple(ReplicaPlace(b.broker_id, b.incarnation) for b in chosen))
+    return placed

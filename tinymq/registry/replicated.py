@@ -1,0 +1,174 @@
+"""The registry as a Raft group over the brokers: commands go to its leader, from wherever they are given.
+
+A command carries a random id, so that it may be sent again after any failure and still apply once. Every call
+ends by its deadline: applied, refused, certainly not done, or unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Timing
+from tinymq.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    NotLeader,
+    NotReady,
+    OutcomeUnknown,
+    TinymqError,
+    Unavailable,
+)
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.leases import Leases
+from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.state import reply_error
+from tinymq.registry.values import BrokerRecord
+from tinymq.registry.waiting import within
+from tinymq.registry.wire import broker_from_wire, broker_to_wire
+from tinymq.types import METADATA_GROUP, GroupId
+
+METHOD = "registry"
+RETRY_S = 0.03  # between two tries: a change of leader takes a few of them
+TRY_S = 2.0  # one try, at most: a leader that hangs costs no more than this
+
+
+class Brokers(Protocol):
+    """What the registry asks of the Raft host (tinymq.raft.Host)."""
+
+    def leader_of(self, group: GroupId) -> tuple[int, int] | None: ...
+    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes: ...
+    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None: ...
+
+
+class ReplicatedRegistry(CommandedRegistry):
+    """RegistryService on `machine`, whose group must be open. `close` ends its timer."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        machine: RegistryMachine,
+        brokers: Brokers,
+        clock: Clock,
+        rng: random.Random,
+        timing: Timing,
+    ) -> None:
+        super().__init__(machine.state, clock, rng, timing)
+        self._broker_id = broker_id
+        self._machine = machine
+        self._brokers = brokers
+        self._leases = Leases(timing.registration_lease_s)
+        self._timer: Timer | None = None
+        machine.on_applied = self._advanced
+        machine.on_role = self._on_role
+        brokers.serve(METHOD, self._answer)
+        if machine.leading:
+            self._on_role(True)
+
+    def close(self) -> None:
+        self._on_role(False)
+
+    async def register_broker(self, broker: BrokerRecord) -> float:
+        reply = await self._ask(pb.Ask(renew=broker_to_wire(broker)), self._timing.command_timeout_s)
+        error = reply_error(reply)
+        if error is not None:
+            raise error
+        if self.get_broker(broker.broker_id) != broker:
+            await self.wait_version(reply.version, self._timing.command_timeout_s)
+        return self._timing.registration_lease_s
+
+    async def refresh(self, timeout_s: float) -> int:
+        deadline_s = self._clock.monotonic() + timeout_s
+        reply = await self._ask(pb.Ask(barrier=pb.Barrier()), timeout_s)
+        await self.wait_version(reply.version, max(0.0, deadline_s - self._clock.monotonic()))
+        return self.version
+
+    async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
+        return await self._ask(pb.Ask(command=command.SerializeToString()), timeout_s)
+
+    # ---- asking the leader, who may be this broker -------------------------------------------------------
+
+    async def _ask(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
+        """The leader's reply to `ask`, however many tries it takes until the deadline."""
+        deadline_s = self._clock.monotonic() + timeout_s
+        uncertain = False
+        while True:
+            left_s = deadline_s - self._clock.monotonic()
+            try:
+                return await self._try(ask, max(0.001, min(left_s, TRY_S)))
+            except (Unavailable, OutcomeUnknown) as error:
+                failed: TinymqError = error
+                uncertain = uncertain or not isinstance(error, NotLeader | NotReady)
+            if self._clock.monotonic() + RETRY_S >= deadline_s:
+                kind = OutcomeUnknown if uncertain else DeadlineExceeded
+                raise kind(f"the metadata leader did not answer in {timeout_s:.1f} s: {failed.message}") from failed
+            await self._clock.sleep(RETRY_S)
+
+    async def _try(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
+        if self._machine.leading:
+            return await self._within(self._lead(ask), timeout_s)
+        leader = self._brokers.leader_of(METADATA_GROUP)
+        if leader is None or leader[0] == self._broker_id:
+            raise NotReady("the metadata group has no leader yet")
+        body = await self._brokers.request(leader[0], METHOD, ask.SerializeToString(), timeout_s)
+        try:
+            return pb.Reply.FromString(body)
+        except DecodeError:
+            raise OutcomeUnknown(f"broker {leader[0]} answered what does not parse") from None
+
+    async def _within(self, answer: pb.Reply | asyncio.Future[pb.Reply], timeout_s: float) -> pb.Reply:
+        if isinstance(answer, pb.Reply):
+            return answer
+        return await within(self._clock, answer, timeout_s, OutcomeUnknown("the command is not committed yet"))
+
+    # ---- answering as the leader -------------------------------------------------------------------------
+
+    async def _answer(self, body: bytes) -> bytes:
+        """A request of another broker."""
+        try:
+            ask = pb.Ask.FromString(body)
+        except DecodeError:
+            raise InvalidRequest("not a request to the registry") from None
+        reply = await self._within(self._lead(ask), self._timing.command_timeout_s)
+        return reply.SerializeToString()
+
+    def _lead(self, ask: pb.Ask) -> pb.Reply | asyncio.Future[pb.Reply]:
+        """Do what `ask` wants, as the leader. Raises NotLeader."""
+        kind = ask.WhichOneof("ask")
+        if kind == "command":
+            return self._machine.propose(ask.command)
+        if not self._machine.leading:
+            raise NotLeader("this broker does not lead the metadata group")
+        if kind == "barrier":
+            return pb.Reply(version=self.version)
+        if kind != "renew":
+            raise InvalidRequest("the registry's leader does not know this request")
+        broker = broker_from_wire(ask.renew)
+        self._leases.renew(broker, self._clock.monotonic())
+        if self._state.brokers.get(broker.broker_id) == broker:
+            return pb.Reply(version=self.version)
+        return self._machine.propose(self._registration(broker).SerializeToString())
+
+    def _on_role(self, leads: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if leads:
+            self._leases.reset()
+            self._look_at_leases()
+
+    def _look_at_leases(self) -> None:
+        """End the leases that ran out: as commands, because `apply` reads no clock."""
+        for broker in self._leases.expired(self._state.brokers, self._clock.monotonic()):
+            gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+            try:
+                self._machine.append(self._stamp(pb.Command(unregister_broker=gone)).SerializeToString())
+            except Unavailable:
+                break  # looked at again soon, here or by the next leader
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
