@@ -59,6 +59,7 @@ class RaftCore(VotingReplica):
         if self._failure is not None:
             return
         self._outbox.flush()
+        self._record_commit()
         leader = self.leader_id
         if self._leadership is None and leader is not None and self._verified:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)

@@ -136,7 +136,12 @@ class RaftState(SyncObj):  # type: ignore[misc]
     def _set_commit(self, commit: int) -> None:
         assert self.commit_index < commit <= self._log.last_index
         self._SyncObj__raftCommitIndex = commit
-        self._SyncObj__raftLog.setRaftCommitIndex(commit)
+        self._record_commit()
+
+    def _record_commit(self) -> None:
+        """Let the next sync mark carry the commit index (hazard 11), but no further than what is synced here:
+        after a crash, other bytes may lie above that, and they must not pass for committed."""
+        self._SyncObj__raftLog.setRaftCommitIndex(min(self.commit_index, self._log.durable_index))
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         """Randomness is the broker's own source, not the module `random`."""
