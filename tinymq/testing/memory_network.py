@@ -25,6 +25,7 @@ from tinymq.raft.transport import Channel, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 
 HOST = "memory"
+FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
 
 Matching = Callable[[peer_pb2.Peer], bool]
 OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
@@ -80,6 +81,7 @@ class MemoryNetwork:
         self._clock = clock
         self._rng = rng
         self._limits = limits or Limits()
+        self._free_port = FREE_PORTS_FROM
         self._listening: dict[tuple[str, int], MemoryTransport] = {}
         self._pipes: dict[Pipe, None] = {}
         self._cuts: set[tuple[int, int]] = set()
@@ -90,8 +92,10 @@ class MemoryNetwork:
     def transport(
         self, identity: Callable[[], LocalIdentity], secret: bytes, session: int, port: int | None = None
     ) -> MemoryTransport:
-        """A broker's end, listening at ("memory", its broker id) unless given another port. `clock` and
-        `rng` are the network's."""
+        """A broker's end, listening at ("memory", its broker id) unless given another port, 0 for any."""
+        if port == 0:
+            self._free_port += 1
+            port = self._free_port
         address = (HOST, identity().broker_id if port is None else port)
         return MemoryTransport(self, identity, secret, session, address, self._clock, self._rng)
 

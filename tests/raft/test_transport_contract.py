@@ -1,0 +1,307 @@
+"""What `Transport` promises, held by TCP over loopback sockets and by the network in memory alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.fakes.networks import CLUSTER, SECRET, Identity, InMemoryNetwork, TcpNetwork, connected, heartbeat, started
+from tinymq.config import MIB, Limits
+from tinymq.errors import BrokerUnreachable, NotReady, PortInUse, WrongBroker, WrongCluster, WrongSecret
+from tinymq.raft.transport import Channel, PeerAddress, PeerIdentity, Transport
+
+Scenario = Callable[[TcpNetwork], Awaitable[None]]
+
+
+@pytest.fixture(params=[TcpNetwork, InMemoryNetwork], ids=["tcp", "memory"])
+def run(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Runs a scenario on one of the two networks and stops everything afterwards."""
+
+    def run_scenario(scenario: Scenario, limits: Limits | None = None) -> None:
+        async def whole() -> None:
+            network = request.param(limits=limits)
+            try:
+                await scenario(network)
+            finally:
+                await network.stop()
+
+        asyncio.run(whole())
+
+    return run_scenario
+
+
+Run = Callable[..., None]
+
+
+def test_both_are_transports() -> None:
+    async def scenario() -> None:
+        ends: list[Transport] = [TcpNetwork().make(1).transport, InMemoryNetwork().make(1).transport]
+        assert all(not end.connected(2, Channel.CONTROL) for end in ends)
+
+    asyncio.run(scenario())
+
+
+def test_messages_arrive_in_order_with_their_bodies(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        sent = []
+        for i in range(500):
+            body = tuple(bytes([i % 256]) * n for n in (0, i, 17 * i, 1 if i % 50 else 300_000))
+            assert a.send(2, i, Channel.BULK, body)
+            sent.append(b"".join(body))
+        await b.told.until(lambda: len(b.told.messages) == 500)
+        assert b.told.sequences == list(range(500))
+        assert [body for _, _, body in b.told.messages] == sent
+        assert {peer for peer, _, _ in b.told.messages} == {1}
+
+    run(scenario)
+
+
+def test_large_bodies_arrive_whole(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        bodies = [bytes(range(256)) * (4096 * n + n) for n in (1, 3, 8)]
+        for i, body in enumerate(bodies):
+            assert a.transport.send(2, Channel.BULK, heartbeat(i), (b"head", memoryview(body)))
+        await b.told.until(lambda: len(b.told.messages) == 3)
+        assert [body for _, _, body in b.told.messages] == [b"head" + body for body in bodies]
+
+    run(scenario)
+
+
+def test_a_received_body_stays_as_it_was(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        kept: list[bytes | memoryview] = []
+        b.transport.on_message = lambda peer, message, body: kept.append(body)
+        for i in range(40):
+            assert a.send(2, i, Channel.BULK, (bytes([i]) * (100_000 if i % 2 else 10),))
+        assert a.send(2, 0)
+        a_told = a.told
+        b.transport.set_peer(a.address)
+        async with asyncio.timeout(10):
+            while len(kept) < 41:
+                await asyncio.sleep(0)
+        assert a_told.refused == []
+        assert sorted({bytes(body)[:1] for body in kept}) == sorted({bytes([i]) for i in range(40)} | {b""})
+
+    run(scenario)
+
+
+def test_send_to_nobody_answers_false(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a = network.make(1)
+        assert not a.send(2, 1)
+        await a.transport.start()
+        assert not a.send(2, 1)
+        assert a.transport.identity(2) is None
+        assert a.transport.buffered_bytes(2, Channel.BULK) == 0
+        a.transport.reset(2, Channel.BULK)
+        a.transport.remove_peer(2)
+        a.transport.set_peer(a.address)  # its own: passed over
+        assert not a.transport.connected(1, Channel.CONTROL)
+
+    run(scenario)
+
+
+def test_each_side_learns_what_the_other_proved(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1)
+        assert sorted(channel for _, channel, _ in a.told.connected) == [Channel.CONTROL, Channel.BULK]
+        assert a.told.connected[0] == (2, a.told.connected[0][1], PeerIdentity(2, b"\x02" * 16, 1))
+        assert a.send(2, 5)
+        await b.told.until(lambda: b.told.messages)
+        assert b.told.identities == [PeerIdentity(1, b"\x01" * 16, 1)]
+
+    run(scenario)
+
+
+def test_a_full_buffer_answers_false_and_loses_nothing_that_was_taken(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        body = (bytes(MIB),)
+        taken = 0
+        while a.send(2, taken, Channel.BULK, body):
+            taken += 1
+            assert taken < 100
+        assert 0 < a.transport.buffered_bytes(2, Channel.BULK) <= 20 * MIB
+        assert a.send(2, 1000, Channel.CONTROL), "the other channel is not held up"
+        await b.told.until(lambda: len(b.told.messages) == taken + 1)
+        assert [s for s in b.told.sequences if s != 1000] == list(range(taken))
+        assert a.send(2, taken, Channel.BULK, body), "there is room again"
+
+    run(scenario, Limits(peer_buffer_bytes_max=20 * MIB))
+
+
+def test_reset_closes_and_dials_again(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        a.transport.reset(2, Channel.BULK)
+        assert not a.transport.connected(2, Channel.BULK)
+        assert not a.send(2, 1, Channel.BULK)
+        assert a.told.disconnected == [], "told from the loop, not inside the call"
+        await a.told.until(lambda: len(a.told.connected) == 3)
+        assert [(peer, channel) for peer, channel, _ in a.told.disconnected] == [(2, Channel.BULK)]
+        assert a.transport.connected(2, Channel.CONTROL)
+        assert a.send(2, 2, Channel.BULK)
+        await b.told.until(lambda: b.told.sequences == [2])
+
+    run(scenario)
+
+
+def test_a_restarted_peer_is_another_session(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        port = b.address.port
+        await b.transport.stop()
+        await a.told.until(lambda: len(a.told.disconnected) == 2)
+        assert not b.send(1, 1)
+        again = network.make(2, session=9, port=port)
+        again.transport.set_peer(a.address)
+        await again.transport.start()
+        await connected(a, again)
+        await connected(again, a)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 9)
+        assert again.send(1, 3)
+        await a.told.until(lambda: a.told.messages)
+        assert a.told.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9)
+
+    run(scenario)
+
+
+def test_a_newer_process_cuts_off_what_the_older_one_has_in_flight(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        newer = network.make(2, session=9)
+        await newer.transport.start()
+        newer.transport.set_peer(a.address)
+        await newer.told.until(lambda: newer.told.connected)
+        await a.told.until(lambda: len(a.told.disconnected) == 2)  # what a had dialled led to the older one
+        await b.told.until(lambda: b.told.disconnected)
+        assert a.transport.identity(2) is not None
+
+    run(scenario)
+
+
+def test_nobody_there(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, gone = network.make(1), network.make(2)
+        await gone.transport.start()
+        address = gone.address
+        await gone.transport.stop()
+        await a.transport.start()
+        a.transport.set_peer(address)
+        await a.told.until(lambda: len(a.told.refused) >= 4)  # it tries again and again
+        assert all(peer == 2 and isinstance(error, BrokerUnreachable) for peer, error in a.told.refused)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("secret", "cluster_id", "claimed_id", "dialer_error", "acceptor_error"),
+    [
+        (b"another secret", CLUSTER, 2, WrongSecret, WrongSecret),
+        (None, b"another cluster!", 2, WrongCluster, WrongCluster),
+        (None, CLUSTER, 3, WrongBroker, WrongBroker),
+        (None, None, 2, NotReady, NotReady),
+    ],
+)
+def test_strangers_are_turned_away_with_the_reason(
+    run: Run,
+    secret: bytes | None,
+    cluster_id: bytes | None,
+    claimed_id: int,
+    dialer_error: type[Exception],
+    acceptor_error: type[Exception],
+) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a = network.make(1)
+        b = network.make(2, cluster_id=cluster_id, **({"secret": secret} if secret else {}))
+        await a.transport.start()
+        await b.transport.start()
+        a.transport.set_peer(PeerAddress(claimed_id, b.address.host, b.address.port))
+        await a.told.until(lambda: len(a.told.refused) >= 3)
+        assert {(peer, type(error)) for peer, error in a.told.refused} == {(claimed_id, dialer_error)}
+        await b.told.until(lambda: b.told.rejected)
+        assert {type(error) for error in b.told.rejected} == {acceptor_error}
+        assert not a.send(claimed_id, 1)
+        assert b.told.messages == []
+        assert a.told.connected == []
+        friend = network.make(4, cluster_id=cluster_id or CLUSTER, secret=secret or SECRET)
+        b.identity = Identity(2, b"\x02" * 16, cluster_id or CLUSTER)
+        await friend.transport.start()
+        friend.transport.set_peer(b.address)
+        await connected(friend, b)  # the listener goes on
+
+    run(scenario)
+
+
+def test_a_broker_without_cluster_dials_once_it_has_one(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = network.make(1, cluster_id=None), network.make(2)
+        await a.transport.start()
+        await b.transport.start()
+        a.transport.set_peer(b.address)
+        b.transport.set_peer(a.address)
+        await b.told.until(lambda: b.told.refused)
+        assert (a.told.connected, a.told.refused) == ([], [])
+        a.identity = Identity(1, b"\x01" * 16, CLUSTER)
+        await connected(a, b)
+        await connected(b, a)
+
+    run(scenario)
+
+
+def test_a_port_in_use(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a = network.make(1)
+        await a.transport.start()
+        with pytest.raises(PortInUse, match="in use"):
+            await network.make(2, port=a.address.port).transport.start()
+
+    run(scenario)
+
+
+def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        assert all(a.send(2, 1, channel) for channel in Channel)
+        await b.told.until(lambda: len(b.told.messages) == 2)  # so b has accepted both
+        b.transport.remove_peer(1)
+        assert b.transport.identity(1) is None
+        await a.told.until(lambda: len(a.told.disconnected) == 2)
+        await connected(a, b)  # a still wants b: whoever proves the secret may connect
+        assert not b.send(1, 1)
+        assert a.send(2, 7)
+        await b.told.until(lambda: b.told.sequences[2:] == [7])
+
+    run(scenario)
+
+
+def test_an_address_that_changes_is_dialled_anew(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        await b.transport.stop()
+        elsewhere = network.make(2, session=2)
+        await elsewhere.transport.start()
+        a.transport.set_peer(elsewhere.address)
+        await connected(a, elsewhere)
+        await a.told.until(lambda: a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2))
+
+    run(scenario)
+
+
+def test_stop_is_the_end(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = await started(network, 1, 2)
+        told_before = len(a.told.disconnected)
+        await a.transport.stop()
+        assert not a.send(2, 1)
+        assert not a.transport.connected(2, Channel.CONTROL)
+        await b.told.until(lambda: len(b.told.disconnected) == 2)
+        assert len(a.told.disconnected) == told_before
+
+    run(scenario)
