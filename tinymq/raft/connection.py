@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.remote:
             host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
             self.remote = format_address(host, port)
-        transport.set_write_buffer_limits(high=0)
+        transport.set_write_buffer_limits(high=1, low=0)  # with 0, asyncio's TLS pauses an empty buffer
         sock = transport.get_extra_info("socket")
         if sock is not None:
             # A peer whose machine vanished sends no end: without this an accepted connection stays for good.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from google.protobuf.message import DecodeError
@@ -87,7 +87,7 @@ class Credentials:
     incarnation: bytes
     cluster_id: bytes  # empty: belongs to no cluster, and turns everybody away
     session: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
 

@@ -1,0 +1,220 @@
+"""Who gets in. A table of everything that may be wrong, and replays of what was right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tinymq.errors import (
+    Denied,
+    InvalidFrame,
+    NotReady,
+    TinymqError,
+    UnsupportedVersion,
+    WrongBroker,
+    WrongCluster,
+    WrongSecret,
+)
+from tinymq.proto import peer_pb2
+from tinymq.raft.handshake import Credentials, Handshake, State, refusal
+from tinymq.raft.transport import Channel, PeerIdentity
+
+ONE = Credentials(1, b"1" * 16, b"cluster", 11, b"the secret")
+TWO = Credentials(2, b"2" * 16, b"cluster", 22, b"the secret")
+NONCES = b"a" * 32, b"b" * 32
+
+
+def dial(me: Credentials = ONE, to: int = 2, channel: Channel = Channel.BULK) -> Handshake:
+    return Handshake.dial(me, to, channel, NONCES[0])
+
+
+def accept(me: Credentials = TWO, nonce: bytes = NONCES[1]) -> Handshake:
+    return Handshake.accept(me, nonce)
+
+
+def message(data: bytes | None) -> bytes:
+    assert data is not None
+    return data
+
+
+def altered(data: bytes | None, **fields: object) -> bytes:
+    hello = peer_pb2.Hello.FromString(message(data))
+    for name, value in fields.items():
+        setattr(hello, name, value)
+    return hello.SerializeToString()
+
+
+def test_both_open_and_know_one_another() -> None:
+    dialer, acceptor = dial(), accept()
+    hello = acceptor.receive(message(dialer.first_message))
+    proof = dialer.receive(message(hello))
+    assert dialer.state is State.OPEN
+    assert acceptor.state is State.AWAIT_PROOF
+    assert acceptor.receive(message(proof)) is None
+    assert acceptor.state is State.OPEN
+    assert dialer.peer == PeerIdentity(2, b"2" * 16, 22)
+    assert acceptor.peer == PeerIdentity(1, b"1" * 16, 11)
+    assert acceptor.channel is Channel.BULK
+    assert (dialer.version, acceptor.version) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("dialer", "acceptor", "error"),
+    [
+        (replace(ONE, cluster_id=b"another"), TWO, WrongCluster),
+        (ONE, replace(TWO, cluster_id=b""), NotReady),
+        (ONE, replace(TWO, broker_id=3), WrongBroker),
+        (replace(ONE, broker_id=2), TWO, WrongBroker),  # a copied data folder
+        (replace(ONE, broker_id=0), TWO, WrongBroker),
+        (replace(ONE, protocol_min=2, protocol_max=3), TWO, UnsupportedVersion),
+        (ONE, replace(TWO, protocol_min=2, protocol_max=3), UnsupportedVersion),
+        (replace(ONE, incarnation=b"short"), TWO, InvalidFrame),
+    ],
+)
+def test_the_acceptor_refuses_and_says_why(
+    dialer: Credentials, acceptor: Credentials, error: type[TinymqError]
+) -> None:
+    one, two = dial(dialer), accept(acceptor)
+    with pytest.raises(error) as raised:
+        two.receive(message(one.first_message))
+    assert two.state is State.FAILED
+    with pytest.raises(error, match="the peer refuses") as told:
+        one.receive(message(two.farewell))
+    assert raised.value.message in told.value.message
+    assert one.state is State.FAILED
+
+
+def test_versions_that_overlap_meet_at_the_highest_common_one() -> None:
+    dialer, acceptor = dial(replace(ONE, protocol_max=3)), accept(replace(TWO, protocol_max=2))
+    proof = dialer.receive(message(acceptor.receive(message(dialer.first_message))))
+    acceptor.receive(message(proof))
+    assert (dialer.version, acceptor.version) == (2, 2)
+
+
+def test_a_dialer_with_another_secret_finds_out_itself_and_gives_nothing_away() -> None:
+    dialer, acceptor = dial(replace(ONE, secret=b"another")), accept()
+    hello = acceptor.receive(message(dialer.first_message))
+    with pytest.raises(WrongSecret):
+        dialer.receive(message(hello))
+    assert dialer.farewell is None
+    assert isinstance(acceptor.silence(), WrongSecret)
+
+
+HELLO_CHANGES: list[dict[str, object]] = [
+    {"protocol_max": 9},
+    {"incarnation": b"x" * 16},
+    {"session": 99},
+    {"nonce": b"n" * 32},
+    {"proof": b"p" * 32},
+    {"proof": b""},
+    {"to_broker_id": 7},
+    {"channel": 0},
+]
+
+
+@pytest.mark.parametrize("change", HELLO_CHANGES, ids=lambda c: next(iter(c)))
+def test_an_acceptors_hello_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+    dialer, acceptor = dial(), accept()
+    hello = acceptor.receive(message(dialer.first_message))
+    with pytest.raises(WrongSecret):
+        dialer.receive(altered(hello, **change))
+
+
+@pytest.mark.parametrize("change", [c for c in HELLO_CHANGES if "proof" not in c and "to_broker_id" not in c])
+def test_a_dialers_hello_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+    dialer, acceptor = dial(), accept()
+    hello = acceptor.receive(altered(dialer.first_message, **change))
+    with pytest.raises(WrongSecret):
+        dialer.receive(message(hello))
+
+
+def test_a_recorded_handshake_opens_nothing() -> None:
+    dialer, acceptor = dial(), accept()
+    first = message(dialer.first_message)
+    answer = message(acceptor.receive(first))
+    proof = message(dialer.receive(answer))
+    again = accept(nonce=b"c" * 32)
+    again.receive(first)
+    with pytest.raises(WrongSecret):
+        again.receive(proof)
+    assert again.state is State.FAILED
+    assert again.farewell is not None
+    other_dialer = Handshake.dial(ONE, 2, Channel.BULK, b"d" * 32)
+    with pytest.raises(WrongSecret):
+        other_dialer.receive(answer)
+
+
+def test_the_late_refusal_reaches_a_dialer_that_is_open() -> None:
+    dialer, acceptor = dial(), accept()
+    dialer.receive(message(acceptor.receive(message(dialer.first_message))))
+    with pytest.raises(WrongSecret):
+        acceptor.receive(peer_pb2.Proof(proof=b"x" * 32).SerializeToString())
+    with pytest.raises(WrongSecret, match="the peer refuses"):
+        dialer.receive(message(acceptor.farewell))
+
+
+def test_a_proof_cannot_be_sent_back_to_its_maker() -> None:
+    """Somebody without the secret, dialled as broker 2, dials broker 1 to have it make the proof."""
+    dialer, listener = dial(ONE), accept(ONE)
+    first = message(dialer.first_message)
+    as_two = altered(first, broker_id=2, to_broker_id=1)
+    answer = message(listener.receive(as_two))
+    with pytest.raises(WrongBroker):
+        dialer.receive(answer)
+    with pytest.raises(WrongSecret):
+        dial(ONE).receive(altered(answer, broker_id=2))
+
+
+def test_our_own_nonce_is_not_taken_for_another() -> None:
+    dialer = dial()
+    with pytest.raises(WrongSecret, match="our own nonce"):
+        accept(nonce=NONCES[0]).receive(message(dialer.first_message))
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 40, b"GET / HTTP/1.1\r\n", bytes(4096)])
+@pytest.mark.parametrize("make", [dial, accept])
+def test_garbage_is_refused(make: Callable[[], Handshake], garbage: bytes) -> None:
+    shake = make()
+    with pytest.raises((InvalidFrame, UnsupportedVersion)):  # an empty Hello speaks no version at all
+        shake.receive(garbage)
+    assert shake.state is State.FAILED
+
+
+def test_garbage_instead_of_a_proof() -> None:
+    acceptor = accept()
+    acceptor.receive(message(dial().first_message))
+    with pytest.raises((InvalidFrame, WrongSecret)):
+        acceptor.receive(b"\xff" * 40)
+
+
+@pytest.mark.parametrize("change", [{"nonce": b""}, {"nonce": b"n" * 31}, {"channel": 2}, {"incarnation": b""}])
+def test_a_hello_that_lacks_something_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidFrame):
+        accept().receive(altered(dial().first_message, **change))
+
+
+def test_a_refusal_is_not_expected_by_an_acceptor_nor_a_hello_after_the_end() -> None:
+    with pytest.raises(InvalidFrame, match="REFUSAL while AWAIT_HELLO"):
+        accept().receive(refusal(WrongSecret("no")))
+    dialer, acceptor = dial(), accept()
+    hello = message(acceptor.receive(message(dialer.first_message)))
+    dialer.receive(hello)
+    with pytest.raises(InvalidFrame, match="HELLO while OPEN"):
+        dialer.receive(hello)
+    with pytest.raises(InvalidFrame, match="while FAILED"):
+        dialer.receive(hello)
+
+
+def test_only_expected_codes_are_believed_and_reasons_are_made_printable() -> None:
+    said = peer_pb2.Hello(refused="DiskFull", reason="\x1b[31mred" + "x" * 1000).SerializeToString()
+    with pytest.raises(Denied) as told:
+        dial().receive(said)
+    assert type(told.value) is Denied
+    assert "\x1b" not in told.value.message
+    assert len(told.value.message) < 300
+
+
+def test_no_secret_in_what_is_shown() -> None:
+    assert "the secret" not in repr(ONE)

@@ -1,0 +1,396 @@
+"""TCP between brokers under bad input: a typed error, the connection closed, nothing delivered, and the
+listener goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.networks import CLUSTER, DEADLINE_S, SECRET, End, TcpNetwork, connected, heartbeat, started
+from tinymq.config import MIB, Limits
+from tinymq.errors import (
+    BrokerUnreachable,
+    DeadlineExceeded,
+    InvalidConfig,
+    InvalidFrame,
+    QuotaExceeded,
+    TinymqError,
+    UnsupportedVersion,
+    WrongBroker,
+    WrongCluster,
+    WrongSecret,
+)
+from tinymq.proto import peer_pb2
+from tinymq.raft.framing import PREFIX, pack_frame
+from tinymq.raft.handshake import Credentials, Handshake
+from tinymq.raft.tcp import TcpTransport, Tls
+from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel, PeerAddress
+
+FRIEND = Credentials(1, b"\x01" * 16, CLUSTER, 1, SECRET)
+
+
+def framed(head: bytes, *body: bytes) -> bytes:
+    return b"".join(pack_frame(head, body)[0])
+
+
+class Raw:
+    """A peer made of bytes, for what a Connection would never send."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def dial(cls, end: End) -> Raw:
+        return cls(*await asyncio.open_connection(end.address.host, end.address.port))
+
+    @classmethod
+    async def opened(cls, end: End, channel: Channel = Channel.BULK, me: Credentials = FRIEND) -> Raw:
+        """Past the handshake."""
+        raw = await cls.dial(end)
+        shake = Handshake.dial(me, end.broker_id, channel, b"n" * 32)
+        raw.send(framed(shake.first_message or b""))
+        raw.send(framed(shake.receive(await raw.frame()) or b""))
+        return raw
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(DEADLINE_S):
+            size, _ = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
+            return await self.reader.readexactly(size)
+
+    async def until_closed(self) -> bytes:
+        """What was still said before the other end closed."""
+        async with asyncio.timeout(DEADLINE_S):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+            finally:
+                self.writer.close()
+
+
+def run(scenario: Callable[[TcpNetwork], Awaitable[None]], network: Callable[[], TcpNetwork] = TcpNetwork) -> None:
+    async def whole() -> None:
+        net = network()
+        try:
+            await scenario(net)
+        finally:
+            await net.stop()
+
+    asyncio.run(whole())
+
+
+async def turned_away(net: TcpNetwork, b: End, error: type[TinymqError]) -> None:
+    """`b` told this error once and delivered nothing, and a real broker still gets through."""
+    await b.told.until(lambda: b.told.rejected)
+    assert [type(e) for e in b.told.rejected] == [error]
+    assert b.told.messages == []
+    friend = net.make(7)
+    await friend.transport.start()
+    friend.transport.set_peer(b.address)
+    await connected(friend, b)
+    assert friend.send(b.broker_id, 42)
+    await b.told.until(lambda: b.told.sequences == [42])
+
+
+async def listening(net: TcpNetwork) -> End:
+    b = net.make(2)
+    await b.transport.start()
+    return b
+
+
+def hello(me: Credentials = FRIEND, to: int = 2) -> bytes:
+    return Handshake.dial(me, to, Channel.BULK, b"n" * 32).first_message or b""
+
+
+STRANGERS: list[tuple[bytes, type[TinymqError]]] = [
+    (framed(hello(replace(FRIEND, cluster_id=b"another cluster!"))), WrongCluster),
+    (framed(hello(to=3)), WrongBroker),
+    (framed(hello(replace(FRIEND, broker_id=2))), WrongBroker),
+    (framed(hello(replace(FRIEND, protocol_min=7, protocol_max=9))), UnsupportedVersion),
+    (framed(hello(), b"a body"), InvalidFrame),
+    (framed(b"\xff" * 100), InvalidFrame),
+    (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", InvalidFrame),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300), InvalidFrame),  # TLS where there is none
+    (PREFIX.pack(5000, 100), InvalidFrame),  # over what a stranger may send
+    (PREFIX.pack(0xFFFFFFFF, 10), InvalidFrame),
+    (PREFIX.pack(10, 20), InvalidFrame),
+]
+
+
+@pytest.mark.parametrize(("data", "error"), STRANGERS)
+def test_a_stranger_is_turned_away(data: bytes, error: type[TinymqError]) -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        raw = await Raw.dial(b)
+        raw.send(data)
+        said = await raw.until_closed()
+        if said:
+            refused = peer_pb2.Hello.FromString(said[PREFIX.size :])
+            assert refused.refused == error.code
+            assert refused.reason
+        await turned_away(net, b, error)
+
+    run(scenario)
+
+
+def test_a_wrong_secret_is_refused_even_from_a_peer_that_goes_on() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        raw = await Raw.dial(b)
+        raw.send(framed(hello()))
+        await raw.frame()
+        raw.send(framed(peer_pb2.Proof(proof=b"x" * 32).SerializeToString()))
+        raw.send(framed(heartbeat(1).SerializeToString()))
+        said = await raw.until_closed()
+        assert not said or peer_pb2.Hello.FromString(said[PREFIX.size :]).refused == "WrongSecret"
+        await turned_away(net, b, WrongSecret)
+
+    run(scenario)
+
+
+def test_a_replayed_handshake_opens_nothing() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        first = await Raw.dial(b)
+        shake = Handshake.dial(FRIEND, 2, Channel.BULK, b"n" * 32)
+        opening = framed(shake.first_message or b"")
+        first.send(opening)
+        proof = framed(shake.receive(await first.frame()) or b"")
+        first.send(proof + framed(heartbeat(1).SerializeToString()))
+        await b.told.until(lambda: b.told.sequences == [1])
+        b.told.messages.clear()
+        replay = await Raw.dial(b)
+        replay.send(opening + proof + framed(heartbeat(1).SerializeToString()))
+        await replay.until_closed()
+        await turned_away(net, b, WrongSecret)
+
+    run(scenario)
+
+
+def test_silence_has_a_deadline() -> None:
+    clock = ManualClock()
+
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        mute, halfway = await Raw.dial(b), await Raw.dial(b)
+        halfway.send(framed(hello()))
+        await halfway.frame()
+        clock.advance(HANDSHAKE_TIMEOUT_S - 0.1)
+        assert b.told.rejected == []
+        clock.advance(0.2)
+        assert await mute.until_closed() + await halfway.until_closed() == b""
+        await b.told.until(lambda: len(b.told.rejected) == 2)
+        assert {type(e) for e in b.told.rejected} == {DeadlineExceeded}
+        del b.told.rejected[1]
+        await turned_away(net, b, DeadlineExceeded)
+
+    run(scenario, lambda: TcpNetwork(clock))
+
+
+def test_a_peer_that_answers_nothing_is_given_up_and_dialled_again() -> None:
+    clock = ManualClock()
+
+    async def scenario(net: TcpNetwork) -> None:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        server = await asyncio.start_server(lambda reader, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
+        a = net.make(1)
+        await a.transport.start()
+        a.transport.set_peer(PeerAddress(2, *server.sockets[0].getsockname()[:2]))
+        writers = [await accepted.get(), await accepted.get()]
+        clock.advance(HANDSHAKE_TIMEOUT_S + 0.1)
+        await a.told.until(lambda: len(a.told.refused) == 2)
+        assert {type(error) for _, error in a.told.refused} == {DeadlineExceeded}
+        async with asyncio.timeout(DEADLINE_S):
+            while accepted.empty():
+                clock.advance(0.01)
+                await asyncio.sleep(0)
+        server.close()
+        for writer in [*writers, *(accepted.get_nowait() for _ in range(accepted.qsize()))]:
+            writer.close()
+
+    run(scenario, lambda: TcpNetwork(clock))
+
+
+def test_strangers_are_bounded() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        raws = [await Raw.dial(b) for _ in range(HANDSHAKES_MAX + 1)]
+        assert await raws[0].until_closed() == b""
+        await turned_away(net, b, QuotaExceeded)
+        for raw in raws[1:]:
+            raw.writer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PREFIX.pack(9 * MIB + 1, 10),
+        PREFIX.pack(8 * MIB, HEAD_BYTES_MAX + 1),
+        framed(b"\xff" * 20),
+        bytes([255]) * 5000,
+    ],
+)
+def test_bad_frames_after_the_handshake_end_the_connection(data: bytes) -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        raw = await Raw.opened(b)
+        raw.send(data + framed(heartbeat(1).SerializeToString()))
+        assert await raw.until_closed() == b""
+        await turned_away(net, b, InvalidFrame)
+
+    run(scenario, lambda: TcpNetwork(limits=Limits(peer_frame_bytes_max=9 * MIB)))
+
+
+@pytest.mark.parametrize("body_bytes", [100, MIB])
+def test_a_truncated_frame_is_not_delivered(body_bytes: int) -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        raw = await Raw.opened(b)
+        raw.send(framed(heartbeat(1).SerializeToString(), bytes(body_bytes))[:-1])
+        raw.writer.write_eof()
+        assert await raw.until_closed() == b""
+        await turned_away(net, b, InvalidFrame)
+
+    run(scenario)
+
+
+def test_a_second_connection_of_the_same_peer_and_channel_closes_the_first() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        first, control = await Raw.opened(b), await Raw.opened(b, Channel.CONTROL)
+        first.send(framed(heartbeat(1).SerializeToString()))
+        control.send(framed(heartbeat(2).SerializeToString()))
+        await b.told.until(lambda: sorted(b.told.sequences) == [1, 2])
+        second = await Raw.opened(b)
+        assert await first.until_closed() == b""
+        second.send(framed(heartbeat(3).SerializeToString()))
+        control.send(framed(heartbeat(4).SerializeToString()))
+        await b.told.until(lambda: sorted(b.told.sequences) == [1, 2, 3, 4])
+        assert b.told.rejected == []
+        second.writer.close()
+        control.writer.close()
+
+    run(scenario)
+
+
+def test_what_the_older_connection_still_holds_is_not_delivered_after_the_newer_opened() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        first = await Raw.opened(b)
+        half = framed(heartbeat(1).SerializeToString(), bytes(MIB))
+        first.send(half[:-10])
+        second = await Raw.opened(b)
+        second.send(framed(heartbeat(2).SerializeToString()))
+        await b.told.until(lambda: b.told.sequences == [2])
+        first.send(half[-10:])
+        await first.until_closed()
+        second.send(framed(heartbeat(3).SerializeToString()))
+        await b.told.until(lambda: b.told.sequences == [2, 3])
+        second.writer.close()
+
+    run(scenario)
+
+
+def test_another_session_closes_the_other_channel_too() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        bulk = await Raw.opened(b)
+        bulk.send(framed(heartbeat(1).SerializeToString()))
+        await b.told.until(lambda: b.told.sequences == [1])
+        restarted = await Raw.opened(b, Channel.CONTROL, replace(FRIEND, session=2))
+        assert await bulk.until_closed() == b""
+        restarted.writer.close()
+
+    run(scenario)
+
+
+def test_who_accepts_may_not_send() -> None:
+    """Messages go one way: what an acceptor sends after the handshake ends the connection."""
+
+    async def scenario(net: TcpNetwork) -> None:
+        a, b = await started(net, 1, 2)
+        assert a.send(2, 1)
+        await b.told.until(lambda: b.told.messages)
+        accepted = b.transport._incoming[1, Channel.CONTROL]
+        assert accepted.send(heartbeat(1).SerializeToString(), ())
+        await a.told.until(lambda: a.told.disconnected)
+        assert a.told.messages == []
+        await connected(a, b)
+
+    run(scenario)
+
+
+def test_many_small_sends_of_one_turn_arrive_in_order() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        a, b = await started(net, 1, 2)
+        assert all(a.send(2, i) for i in range(20_000))
+        await b.told.until(lambda: len(b.told.messages) == 20_000)
+        assert b.told.sequences == list(range(20_000))
+        assert a.transport.buffered_bytes(2, Channel.CONTROL) == 0
+
+    run(scenario)
+
+
+def test_an_address_that_is_none_is_unreachable() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        a = net.make(1)
+        await a.transport.start()
+        a.transport.set_peer(PeerAddress(2, "x" * 100, 1))
+        a.transport.set_peer(PeerAddress(3, "", 1))
+        await a.told.until(lambda: {peer for peer, _ in a.told.refused} == {2, 3})
+        assert {type(error) for _, error in a.told.refused} == {BrokerUnreachable}
+
+    run(scenario)
+
+
+def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        end = net.make(1)
+        end.transport._listen = ("192.0.2.1", 0)
+        with pytest.raises(InvalidConfig, match=r"192\.0\.2\.1"):
+            await end.transport.start()
+
+    run(scenario)
+
+
+class TlsNetwork(TcpNetwork):
+    """Anonymous TLS: no certificates, yet all of the seam."""
+
+    def _transport(self, end: End, secret: bytes, session: int, port: int | None) -> TcpTransport:
+        transport = super()._transport(end, secret, session, port)
+        assert isinstance(transport, TcpTransport)
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE
+        for context in (server, client):
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers("AECDH-AES256-SHA:@SECLEVEL=0")
+        transport._tls = Tls(server, client)
+        return transport
+
+
+def test_the_same_over_tls() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        a, b = await started(net, 1, 2)
+        bodies = [bytes([i]) * (i * 300_000) for i in range(8)]
+        for i, body in enumerate(bodies):
+            assert a.send(2, i, Channel.BULK, (body,))
+        await b.told.until(lambda: len(b.told.messages) == 8)
+        assert [body for _, _, body in b.told.messages] == bodies
+        plain = await Raw.dial(b)
+        plain.send(framed(hello()))
+        await plain.until_closed()
+        await asyncio.wait_for(b.transport.stop(), DEADLINE_S)
+
+    run(scenario, TlsNetwork)
