@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, DEADLINE_S, SECRET, End, TcpNetwork, connected, heartbeat, started
@@ -360,6 +361,24 @@ def test_a_host_that_is_not_ours_cannot_be_listened_on() -> None:
         end.transport._listen = ("192.0.2.1", 0)
         with pytest.raises(InvalidConfig, match=r"192\.0\.2\.1"):
             await end.transport.start()
+
+    run(scenario)
+
+
+def test_refusals_are_logged_once_however_often_they_happen() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        a, b = net.make(1, secret=b"another"), await listening(net)
+        await a.transport.start()
+        with structlog.testing.capture_logs() as logs:
+            a.transport.set_peer(b.address)
+            await a.told.until(lambda: len(a.told.refused) >= 6)
+            await b.told.until(lambda: len(b.told.rejected) >= 6)
+        assert sorted((line["event"], line["code"], line.get("channel", "")) for line in logs) == [
+            ("peer not reached", "WrongSecret", "BULK"),
+            ("peer not reached", "WrongSecret", "CONTROL"),
+            ("peer turned away", "WrongSecret", ""),
+        ]
+        assert SECRET.decode() not in str(logs)
 
     run(scenario)
 

@@ -29,6 +29,7 @@ class Link:
         self.address = address
         self.channel = channel
         self.connection: Connection | None = None  # invariant: opened; closing for an instant at most
+        self.refusal = ""  # code of the last failed attempt, empty once one has opened
         self._clock = clock
         self._rng = rng
         self._dial = dial

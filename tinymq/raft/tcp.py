@@ -14,6 +14,8 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
 from tinymq.errors import (
@@ -44,6 +46,9 @@ from tinymq.raft.transport import (
 )
 
 LISTEN_BACKLOG = 128
+REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
+
+logger = structlog.get_logger("tinymq.raft.transport")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class TcpTransport:
         self._incoming: dict[tuple[int, Channel], Connection] = {}
         self._strangers: dict[Connection, None] = {}  # accepted, not yet open; the oldest first
         self._proven: dict[int, PeerIdentity] = {}
+        self._logged: set[tuple[str, str]] = set()  # (host, code) of rejections: each is logged once
 
     # ---- Transport -----------------------------------------------------------------------------------
 
@@ -204,6 +210,7 @@ class TcpTransport:
         def opened(connection: Connection) -> None:
             self._prove(connection)
             link.connection = connection
+            link.refusal = ""
             if self.on_connected is not None and not self._stopped:
                 self.on_connected(address.broker_id, link.channel, connection.peer)
 
@@ -230,10 +237,19 @@ class TcpTransport:
         finally:
             attempt.cancel()
             connection.close(Closed("dialling was given up"))
-        reason = connection.lost.result()
-        if not connection.opened and self.on_refused is not None and not self._stopped:
-            self.on_refused(address.broker_id, reason)
+        if not connection.opened:
+            self._refused(link, connection.lost.result())
         return connection.opened
+
+    def _refused(self, link: Link, error: TinymqError) -> None:
+        peer = link.address.broker_id
+        if link.refusal != error.code:  # a peer that is down is dialled for hours: say it once
+            link.refusal = error.code
+            logger.warning(
+                "peer not reached", peer=peer, channel=link.channel.name, code=error.code, reason=error.message
+            )
+        if self.on_refused is not None and not self._stopped:
+            self.on_refused(peer, error)
 
     async def _connect(self, address: PeerAddress, connection: Connection) -> None:
         tls = self._tls
@@ -290,8 +306,18 @@ class TcpTransport:
                 del self._incoming[key]
         if isinstance(reason, Closed | BrokerUnreachable) or self._stopped:
             return  # an end like any other
+        self._log_rejection(connection.remote, reason)
         if self.on_rejected is not None:
             self.on_rejected(connection.remote, reason)
+
+    def _log_rejection(self, remote: str, reason: TinymqError) -> None:
+        host = remote.rpartition(":")[0]
+        if (host, reason.code) in self._logged:
+            return
+        if len(self._logged) >= REJECTIONS_LOGGED_MAX:
+            self._logged.clear()
+        self._logged.add((host, reason.code))
+        logger.warning("peer turned away", remote=remote, code=reason.code, reason=reason.message)
 
     # ---- both ----------------------------------------------------------------------------------------
 

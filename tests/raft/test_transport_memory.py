@@ -1,0 +1,219 @@
+"""The network in memory: its faults, on a clock that stands still until told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.networks import End, InMemoryNetwork, heartbeat, started
+from tinymq.errors import DeadlineExceeded
+from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, Channel
+
+Scenario = Callable[[InMemoryNetwork, ManualClock], Awaitable[None]]
+
+
+def run(scenario: Scenario) -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        net = InMemoryNetwork(clock)
+        await scenario(net, clock)
+        await net.stop()
+
+    asyncio.run(whole())
+
+
+async def settle() -> None:
+    """Let everything happen that needs no time to pass."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_without_delay_no_time_passes() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        assert a.send(2, 1)
+        assert b.told.messages == [], "never delivered inside send"
+        await settle()
+        assert b.told.sequences == [1]
+        assert clock.monotonic() == 1000.0
+
+    run(scenario)
+
+
+def test_a_delay_holds_messages_and_keeps_their_order() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.delay(1, 2, 0.5)
+        assert a.send(2, 1)
+        net.network.delay(1, 2, 0.1)
+        assert a.send(2, 2)
+        assert a.send(2, 3, Channel.BULK)
+        clock.advance(0.2)
+        await settle()
+        assert b.told.sequences == [3], "channels do not wait for one another"
+        clock.advance(0.2)
+        await settle()
+        assert b.told.sequences == [3]
+        clock.advance(0.2)
+        await settle()
+        assert b.told.sequences == [3, 1, 2]
+
+    run(scenario)
+
+
+def test_jitter_follows_the_seed_and_keeps_order() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.delay(1, 2, 0.01, jitter_s=0.1)
+        for i in range(20):
+            assert a.send(2, i)
+        clock.advance(0.2)
+        await settle()
+        assert b.told.sequences == list(range(20))
+
+    run(scenario)
+
+
+def test_a_cut_holds_what_is_sent_until_healed() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.cut(1, 2)
+        assert a.send(2, 1)
+        assert b.send(1, 2)
+        clock.advance(60)
+        await settle()
+        assert a.told.messages == b.told.messages == []
+        assert a.transport.connected(2, Channel.CONTROL), "nobody has noticed"
+        assert not net.network.idle
+        net.network.heal(1, 2)
+        await settle()
+        assert (a.told.sequences, b.told.sequences) == ([2], [1])
+        assert net.network.idle
+
+    run(scenario)
+
+
+def test_a_cut_may_be_one_way() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.cut(1, 2, both=False)
+        assert a.send(2, 1)
+        assert b.send(1, 2)
+        await settle()
+        assert (a.told.sequences, b.told.sequences) == ([2], [])
+        net.network.heal()
+        await settle()
+        assert b.told.sequences == [1]
+
+    run(scenario)
+
+
+def test_what_a_cut_holds_is_lost_with_its_connection() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.cut(1, 2)
+        assert a.send(2, 1)
+        a.transport.reset(2, Channel.CONTROL)
+        await settle()
+        assert not a.transport.connected(2, Channel.CONTROL), "no connection through a cut"
+        clock.advance(HANDSHAKE_TIMEOUT_S)
+        await settle()
+        assert [type(error) for _, error in a.told.refused] == [DeadlineExceeded]
+        net.network.heal()
+        await settle()
+        assert a.transport.connected(2, Channel.CONTROL), "healing wakes who waits"
+        assert a.send(2, 2)
+        await settle()
+        assert b.told.sequences == [2]
+
+    run(scenario)
+
+
+def test_isolate_cuts_one_from_all() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b, c = await started(net, 1, 2, 3)
+        net.network.isolate(1, [1, 2, 3])
+        assert a.send(2, 1)
+        assert a.send(3, 1)
+        assert b.send(3, 2)
+        assert c.send(1, 3)
+        await settle()
+        assert (a.told.sequences, b.told.sequences, c.told.sequences) == ([], [], [2])
+
+    run(scenario)
+
+
+def test_reset_loses_what_is_on_its_way_and_both_dial_again() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        assert a.send(2, 1)
+        assert b.send(1, 1)
+        net.network.reset(1, 2)
+        assert not a.send(2, 2)
+        await settle()
+        assert a.told.messages == b.told.messages == []
+        assert len(a.told.disconnected) == len(b.told.disconnected) == 2
+        assert a.send(2, 3)
+        await settle()
+        assert b.told.sequences == [3]
+
+    run(scenario)
+
+
+def test_messages_are_dropped_and_doubled_on_demand() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        net.network.drop_next(1, 2, count=2, matching=lambda m: m.heartbeat.sequence >= 2)
+        net.network.duplicate_next(1, 2, matching=lambda m: m.heartbeat.sequence == 5)
+        for i in range(1, 7):
+            assert a.send(2, i)
+        assert a.send(2, 5, Channel.BULK)
+        await settle()
+        assert sorted(b.told.sequences) == [1, 4, 5, 5, 5, 6]
+
+    run(scenario)
+
+
+def test_a_crash_is_noticed_and_a_restart_found() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        port = b.address.port
+        net.network.crash(2)
+        assert not b.send(1, 1)
+        await settle()
+        assert len(a.told.disconnected) == 2
+        again: End = net.make(2, session=2, port=port)
+        await again.transport.start()
+        clock.advance(2)
+        await settle()
+        assert a.transport.connected(2, Channel.BULK)
+
+    run(scenario)
+
+
+def test_nothing_is_shared_between_brokers() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, b = await started(net, 1, 2)
+        message, body = heartbeat(1), bytearray(b"body")
+        assert a.transport.send(2, Channel.CONTROL, message, (body,))
+        message.heartbeat.sequence = 2
+        body[:] = b"gone"
+        await settle()
+        assert b.told.messages == [(1, heartbeat(1), b"body")]
+
+    run(scenario)
+
+
+def test_every_delivery_can_be_watched() -> None:
+    async def scenario(net: InMemoryNetwork, clock: ManualClock) -> None:
+        a, _ = await started(net, 1, 2)
+        seen: list[tuple[int, int, Channel, int, bytes]] = []
+        net.network.on_delivered = lambda source, target, channel, message, body: seen.append(
+            (source, target, channel, message.heartbeat.sequence, body)
+        )
+        assert a.send(2, 4, Channel.BULK, (b"x",))
+        await settle()
+        assert seen == [(1, 2, Channel.BULK, 4, b"x")]
+
+    run(scenario)
