@@ -1,0 +1,111 @@
+"""A follower's decision on an Append, as tables: hazards 2 and 11."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.raft.values import ListLog, chain
+from tinymq.entry import Entry
+from tinymq.raft.catchup import Accept, Conflict, next_after_conflict, receive
+from tinymq.raft.messages import Append, AppendAck
+
+
+def append(log: list[Entry], prev: int, count: int, term: int = 9, commit: int = 0) -> Append:
+    return Append(term, prev, log[prev - 1].term if prev else 0, commit, log[prev : prev + count])
+
+
+def ack_of(conflict: Conflict, commit: int) -> AppendAck:
+    return AppendAck(9, 0, 0, True, conflict.next, conflict.next_term, commit, 0)
+
+
+def test_entries_that_are_here_already_are_skipped_and_nothing_is_truncated() -> None:
+    log = chain([0, 1, 1, 1, 1])
+    decision = receive(ListLog(log), 1, append(log, prev=1, count=2))
+    assert decision == Accept(None, (), 3)
+
+
+def test_only_the_new_end_of_an_overlapping_append_is_appended() -> None:
+    theirs = chain([0, 1, 1, 1, 1])
+    decision = receive(ListLog(theirs[:3]), 1, append(theirs, prev=1, count=4))
+    assert decision == Accept(None, theirs[3:], 5)
+
+
+def test_only_what_conflicts_is_truncated() -> None:
+    common = chain([0, 1, 1])
+    ours = common + chain([2, 2], common[-1])
+    theirs = common + chain([3, 3, 3], common[-1])
+    decision = receive(ListLog(ours), 3, append(theirs, prev=1, count=5))
+    assert decision == Accept(4, theirs[3:], 6)
+
+
+def test_a_conflict_with_what_is_committed_is_a_broken_invariant() -> None:
+    common = chain([0, 1])
+    ours = common + chain([2], common[-1])
+    theirs = common + chain([3], common[-1])
+    with pytest.raises(AssertionError, match="committed"):
+        receive(ListLog(ours), 3, append(theirs, prev=2, count=1))
+
+
+def test_a_gap_is_answered_with_our_end() -> None:
+    theirs = chain([0, 1, 1, 1, 1])
+    assert receive(ListLog(theirs[:2]), 1, append(theirs, prev=4, count=1)) == Conflict(3, 1)
+
+
+def test_another_term_at_prev_is_answered_with_the_commit_index() -> None:
+    common = chain([0, 1, 1])
+    ours = common + chain([2] * 50, common[-1])
+    theirs = common + chain([3] * 50, common[-1])
+    conflict = receive(ListLog(ours), 3, append(theirs, prev=40, count=1))
+    assert conflict == Conflict(4, 1)
+
+
+def test_an_empty_append_verifies_up_to_prev() -> None:
+    log = chain([0, 1, 1])
+    assert receive(ListLog(log), 1, append(log, prev=3, count=0)) == Accept(None, (), 3)
+    assert receive(ListLog(log), 1, append(log, prev=2, count=0)) == Accept(None, (), 2)
+
+
+@pytest.mark.parametrize(
+    ("prev", "count", "verified", "appended"), [(1, 2, 3, 0), (1, 3, 4, 0), (1, 6, 7, 2), (4, 3, 7, 2)]
+)
+def test_what_retention_removed_here_matches(prev: int, count: int, verified: int, appended: int) -> None:
+    theirs = chain([0] + [1] * 6)
+    decision = receive(ListLog(theirs[:5], trimmed=4), 5, append(theirs, prev, count))
+    assert isinstance(decision, Accept)
+    assert (decision.truncate_from, decision.verified, len(decision.entries)) == (None, verified, appended)
+
+
+def test_the_leader_goes_on_where_terms_agree_else_after_the_followers_commit() -> None:
+    common = chain([0, 1, 1])
+    theirs = ListLog(common + chain([3, 3, 3], common[-1]))
+    assert next_after_conflict(theirs, AppendAck(9, 0, 0, True, 4, 1, 2, 0)) == 4
+    assert next_after_conflict(theirs, AppendAck(9, 0, 0, True, 6, 2, 2, 0)) == 3
+
+
+def repaired(theirs: list[Entry], ours: list[Entry], commit: int, prev: int) -> int:
+    """Pass messages between a leader and a follower until the logs are equal: how many Appends it took."""
+    leader, follower = ListLog(theirs), ListLog(ours)
+    for sent in range(1, 10):
+        decision = receive(follower, commit, append(theirs, prev, len(theirs) - prev))
+        if isinstance(decision, Accept):
+            if decision.truncate_from is not None:
+                follower.truncate_from(decision.truncate_from)
+            follower.append(decision.entries)
+            assert follower.entries == theirs
+            return sent
+        prev = next_after_conflict(leader, ack_of(decision, commit)) - 1
+    raise AssertionError("not repaired")
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_divergence_is_repaired_in_one_round_trip(seed: int) -> None:
+    """Hazard 11: one conflict answer at most, whatever the two tails are."""
+    rng = random.Random(seed)
+    common = chain([0, *sorted(rng.choices(range(1, 4), k=rng.randrange(20)))])
+    last = common[-1]
+    ours = common + chain(sorted(rng.choices([4, 6], k=rng.randrange(30))), last)
+    theirs = common + chain(sorted(rng.choices([5, 7], k=rng.randrange(1, 30))), last)
+    commit = rng.randint(1, len(common))
+    assert repaired(theirs, ours, commit, prev=rng.randint(commit, len(theirs))) <= 2

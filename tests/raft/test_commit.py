@@ -1,0 +1,41 @@
+"""The commit rule as tables: hazards 1, 2, 7."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.values import membership
+from tinymq.raft.commit import follower_commit, leader_commit
+
+
+@pytest.mark.parametrize(
+    ("match", "commit", "first_of_term", "expected"),
+    [
+        ({1: 7, 2: 7, 3: 2}, 4, 5, 7),
+        ({1: 7, 2: 6, 3: 5}, 4, 5, 6),
+        ({1: 7, 2: 4, 3: 4}, 3, 5, 3),  # a majority holds entry 4, but it is of an earlier term: paper, figure 8
+        ({1: 7, 2: 5, 3: 4}, 3, 5, 5),  # an entry of this term takes the earlier ones with it
+        ({1: 4, 2: 7, 3: 7}, 4, 5, 7),  # the leader's own disk is the slow one: the others are a majority
+        ({1: 9}, 4, 5, 4),  # hazard 7: alone it commits nothing
+        ({2: 9, 3: 9}, 4, 5, 9),  # an unlisted leader counts for nothing, and is not needed
+        ({}, 4, 5, 4),
+        ({1: 5, 2: 5, 3: 5}, 8, 5, 8),  # never back
+    ],
+)
+def test_a_leader_commits_what_a_majority_holds(
+    match: dict[int, int], commit: int, first_of_term: int, expected: int
+) -> None:
+    assert leader_commit(membership(), match, commit, 3, first_of_term) == expected
+
+
+@pytest.mark.parametrize(
+    ("commit", "announced", "verified", "expected"),
+    [
+        (3, 9, 6, 6),  # clamped to what this term's messages have verified
+        (3, 5, 6, 5),
+        (3, 2, 6, 3),  # never back
+        (3, 9, 0, 3),  # nothing verified yet: the tail here may be divergent
+    ],
+)
+def test_a_follower_believes_what_was_verified(commit: int, announced: int, verified: int, expected: int) -> None:
+    assert follower_commit(commit, announced, verified) == expected

@@ -1,0 +1,89 @@
+"""Messages survive the wire, and nonsense is an error of the peer's: hazard 16."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.values import GROUP, chain
+from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
+from tinymq.raft.messages import (
+    Append,
+    AppendAck,
+    CommitNotice,
+    Message,
+    RequestVote,
+    TimeoutNow,
+    Vote,
+    from_wire,
+    to_wire,
+)
+from tinymq.types import METADATA_GROUP, GroupId
+
+MESSAGES: list[Message] = [
+    RequestVote(7, 12, 6, True, False, 2),
+    RequestVote(7, 12, 6, False, True, 0),
+    Vote(7, True, True, 1),
+    Vote(1 << 60, False, False, 0),
+    Append(7, 0, 0, 0, []),
+    Append(7, 2, 5, 1, chain([1, 1, 2, 3])[2:]),
+    AppendAck(7, 9, 11, False, 0, 0, 8, 3),
+    AppendAck(7, 0, 0, True, 5, 4, 3, 0),
+    CommitNotice(7, 9, True),
+    CommitNotice(7, 9, False),
+    TimeoutNow(7),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("group", [GROUP, METADATA_GROUP], ids=str)
+def test_round_trip(group: GroupId, message: Message) -> None:
+    head, body = to_wire(group, message)
+    assert from_wire(pb.Peer.FromString(head.SerializeToString()), b"".join(body)) == (group, message)
+    assert from_wire(head, memoryview(b"".join(body))) == (group, message)
+
+
+def test_what_is_no_raft_message_is_none() -> None:
+    assert from_wire(pb.Peer(heartbeat=pb.Heartbeat(sequence=1)), b"") is None
+    assert from_wire(pb.Peer(), b"") is None
+
+
+def test_every_flipped_bit_of_an_entry_is_noticed() -> None:
+    head, body = to_wire(GROUP, Append(7, 0, 0, 0, chain([1], payload=b"payload")))
+    whole = b"".join(body)
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        with pytest.raises(CorruptData):
+            from_wire(head, bytes(damaged))
+
+
+@pytest.mark.parametrize("cut", [1, 63, 64, 70])
+def test_a_body_cut_short_is_an_error(cut: int) -> None:
+    head, body = to_wire(GROUP, Append(7, 0, 0, 0, chain([1], payload=b"payload")))
+    with pytest.raises(CorruptData):
+        from_wire(head, b"".join(body)[:-cut])
+
+
+def test_a_wrong_count_and_a_wrong_group_are_errors() -> None:
+    head, body = to_wire(GROUP, Append(7, 0, 0, 0, chain([1])))
+    head.append.entries = 2
+    with pytest.raises(InvalidRequest):
+        from_wire(head, b"".join(body))
+    with pytest.raises(InvalidRequest):
+        from_wire(pb.Peer(timeout_now=pb.TimeoutNow(group=pb.GroupId(topic_id=b"short"), term=1)), b"")
+
+
+def test_who_leads_what_is_a_hint_of_the_newest_term() -> None:
+    board = LeaderBoard()
+    for group, term in read_announcement(announcement([(GROUP, 5), (METADATA_GROUP, 2)]).leaders):
+        board.note(group, 1, term)
+    board.note(GROUP, 2, 4)  # late
+    assert board.leader_of(GROUP) == (1, 5)
+    board.note(GROUP, 2, 6)
+    board.gone(1)
+    assert board.leader_of(GROUP) == (2, 6)
+    assert board.leader_of(METADATA_GROUP) is None
+    board.forget(GROUP)
+    assert board.leader_of(GROUP) is None

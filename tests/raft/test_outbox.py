@@ -1,0 +1,69 @@
+"""Nothing that rests on a term or a vote leaves before it is synced, and all of it leaves in order: hazard 7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinymq.raft.outbox import Outbox
+
+
+class Disk:
+    durable = True
+
+    def __call__(self) -> bool:
+        return self.durable
+
+
+def note(done: list[str], what: str) -> Callable[[], None]:
+    return lambda: done.append(what)
+
+
+def test_what_rests_on_nothing_unsynced_leaves_at_once() -> None:
+    done: list[str] = []
+    Outbox(Disk()).post(note(done, "a"))
+    assert done == ["a"]
+
+
+def test_what_waits_leaves_in_order_after_the_sync() -> None:
+    disk, done = Disk(), []
+    box = Outbox(disk)
+    disk.durable = False
+    for what in "abc":
+        box.post(note(done, what))
+    box.flush()
+    assert (done, len(box)) == ([], 3)
+    disk.durable = True
+    box.post(note(done, "d"))  # before anybody flushed: it must not overtake
+    box.flush()
+    assert (done, len(box)) == (["a", "b", "c", "d"], 0)
+
+
+def test_an_action_that_needs_another_sync_stops_the_flush() -> None:
+    disk, done = Disk(), []
+    box = Outbox(disk)
+    disk.durable = False
+
+    def votes_again() -> None:
+        done.append("a")
+        disk.durable = False
+        box.post(note(done, "c"))
+
+    box.post(votes_again)
+    box.post(note(done, "b"))
+    disk.durable = True
+    box.flush()
+    assert done == ["a"]
+    disk.durable = True
+    box.flush()
+    assert done == ["a", "b", "c"]
+
+
+def test_a_failed_replica_says_nothing_more() -> None:
+    disk, done = Disk(), []
+    box = Outbox(disk)
+    disk.durable = False
+    box.post(note(done, "a"))
+    box.clear()
+    disk.durable = True
+    box.flush()
+    assert done == []
