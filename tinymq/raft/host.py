@@ -127,6 +127,10 @@ class Host:
 
     async def close_group(self, group_id: GroupId) -> None:
         """Take no further part; the data stays."""
+        self._forget(group_id)
+        await self._store.close_log(group_id)
+
+    def _forget(self, group_id: GroupId) -> None:
         group = self._groups.pop(group_id)
         group.log.on_durable = group.log.on_failed = None
         self._schedule.forget(group_id)
@@ -138,7 +142,7 @@ class Host:
     async def delete_group(self, group_id: GroupId) -> None:
         """The topic is gone: close, and remove the data for good."""
         if group_id in self._groups:
-            await self.close_group(group_id)
+            self._forget(group_id)
         await self._store.delete_log(group_id)
 
     def transfer(self, group_id: GroupId, to: int | None = None) -> bool:
