@@ -323,7 +323,7 @@ def test_who_accepts_may_not_send() -> None:
         a, b = await started(net, 1, 2)
         assert a.send(2, 1)
         await b.told.until(lambda: b.told.messages)
-        accepted = b.transport._incoming[1, Channel.CONTROL]
+        accepted = b.transport._listener.accepted[1, Channel.CONTROL]
         assert accepted.send(heartbeat(1).SerializeToString(), ())
         await a.told.until(lambda: a.told.disconnected)
         assert a.told.messages == []

@@ -7,7 +7,6 @@ handshake.py, bytes are framing.py.
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 import secrets
 import ssl
@@ -18,22 +17,15 @@ import structlog
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
-from tinymq.errors import (
-    BrokerUnreachable,
-    Closed,
-    InvalidConfig,
-    PortInUse,
-    QuotaExceeded,
-    TinymqError,
-)
+from tinymq.errors import BrokerUnreachable, Closed, TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.framing import Chunk
 from tinymq.raft.handshake import NONCE_BYTES, Credentials, Handshake
 from tinymq.raft.link import Link
+from tinymq.raft.listener import Listener
 from tinymq.raft.transport import (
     HANDSHAKE_TIMEOUT_S,
-    HANDSHAKES_MAX,
     Channel,
     LocalIdentity,
     OnConnected,
@@ -44,9 +36,6 @@ from tinymq.raft.transport import (
     PeerAddress,
     PeerIdentity,
 )
-
-LISTEN_BACKLOG = 128
-REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
 
 logger = structlog.get_logger("tinymq.raft.transport")
 
@@ -95,22 +84,24 @@ class TcpTransport:
         self._limits = limits
         self._tls = tls
         self._token_bytes = token_bytes
-        self._server: asyncio.Server | None = None
         self._stopped = False
         self._links: dict[tuple[int, Channel], Link] = {}
-        self._incoming: dict[tuple[int, Channel], Connection] = {}
-        self._strangers: dict[Connection, None] = {}  # accepted, not yet open; the oldest first
         self._proven: dict[int, PeerIdentity] = {}
-        self._logged: set[tuple[str, str]] = set()  # (host, code) of rejections: each is logged once
+        self._listener = Listener(
+            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES)),
+            limits,
+            clock,
+            on_open=self._prove,
+            on_message=self._received,
+            on_rejected=self._rejected,
+        )
 
     # ---- Transport -----------------------------------------------------------------------------------
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port really bound; only while started."""
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return self._listener.address
 
     def send(self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[Chunk] = ()) -> bool:
         link = self._links.get((peer, channel))
@@ -137,7 +128,7 @@ class TcpTransport:
             link = self._links.get(key)
             if link is None:
                 link = self._links[key] = Link(address, channel, self._clock, self._rng, self._dial)
-                if self._server is not None:
+                if self._listener.started:
                     link.start()
             elif link.address != address:
                 link.address = address
@@ -148,7 +139,7 @@ class TcpTransport:
             link = self._links.pop((broker_id, channel), None)
             if link is not None:
                 link.stop("the peer was removed")
-            connection = self._incoming.pop((broker_id, channel), None)
+            connection = self._listener.accepted.get((broker_id, channel))
             if connection is not None:
                 connection.close(Closed("the peer was removed"))
         self._proven.pop(broker_id, None)
@@ -159,43 +150,20 @@ class TcpTransport:
             link.reset("reset")
 
     async def start(self) -> None:
-        assert self._server is None
         assert not self._stopped
-        host, port = self._listen
-        loop = asyncio.get_running_loop()
-        tls = self._tls.server if self._tls else None
-        try:
-            self._server = await loop.create_server(
-                self._accept,
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
-                backlog=LISTEN_BACKLOG,
-            )
-        except OSError as error:
-            where = format_address(host, port)
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"{where} is in use", hint="stop what listens there, or choose another port") from error
-            raise InvalidConfig(f"cannot listen on {where}: {error.strerror or error}") from error
+        await self._listener.start(*self._listen, self._tls.server if self._tls else None)
         for link in self._links.values():
             link.start()
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._server is not None:
-            self._server.close()
-        reason = "this broker stops"
-        accepted = [*self._incoming.values(), *self._strangers]
-        for connection in accepted:
-            connection.close(Closed(reason))
         links = list(self._links.values())
         self._links.clear()
         for link in links:
-            link.stop(reason)
-        open_connections = [link.connection for link in links if link.connection is not None]
-        await asyncio.gather(*(link.wait_stopped() for link in links))
-        await asyncio.gather(*(c.lost for c in [*accepted, *open_connections]))
+            link.stop("this broker stops")
+        opened = [link.connection for link in links if link.connection is not None]
+        await self._listener.stop()
+        await asyncio.gather(*(link.wait_stopped() for link in links), *(c.lost for c in opened))
 
     # ---- dialling ------------------------------------------------------------------------------------
 
@@ -266,60 +234,15 @@ class TcpTransport:
             refused = isinstance(error, ConnectionRefusedError)
             connection.close(BrokerUnreachable(f"{connection.remote}: {error}", refused=refused))
 
-    # ---- accepting -----------------------------------------------------------------------------------
-
-    def _accept(self) -> Connection:
-        shake = Handshake.accept(self._credentials(), self._token_bytes(NONCE_BYTES))
-        connection = Connection(
-            shake,
-            self._limits,
-            self._clock,
-            on_open=self._accepted,
-            on_message=self._received,
-            on_lost=self._accepted_lost,
-        )
-        self._strangers[connection] = None
-        if len(self._strangers) > HANDSHAKES_MAX:
-            next(iter(self._strangers)).close(QuotaExceeded("too many connections without a handshake"))
-        if self._stopped:
-            connection.close(Closed("this broker stops"))
-        return connection
-
-    def _accepted(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
-        self._prove(connection)
-        key = (connection.peer.broker_id, connection.handshake.channel)
-        older = self._incoming.get(key)
-        self._incoming[key] = connection
-        if older is not None:
-            older.close(Closed("a newer connection took its place"))
+    # ---- what connections tell -----------------------------------------------------------------------
 
     def _received(self, connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:
         if self.on_message is not None:
             self.on_message(connection.peer.broker_id, message, body)
 
-    def _accepted_lost(self, connection: Connection, reason: TinymqError) -> None:
-        self._strangers.pop(connection, None)
-        if connection.opened:
-            key = (connection.peer.broker_id, connection.handshake.channel)
-            if self._incoming.get(key) is connection:
-                del self._incoming[key]
-        if isinstance(reason, Closed | BrokerUnreachable) or self._stopped:
-            return  # an end like any other
-        self._log_rejection(connection.remote, reason)
+    def _rejected(self, remote: str, reason: TinymqError) -> None:
         if self.on_rejected is not None:
-            self.on_rejected(connection.remote, reason)
-
-    def _log_rejection(self, remote: str, reason: TinymqError) -> None:
-        host = remote.rpartition(":")[0]
-        if (host, reason.code) in self._logged:
-            return
-        if len(self._logged) >= REJECTIONS_LOGGED_MAX:
-            self._logged.clear()
-        self._logged.add((host, reason.code))
-        logger.warning("peer turned away", remote=remote, code=reason.code, reason=reason.message)
-
-    # ---- both ----------------------------------------------------------------------------------------
+            self.on_rejected(remote, reason)
 
     def _prove(self, connection: Connection) -> None:
         """Remember who this is; what older processes of that broker may still have in flight is cut off."""
@@ -329,7 +252,7 @@ class TcpTransport:
         if known is None or known == peer:
             return
         for channel in Channel:
-            accepted = self._incoming.get((peer.broker_id, channel))
+            accepted = self._listener.accepted.get((peer.broker_id, channel))
             link = self._links.get((peer.broker_id, channel))
             for other in (accepted, link.connection if link else None):
                 if other is not None and other is not connection and other.peer != peer:
