@@ -1,1 +1,24 @@
-"""Bytes on one disk: segments, indexes, sync marks, ballots, recovery. Knows nothing of Raft or topics."""
+"""The log room: bytes on one disk. Nothing here knows of Raft, peers or clients."""
+
+from tinymq.log.ballots import Ballots
+from tinymq.log.files import File, Files, RealFiles
+from tinymq.log.identity import Identity
+from tinymq.log.log import Log
+from tinymq.log.runner import InlineRunner, Runner, ThreadRunner
+from tinymq.log.store import OpenedLog, Store
+from tinymq.log.writer import Writer
+
+__all__ = [
+    "Ballots",
+    "File",
+    "Files",
+    "Identity",
+    "InlineRunner",
+    "Log",
+    "OpenedLog",
+    "RealFiles",
+    "Runner",
+    "Store",
+    "ThreadRunner",
+    "Writer",
+]

@@ -1,0 +1,276 @@
+"""The disk as an argument: what the log asks of files, and the real implementation.
+
+Only bytes and names here: nothing knows what is stored. Paths are relative to the data folder, with "/"
+between parts. Every call blocks; callers are the writer job, the executor and opening, never the loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from tinymq.errors import DiskFull, FolderInUse, StorageError, SyncFailed
+
+SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
+_IOV_MAX = 1024  # Linux: buffers per pwritev
+
+
+class File(Protocol):
+    """An open file. Not safe for use by two threads at once, but for `read`."""
+
+    @property
+    def path(self) -> str:
+        """As given to `Files.open`."""
+        ...
+
+    def write(self, position: int, chunks: Sequence[bytes]) -> None:
+        """Write the chunks one after the other from `position`. All of it, or raises DiskFull or StorageError
+        with any part written. Survives a power cut only after `Files.sync`."""
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the file's end. Raises StorageError."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) to `size`. Durable after `Files.sync`."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent. Syncs nothing."""
+        ...
+
+
+class Lock(Protocol):
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """One data folder. What exists or changes survives a power cut only when synced:
+    contents by `sync`, names (created, renamed, removed) by `sync_folder` of the folder they are in.
+
+    Raises StorageError, or DiskFull when there is no room; a missing path is FileNotFoundError.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing. `create` makes it when missing and leaves an existing one as it is."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, folder: str) -> list[str]:
+        """Names in `folder`, sorted; [] when it does not exist."""
+        ...
+
+    def make_folder(self, path: str) -> None:
+        """Make it and its parents; nothing happens when it exists."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing happens when it does not exist."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it; nothing happens when it does not exist."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic, also across a power cut; replaces `new`."""
+        ...
+
+    def sync(self, files: Sequence[File]) -> None:
+        """Make the contents of all of them durable, side by side. Raises SyncFailed, whose `detail["files"]`
+        names the ones that failed, one per line. Never repeat it for these: a second sync of a file
+        whose sync failed may succeed without having written anything."""
+        ...
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in the folder durable; "" is the data folder. Raises SyncFailed."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Hold the file at `path` (made when missing) until closed. Raises FolderInUse when it is held."""
+        ...
+
+
+@contextmanager
+def _mapped(what: str, path: str) -> Iterator[None]:
+    """OSError as our own types; FileNotFoundError passes."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"no room to {what} {path}", path=path) from error
+        raise StorageError(f"cannot {what} {path}: {error.strerror or error}", path=path) from error
+
+
+class RealFile:
+    """A file descriptor."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd  # invariant: -1 once closed
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, position: int, chunks: Sequence[bytes]) -> None:
+        with _mapped("write", self._path):
+            for start in range(0, len(chunks), _IOV_MAX):
+                part = chunks[start : start + _IOV_MAX]
+                wanted = sum(map(len, part))
+                written = os.pwritev(self._fd, part, position)
+                position += written
+                if written < wanted:  # a nearly full disk, or over 2 GiB: the rest one by one, until it raises
+                    position = self._write_rest(part, written, position)
+
+    def _write_rest(self, part: Sequence[bytes], written: int, position: int) -> int:
+        for chunk in part:
+            if written >= len(chunk):
+                written -= len(chunk)
+                continue
+            rest = memoryview(chunk)[written:]
+            written = 0
+            while rest:
+                count = os.pwrite(self._fd, rest, position)
+                position += count
+                rest = rest[count:]
+        return position
+
+    def read(self, position: int, length: int) -> bytes:
+        with _mapped("read", self._path):
+            data = os.pread(self._fd, length, position)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < length and (data := os.pread(self._fd, length - done, position + done)):
+                parts.append(data)
+                done += len(data)
+            return b"".join(parts)
+
+    def size(self) -> int:
+        with _mapped("measure", self._path):
+            return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        with _mapped("truncate", self._path):
+            os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class RealFiles:
+    """A folder of the machine's file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self._root, path)
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _mapped("open", path):
+            return RealFile(os.open(self._at(path), flags, 0o600), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._at(path))
+
+    def list(self, folder: str) -> list[str]:
+        with _mapped("list", folder):
+            try:
+                return sorted(os.listdir(self._at(folder)))
+            except FileNotFoundError:
+                return []
+
+    def make_folder(self, path: str) -> None:
+        with _mapped("make", path):
+            os.makedirs(self._at(path), mode=0o700, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        with _mapped("remove", path):
+            try:
+                os.unlink(self._at(path))
+            except FileNotFoundError:
+                return
+
+    def remove_tree(self, path: str) -> None:
+        with _mapped("remove", path):
+            try:
+                shutil.rmtree(self._at(path))
+            except FileNotFoundError:
+                return
+
+    def rename(self, old: str, new: str) -> None:
+        with _mapped("rename", old):
+            os.replace(self._at(old), self._at(new))
+
+    def sync(self, files: Sequence[File]) -> None:
+        real = [f for f in files if isinstance(f, RealFile)]
+        assert len(real) == len(files), "a file of another Files"
+        later = [(f, self._threads.submit(os.fdatasync, f.fileno())) for f in real[1:]]
+        failed: dict[str, OSError] = {}
+        if real:
+            try:  # the first one here: a lone file needs no other thread
+                os.fdatasync(real[0].fileno())
+            except OSError as error:
+                failed[real[0].path] = error
+        for file, future in later:
+            raised = future.exception()
+            if isinstance(raised, OSError):
+                failed[file.path] = raised
+            elif raised is not None:
+                raise raised
+        if failed:
+            raise sync_failed(failed)
+
+    def sync_folder(self, path: str) -> None:
+        try:
+            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise sync_failed({path: error}) from error
+
+    def lock(self, path: str) -> Lock:
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise FolderInUse(f"another process holds {self._at(path)}") from error
+        return file
+
+
+def sync_failed(failed: dict[str, OSError]) -> SyncFailed:
+    """The error that names what could not be synced, and why."""
+    why = "; ".join(f"{path or 'the data folder'}: {error.strerror or error}" for path, error in failed.items())
+    return SyncFailed(f"fsync failed: {why}", files="\n".join(failed))
+
+
+def failed_paths(error: SyncFailed) -> frozenset[str]:
+    """Paths that `error` names."""
+    return frozenset(error.detail.get("files", "").split("\n"))

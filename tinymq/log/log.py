@@ -1,0 +1,238 @@
+"""One Raft group's log: appending, truncating, trimming. It is the partition's log, too.
+
+Everything here is on the loop and in memory; the disk follows in the same order, through the writer. What is
+asked of the disk is a list of values (operations.py), so that the loop may go on while they are carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tinymq.entry import Entry
+from tinymq.errors import TinymqError
+from tinymq.log.files import Files
+from tinymq.log.index import pack_index
+from tinymq.log.layout import INDEX, SEGMENT, STATE, group_folder, in_group
+from tinymq.log.marks import Mark
+from tinymq.log.operations import Create, Operation, PutState, Remove, Seal, Truncate, Write
+from tinymq.log.recovery import Recovered, make_index
+from tinymq.log.runner import Runner
+from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header
+from tinymq.log.states import pack_state
+from tinymq.log.tail import Tail
+from tinymq.log.view import LogView
+from tinymq.types import GroupId
+
+if TYPE_CHECKING:
+    from tinymq.log.writer import Writer
+
+
+class Log(LogView):
+    """`durable_index` rises, and `on_durable` is called, after a sync; `on_failed` is called once, with SyncFailed,
+    DiskFull or another StorageError, and then the log takes nothing any more."""
+
+    def __init__(
+        self,
+        group: GroupId,
+        files: Files,
+        runner: Runner,
+        writer: Writer,
+        recovered: Recovered,
+        *,
+        count: int,
+        commit: int,
+        segment_bytes: int,
+        tail_bytes_max: int,
+    ) -> None:
+        super().__init__(group, files, runner, tail_bytes_max)
+        self.on_durable: Callable[[], None] | None = None
+        self.on_failed: Callable[[TinymqError], None] | None = None
+        self.failed: TinymqError | None = None  # why nothing is taken any more
+        self.count = count  # of this group's incarnations here
+        self._writer = writer
+        self._folder = group_folder(group)
+        self._segment_bytes = segment_bytes
+        self._segments = recovered.segments
+        self._runs = recovered.runs
+        self._tail = Tail(self.last_index + 1, tail_bytes_max)
+        self._states = recovered.states  # applied indexes of the durable applied states
+        self._put: dict[int, bytes] = {}  # states that wait for their entries to be durable
+        self._putting: list[int] = []  # states among the operations
+        self._in_round: list[int] = []  # states that the round under way makes durable
+        self._operations: list[Operation] = []
+        self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
+        self._applied = recovered.applied_index
+        self._commit = self.recovered_commit = min(commit, self.last_index)
+        self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
+        self.durable_index = self.last_index
+
+    # Appending
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Take entries in, in memory; the disk follows. Asserts that each continues the log: index, chain, offset.
+        Raises the error that ended the log, if one did."""
+        self._check()
+        for entry in entries:
+            segment = self._segments[-1]
+            if segment.sealed:
+                segment = self._roll(segment)
+            header = entry.header
+            assert header.index == segment.last_index + 1, (self.group, header.index, segment.last_index)
+            assert header.prev_crc == segment.last_crc, (self.group, header.index)
+            assert header.base_offset == segment.next_offset, (self.group, header.index)
+            position = segment.append(header)
+            self._runs.note(header.index, header.term)
+            self._tail.append(entry, position)
+            if self._chunks is None:
+                self._chunks = []
+                self._operations.append(Write(segment.path, position, self._chunks))
+            self._chunks.append(entry.head)
+            if entry.payload:
+                self._chunks.append(entry.payload)
+            if segment.end >= self._segment_bytes:
+                self._seal(segment, entry.head)
+        if entries:
+            self._wake()
+
+    def _seal(self, segment: Segment, last_head: bytes) -> None:
+        segment.sealed = True
+        index = pack_index(make_index(segment, self._runs, last_head))
+        self._do(Seal(segment.path, segment.end, in_group(self._folder, segment.first_index, INDEX), index))
+
+    def _roll(self, full: Segment) -> Segment:
+        header = SegmentHeader(self.group, full.last_index + 1, full.next_offset, full.last_term, full.last_crc)
+        segment = Segment(header, in_group(self._folder, header.first_index, SEGMENT))
+        self._do(Create(self._folder, segment.path, pack_segment_header(header)))
+        self._segments.append(segment)
+        return segment
+
+    # Cutting
+
+    def truncate_from(self, index: int) -> None:
+        """Entries from `index` on are gone from memory at once; the disk follows, its mark first.
+        Asserts that first_index < index, and that it is not committed. Blocks for what is not in memory."""
+        self._check()
+        if index > self.last_index:
+            return
+        assert self.first_index < index, (self.group, index, self.first_index)
+        assert index > self._commit, (self.group, index, self._commit)
+        place = self._locate(index - 1)
+        gone: list[str] = []
+        while self._segments[-1].first_index > index - 1:
+            gone += self._paths(self._segments.pop(), SEGMENT, INDEX)
+        segment = self._segments[-1]
+        if segment.sealed and index <= segment.last_index:
+            gone.append(in_group(self._folder, segment.first_index, INDEX))
+        if index <= segment.last_index:
+            segment.cut(place.header, place.position, place.max_timestamp_us)
+        self._runs.cut_from(index)
+        self._tail.cut_from(index)
+        self._window = []
+        self._put = {at: state for at, state in self._put.items() if at < index}
+        self.durable_index = min(self.durable_index, index - 1)
+        self._covered = min(self._covered, index - 1)
+        self._cuts += 1
+        self._do(Truncate(self._folder, segment.path, segment.end, tuple(gone), self.mark()))
+        self._wake()
+
+    def remove_before(self, index: int) -> None:
+        """Remove whole segments that end below `index`, as far as the applied state where the next one begins is
+        durable, and an entry behind it."""
+        self._check()
+        keep = 0
+        for at, segment in enumerate(self._segments[:-1]):
+            if segment.last_index >= index or segment.last_index >= self.durable_index:
+                break
+            if segment.last_index in self._states:
+                keep = at + 1
+        if not keep:
+            return
+        gone = [path for segment in self._segments[:keep] for path in self._paths(segment, SEGMENT, INDEX, STATE)]
+        del self._segments[:keep]
+        self._tail.cut_before(self.first_index)
+        self._runs.cut_before(self.first_index)
+        self._states = {at for at in self._states if at >= self.first_index - 1}
+        self._window = []
+        self._cuts += 1
+        self._do(Remove(self._folder, tuple(gone), self.first_index))
+        self._wake()
+
+    def _paths(self, segment: Segment, *kinds: str) -> list[str]:
+        return [in_group(self._folder, segment.first_index, kind) for kind in kinds]
+
+    # Applied states and notes
+
+    def put_state(self, applied_index: int, data: bytes) -> None:
+        """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
+        if self.failed is None and applied_index not in self._states and self.ends_segment(applied_index):
+            self._put[applied_index] = data
+            self._write_states()
+
+    def note_applied(self, index: int) -> None:
+        """Entries up to `index` are applied: once durable, they need not stay in memory."""
+        self._applied = max(self._applied, index)
+        self._tail.shrink(min(self._applied, self.durable_index) + 1)
+
+    def note_commit(self, index: int) -> None:
+        """Recorded with the next mark, so that a restart need not learn it from the leader."""
+        if index > self._commit and self.failed is None:
+            self._commit = index
+            self._writer.note_mark(self)
+
+    def _write_states(self) -> None:
+        ready = [at for at in self._put if at <= self.durable_index]
+        for at in ready:
+            path = in_group(self._folder, at + 1, STATE)
+            self._do(PutState(self._folder, path, pack_state(at, self._put.pop(at))))
+            self._putting.append(at)
+        if ready:
+            self._wake()
+
+    # The writer's side
+
+    def take(self) -> list[Operation]:
+        """What the round that begins has to do. Until `written`, the log may go on changing."""
+        operations, self._operations, self._chunks = self._operations, [], None
+        self._covered = self.last_index
+        self._in_round, self._putting = self._putting, []
+        return operations
+
+    def mark(self) -> Mark:
+        """The log's end, as a mark to be written once that is durable."""
+        segment = self._segments[-1]
+        return Mark(
+            self.group, self.count, 0, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
+            segment.first_index, segment.last_position, min(self._commit, segment.last_index),
+            max(self._states, default=0),
+        )  # fmt: skip
+
+    def written(self) -> None:
+        """The round is synced."""
+        self._states.update(at for at in self._in_round if at >= self.first_index - 1)
+        if self._covered > self.durable_index:
+            self.durable_index = self._covered
+            self._tail.shrink(min(self._applied, self.durable_index) + 1)
+            if self._put:
+                self._write_states()
+            if self.on_durable is not None:
+                self.on_durable()
+
+    def fail(self, error: TinymqError) -> None:
+        """The round failed: what it held is not durable and never will be."""
+        if self.failed is None:
+            self.failed = error
+            self._operations, self._chunks = [], None
+            if self.on_failed is not None:
+                self.on_failed(error)
+
+    def _check(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _do(self, operation: Operation) -> None:
+        self._operations.append(operation)
+        self._chunks = None
+
+    def _wake(self) -> None:
+        self._writer.add(self)

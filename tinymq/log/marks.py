@@ -1,0 +1,170 @@
+"""Sync marks: how far each Raft group's log is known to be durable, in one file per broker.
+
+    offset size field
+         0   16 topic id        bytes  all zero for the metadata group
+        16    4 partition       u32
+        20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
+        24    4 flags           u32    1 suspect, 2 tail lost, 4 forgotten
+        28    4 crc             u32    header_crc of the marked entry
+        32    8 first_index     u64    where the log begins; nothing below it is missed
+        40    8 index           u64    the marked entry: it and all before it are durable; 0: nothing yet
+        48    8 term            u64
+        56    8 segment         u64    first index of the segment that holds it
+        64    8 position        u64    where its frame begins there
+        72    8 commit          u64    commit index when the mark was made
+        80    8 state           u64    applied index of the newest durable applied state; 0: none
+
+A mark is written after the sync that it tells of and made durable by the next one, so it may lag and never
+leads; before anything at or below it is cut away, it is lowered and synced. Every group ever opened here is
+listed until it is deleted: a lost folder is told from one never made.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tinymq.log.files import Files
+from tinymq.log.layout import MARKS
+from tinymq.log.rounds import SNAPSHOT, RoundFile, parse_rounds, read_whole
+from tinymq.types import GroupId, TopicId
+
+MAGIC = int.from_bytes(b"tqmk", "little")
+FILE_BYTES_MIN = 1 << 20
+
+SUSPECT = 1  # a newer mark of this group may have been in a damaged part of the file
+TAIL_LOST = 2  # the marked entry was missing or damaged when the log was opened, and the count raised for it
+FORGOTTEN = 4  # the group was deleted
+
+_RECORD = struct.Struct("<16sIIIIQQQQQQQ")
+RECORD_SIZE = 88
+assert _RECORD.size == RECORD_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One group's record, as drawn above."""
+
+    group: GroupId
+    count: int = 0
+    flags: int = 0
+    crc: int = 0
+    first_index: int = 1
+    index: int = 0
+    term: int = 0
+    segment: int = 0
+    position: int = 0
+    commit: int = 0
+    state: int = 0
+
+    def lowered_to(self, other: Mark) -> Mark:
+        """Whichever of the two claims less of the tail, and no more of the head."""
+        lower = other if other.index < self.index else self
+        return replace(lower, first_index=max(self.first_index, other.first_index))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMarks:
+    """What the file said at opening."""
+
+    marks: dict[GroupId, Mark]
+    number: int
+    complete: bool  # nothing but a torn end was unreadable; else a group on disk may be missing here
+
+
+def pack_mark(mark: Mark) -> bytes:
+    return _RECORD.pack(
+        mark.group.topic_id, mark.group.partition, mark.count, mark.flags, mark.crc, mark.first_index, mark.index,
+        mark.term, mark.segment, mark.position, mark.commit, mark.state,
+    )  # fmt: skip
+
+
+def unpack_marks(content: bytes) -> Iterable[Mark]:
+    """The records of one round."""
+    for topic, partition, *rest in _RECORD.iter_unpack(content):
+        yield Mark(GroupId(TopicId(topic), partition), *rest)
+
+
+def load_marks(files: Files) -> LoadedMarks:
+    """Read the file. Damage is not an error here: marks that it puts in doubt come flagged SUSPECT."""
+    data = read_whole(files, MARKS)
+    if data is None:
+        return LoadedMarks({}, 0, complete=False)
+    marks: dict[GroupId, Mark] = {}
+    expected: int | None = None  # number of the last round read; None before the first snapshot
+    complete = True
+    for found in parse_rounds(data, MAGIC).rounds:
+        if found.kind == SNAPSHOT:
+            marks.clear()
+        elif expected is None or found.number != expected + 1:
+            complete = False
+            marks = {group: replace(mark, flags=mark.flags | SUSPECT) for group, mark in marks.items()}
+        expected = found.number
+        _apply(marks, unpack_marks(found.content))
+    return LoadedMarks(marks, expected or 0, complete=complete and expected is not None)
+
+
+class Marks:
+    """The file while the broker runs. Owned by whoever runs disk work: opening, then the writer job."""
+
+    def __init__(self, files: Files, loaded: LoadedMarks) -> None:
+        """Replaces the file by a fresh one and syncs it: what was read may have been in memory alone."""
+        self._files = files
+        self._marks = dict(loaded.marks)
+        self._number = loaded.number
+        self._rounds = self._replace(self._marks)
+        self.dirty = False  # appended to since its last sync
+
+    def get(self, group: GroupId) -> Mark | None:
+        return self._marks.get(group)
+
+    def groups(self) -> list[GroupId]:
+        """Every group ever opened here and not deleted since."""
+        return list(self._marks)
+
+    def write(self, marks: Iterable[Mark]) -> None:
+        """Append; durable after the next sync of `rounds.file`. A mark with FORGOTTEN removes its group.
+        Raises DiskFull with nothing changed."""
+        changed = list(marks)
+        if not changed:
+            return
+        content = b"".join(map(pack_mark, changed))
+        if self._rounds.has_room(len(content)):
+            self._rounds.append(self._number + 1, content)
+            self._number += 1
+            self.dirty = True
+            _apply(self._marks, changed)
+        else:
+            after = dict(self._marks)
+            _apply(after, changed)
+            rounds = self._replace(after)
+            self._rounds.file.close()
+            self._rounds, self._marks, self.dirty = rounds, after, False
+
+    def sync(self) -> None:
+        """Make durable what was written. Raises SyncFailed."""
+        if self.dirty:
+            self._files.sync([self._rounds.file])
+            self.dirty = False
+
+    @property
+    def rounds(self) -> RoundFile:
+        return self._rounds
+
+    def close(self) -> None:
+        self._rounds.file.close()
+
+    def _replace(self, marks: dict[GroupId, Mark]) -> RoundFile:
+        content = b"".join(map(pack_mark, marks.values()))
+        rounds = RoundFile.replace(self._files, MARKS, MAGIC, self._number, content, FILE_BYTES_MIN)
+        self._files.sync_folder("")
+        return rounds
+
+
+def _apply(marks: dict[GroupId, Mark], changed: Iterable[Mark]) -> None:
+    for mark in changed:
+        if mark.flags & FORGOTTEN:
+            marks.pop(mark.group, None)
+        else:
+            marks[mark.group] = mark

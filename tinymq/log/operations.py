@@ -1,0 +1,167 @@
+"""What a log asks of the disk, as frozen values in order: made on the loop, carried out by the writer job.
+
+Every value says all that it needs (paths, positions, bytes), so the job never looks at a log that the loop is
+changing meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tinymq.errors import StorageError
+from tinymq.log.files import File, Files
+from tinymq.log.marks import Mark
+
+OPEN_FILES_MAX = 128  # kept open between rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A new segment; its folder exists."""
+
+    folder: str
+    path: str
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Frames at the end of a segment."""
+
+    path: str
+    position: int
+    chunks: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Entries above `mark.index` go: `path` is cut to `size`, later files are removed.
+    The group's mark must be durably at or below `mark` before."""
+
+    folder: str
+    path: str
+    size: int
+    removed: tuple[str, ...]
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Whole segments at the head go, with what belongs to them.
+    The group's mark must durably say `first_index` before."""
+
+    folder: str
+    paths: tuple[str, ...]
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A segment is full: cut off what was allocated behind its end, and keep its index beside it."""
+
+    path: str
+    size: int
+    index_path: str
+    index: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutState:
+    """An applied state, whole."""
+
+    folder: str
+    path: str
+    data: bytes
+
+
+Operation = Create | Write | Truncate | Remove | Seal | PutState
+
+
+def mark_before(operations: Iterable[Operation], mark: Mark) -> Mark:
+    """What `mark` must be on disk before any of `operations` is carried out; `mark` itself when nothing goes."""
+    for operation in operations:
+        if isinstance(operation, Truncate):
+            mark = mark.lowered_to(operation.mark)
+        elif isinstance(operation, Remove):
+            mark = mark.lowered_to(Mark(mark.group, index=mark.index, first_index=operation.first_index))
+    return mark
+
+
+class Disk:
+    """Carries operations out and remembers what has to be synced. Owned by the writer job."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._open: dict[str, File] = {}  # least recently used first
+        self._touched: dict[str, File] = {}  # written since the last sync
+        self._folders: set[str] = set()  # whose names changed since then
+
+    def carry_out(self, operation: Operation) -> None:
+        """Raises StorageError, DiskFull."""
+        if isinstance(operation, Write):
+            self._file(operation.path).write(operation.position, operation.chunks)
+        elif isinstance(operation, Create):
+            self._close(operation.path)
+            file = self._file(operation.path, create=True)
+            file.truncate(0)
+            file.write(0, [operation.header])
+            self._folders.add(operation.folder)
+        elif isinstance(operation, Truncate):
+            self._remove(operation.folder, operation.removed)
+            self._file(operation.path).truncate(operation.size)
+        elif isinstance(operation, Remove):
+            self._remove(operation.folder, operation.paths)
+        elif isinstance(operation, Seal):
+            self._file(operation.path).truncate(operation.size)
+            file = self._file(operation.index_path, create=True)
+            file.truncate(0)
+            file.write(0, [operation.index])
+        else:
+            file = self._file(operation.path, create=True)
+            file.truncate(0)
+            file.write(0, [operation.data])
+            self._folders.add(operation.folder)
+
+    def sync(self, also: Sequence[File]) -> None:
+        """Make durable what was carried out, and `also`: contents first, then names. Raises SyncFailed."""
+        touched, self._touched = self._touched, {}
+        folders, self._folders = self._folders, set()
+        if touched or also:
+            self._files.sync([*touched.values(), *also])
+        for folder in folders:
+            self._files.sync_folder(folder)
+        while len(self._open) > OPEN_FILES_MAX:
+            self._close(next(iter(self._open)))
+
+    def forget(self, folder: str) -> None:
+        """Close all files of a group, and sync them no more."""
+        for path in [p for p in self._open if p.startswith(folder + "/")]:
+            self._close(path)
+        self._folders.discard(folder)
+
+    def close(self) -> None:
+        for path in list(self._open):
+            self._close(path)
+
+    def _file(self, path: str, *, create: bool = False) -> File:
+        file = self._open.pop(path, None)
+        if file is None:
+            try:
+                file = self._files.open(path, create=create)
+            except FileNotFoundError as error:
+                raise StorageError(f"{path} was removed by somebody else", path=path) from error
+        self._open[path] = file
+        self._touched[path] = file
+        return file
+
+    def _remove(self, folder: str, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._close(path)
+            self._files.remove(path)
+            self._folders.add(folder)
+
+    def _close(self, path: str) -> None:
+        self._touched.pop(path, None)
+        if (file := self._open.pop(path, None)) is not None:
+            file.close()
