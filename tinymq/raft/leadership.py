@@ -113,7 +113,7 @@ class Leadership:
     def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
         if peer in self._reading:
             return False
-        if progress.next > self._log.last_index:
+        if progress.next > self._log.last_index or progress.unanswered:
             return self._send(peer, progress, (), commit)
         if self._log.term_at(progress.next - 1) is None:
             return False  # below our first entry: it needs the applied state first
@@ -161,8 +161,8 @@ class Leadership:
         for peer, progress in self.progress.items():
             if not self._line.alive(peer) or not self._line.connected(peer):
                 continue
-            if progress.mode is Mode.PROBE and progress.waiting and now - progress.sent_at > PROBE_RETRY_S:
-                progress.waiting = False
+            if progress.probe_overdue(PROBE_RETRY_S, now):
+                progress.probe_again()
             elif progress.inflight and now - progress.sent_at > self._timing.bulk_stalled_s:
                 progress.restart()
                 self._line.reopen(peer)

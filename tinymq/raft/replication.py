@@ -30,6 +30,7 @@ class Progress:
     commit: int = 0  # the commit index that it has acknowledged to know
     count: int = 0  # its incarnation count, as its acks say
     waiting: bool = False  # PROBE: a message is out
+    unanswered: int = 0  # PROBE: messages in a row that got no answer; from the first one on they carry no entries
     sent_at: float = 0.0  # monotonic time of the last Append; for retries
     inflight: deque[tuple[int, int]] = field(default_factory=deque)  # (last index, bytes) of messages out
     inflight_bytes: int = 0  # invariant: sum of inflight
@@ -55,6 +56,7 @@ class Progress:
         if self.mode is Mode.PROBE:
             self.mode = Mode.REPLICATE
             self.waiting = False
+            self.unanswered = 0
             self.next = max(self.match, ack.received) + 1
         self.next = max(self.next, ack.received + 1)
         while self.inflight and self.inflight[0][0] <= ack.durable:
@@ -66,6 +68,15 @@ class Progress:
             return True
         return False
 
+    def probe_overdue(self, retry_s: float, now: float) -> bool:
+        """PROBE: no answer came for too long; the wait doubles up to sixteenfold, for the peer may have failed."""
+        return self.mode is Mode.PROBE and self.waiting and now - self.sent_at > retry_s * 2 ** min(self.unanswered, 4)
+
+    def probe_again(self) -> None:
+        """Ask once more."""
+        self.waiting = False
+        self.unanswered += 1
+
     def conflicted(self, next_index: int) -> None:
         """The logs do not meet where we thought: go on at `next_index`, one message at a time."""
         self.restart(max(next_index, self.match + 1))
@@ -74,6 +85,7 @@ class Progress:
         """What was out may be lost (a connection closed, no answer came): start again behind `match`."""
         self.mode = Mode.PROBE
         self.waiting = False
+        self.unanswered = 0
         self.next = self.match + 1 if next_index is None else next_index
         self.inflight.clear()
         self.inflight_bytes = 0
