@@ -113,10 +113,10 @@ class Leadership:
     def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
         if peer in self._reading:
             return False
-        if progress.next > self._log.last_index or progress.unanswered:
-            return self._send(peer, progress, (), commit)
         if self._log.term_at(progress.next - 1) is None:
             return False  # below our first entry: it needs the applied state first
+        if progress.next > self._log.last_index or progress.unanswered:
+            return self._send(peer, progress, (), commit)
         entries = self._log.tail(progress.next, APPEND_BYTES)
         if entries is None:
             self._reading.add(peer)
