@@ -10,6 +10,7 @@ from tests.broker.test_partition import Bench
 from tinymq.broker.fetch import Answer, Ask, Fetch
 from tinymq.entry import iter_entries
 from tinymq.errors import (
+    CorruptData,
     NotLeader,
     NotReady,
     OffsetNotAvailable,
@@ -145,6 +146,14 @@ def test_the_topic_is_deleted_meanwhile(bench: Bench) -> None:
     reader = Reader(bench, 30, wait_s=5.0)
     bench.partition.close(UnknownTopic("deleted"))
     assert isinstance(reader.error, UnknownTopic)
+
+
+def test_a_replica_that_stopped_shows_nothing(bench: Bench) -> None:
+    waiting = Reader(bench, 30, wait_s=5.0)
+    bench.group.failure = CorruptData("a flipped bit")
+    bench.partition.look()
+    assert isinstance(waiting.error, NotReady)
+    assert isinstance(Reader(bench, 0).error, NotReady)
 
 
 def test_cold_reads_come_from_disk(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import NotLeader
+from tinymq.errors import NotLeader, TinymqError
 from tinymq.types import GroupId, Position, TopicId
 
 NOW_US = 1_700_000_000_000_000
@@ -62,6 +62,7 @@ class FakeGroup:
         self.log = FakeLog()
         self.term = 1
         self.leader: int | None = 1
+        self.failure: TinymqError | None = None
         self.applied = 0
         self.next_offset = 0
         self.on_proposed = on_proposed

@@ -53,3 +53,10 @@ def test_replicas_go_to_different_racks_first() -> None:
 def test_replicas_carry_the_incarnation() -> None:
     (replicas,) = place([broker(4)], [], 1, 1)
     assert replicas[0].incarnation == bytes([4]) * 16
+
+
+def test_a_brokers_partitions_spread_when_it_dies() -> None:
+    placed = place([broker(n) for n in (1, 2, 3)], [], 12, 3)
+    for leader in (1, 2, 3):
+        heirs = Counter(p[1].broker_id for p in placed if p[0].broker_id == leader)
+        assert sorted(heirs.values()) == [2, 2]

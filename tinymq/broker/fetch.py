@@ -45,6 +45,8 @@ def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
     if partition.closed is not None:
         return partition.closed
     group = partition.group
+    if group.failure is not None:
+        return NotReady(f"{partition}: this replica stopped: {group.failure.message}", hint="read from another replica")
     high_watermark = partition.high_watermark
     log_start = group.log.log_start_offset
     if ask.leader_only and not partition.leading:

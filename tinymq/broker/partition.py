@@ -42,6 +42,8 @@ class RaftGroup(Protocol):
     def leader(self) -> int | None: ...
     @property
     def log(self) -> RecordLog: ...
+    @property
+    def failure(self) -> TinymqError | None: ...
     def propose(
         self,
         kind: Kind,
@@ -290,6 +292,10 @@ class Partition:
 
     def unwatch(self, woken: Callable[[], None]) -> None:
         self._watchers.discard(woken)
+
+    def look(self) -> None:
+        """The group changed its role or failed: whoever waits may have an answer now."""
+        self._wake()
 
     def close(self, error: TinymqError) -> None:
         """The replica goes away (its topic is deleted, its broker stops): everyone who waits is told."""

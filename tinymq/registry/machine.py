@@ -9,7 +9,7 @@ from typing import Protocol
 from tinymq.entry import Entry, Kind
 from tinymq.errors import NotLeader, OutcomeUnknown
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.state import Effect, RegistryState
+from tinymq.registry.state import Effect, RegistryState, Reloaded
 from tinymq.types import Position
 
 
@@ -91,4 +91,4 @@ class RegistryMachine:
         """Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
         if self.on_applied is not None:
-            self.on_applied(())
+            self.on_applied([Reloaded()])

@@ -1,7 +1,8 @@
 """Where a new topic's replicas go: even over brokers and, where brokers name racks, over racks.
 
 Pure and deterministic: every replica of the registry places alike. Greedy, least loaded first; a topic is even
-in itself before it is even with the others, so that its leaders spread however lopsided the cluster is.
+in itself before it is even with the others, so that its leaders spread however lopsided the cluster is. The
+partitions of a broker that dies spread over the others, too: who is second in line takes turns.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def place(
         holds_total.update(r.broker_id for r in queue.replicas)
     leads: Counter[int] = Counter()
     holds: Counter[int] = Counter()
+    heirs: Counter[tuple[int, int]] = Counter()  # by (leader, second in line): replicas stand in their order
     placed = []
     for _ in range(partitions):
         leader = min(
@@ -41,6 +43,8 @@ def place(
         for broker in chosen:
             holds[broker.broker_id] += 1
             holds_total[broker.broker_id] += 1
+        chosen[1:] = sorted(chosen[1:], key=lambda b: (heirs[leader.broker_id, b.broker_id], b.broker_id))
+        heirs.update((leader.broker_id, b.broker_id) for b in chosen[1:2])
         leads[leader.broker_id] += 1
         leads_total[leader.broker_id] += 1
         placed.append(tuple(ReplicaPlace(b.broker_id, b.incarnation) for b in chosen))

@@ -27,6 +27,11 @@ class RegistryService(Protocol):
         """Counts changes; the same number means the same state on every broker."""
         ...
 
+    @property
+    def feature_level(self) -> int:
+        """Up to which kinds and versions of entries leaders may propose."""
+        ...
+
     async def wait_version(self, version: int, timeout_s: float) -> None:
         """Return once reads are at least as new as `version`. Raises DeadlineExceeded."""
         ...

@@ -46,7 +46,12 @@ class BrokersChanged:
     """One registered, registered anew, or is gone."""
 
 
-Effect = TopicCreated | TopicDeleted | BrokersChanged
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The state was replaced whole: look at everything again."""
+
+
+Effect = TopicCreated | TopicDeleted | BrokersChanged | Reloaded
 
 
 class RegistryState:

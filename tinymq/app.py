@@ -1,0 +1,304 @@
+"""One broker process, wired: configuration in, a running broker out. What belongs elsewhere is not decided here.
+
+start: folder → connections between brokers → client port → (formed?) metadata group → registry → partitions
+stop:  leave the registry → hand leaderships over → answer who waits → close ports → close the folder
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from tinymq.broker.broker import Broker, Surroundings
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.formation import Formation
+from tinymq.broker.hosting import Hosting
+from tinymq.broker.partition import Partition
+from tinymq.broker.registration import Registration
+from tinymq.clock import Clock, SystemClock
+from tinymq.config import BrokerConfig, format_address, parse_address
+from tinymq.entry import Entry
+from tinymq.errors import TinymqError
+from tinymq.log.files import Files, RealFiles
+from tinymq.log.runner import Runner, ThreadRunner
+from tinymq.log.store import Store
+from tinymq.raft import Group, GroupStatus, Host
+from tinymq.raft.tcp import TcpTransport
+from tinymq.raft.transport import Transport
+from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.state import BrokersChanged, Effect
+from tinymq.registry.values import BrokerRecord, QueueRecord
+from tinymq.rpc.server import RpcServer
+from tinymq.rpc.services import AdminService, BrokerService
+from tinymq.rpc.serving import Serving, State
+from tinymq.types import METADATA_GROUP, PeerAddress
+
+EXECUTOR_THREADS = 8
+STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
+
+logger = structlog.get_logger("tinymq.app")
+
+MakeTransport = Callable[[Store, int], Transport]
+"""(data folder, session) to one broker's end of a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Everything that a broker takes from the machine; None: the real one."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    files: Files | None = None
+    runner: Runner | None = None
+    transport: MakeTransport | None = None
+
+
+class BrokerApp:
+    """A broker from `start` to `stop` (or `kill`); not to be started twice. All calls on one loop."""
+
+    def __init__(self, config: BrokerConfig, outside: Outside | None = None) -> None:
+        outside = outside or Outside()
+        self.config = config
+        self.serving = Serving()
+        self._clock = outside.clock
+        self._rng = outside.rng
+        self._session = self._rng.getrandbits(63) | 1
+        self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
+        self._runner = outside.runner or ThreadRunner(self._executor)
+        self._files = outside.files
+        self._make_transport = outside.transport or self._tcp
+        self._client_port = 0
+        self._failed: asyncio.Future[TinymqError] | None = None
+        self._store: Store | None = None
+        self._transport: Transport | None = None
+        self._host: Host | None = None
+        self._server: RpcServer | None = None
+        self._registry: ReplicatedRegistry | None = None
+        self._registration: Registration | None = None
+        self._hosting: Hosting | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- what others ask -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self.serving.state
+
+    @property
+    def address(self) -> str:
+        """Where clients dial, host:port."""
+        host, _ = parse_address(self.config.listen)
+        return self.config.advertise or format_address(host, self._client_port)
+
+    @property
+    def peer_address(self) -> str:
+        """Where other brokers dial, host:port."""
+        if self.config.peer_advertise:
+            return self.config.peer_advertise
+        bound = self._transport.address if isinstance(self._transport, TcpTransport) else None
+        return format_address(*bound) if bound is not None else self.config.peer_listen
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None, "not started"
+        return self._host
+
+    def replica_statuses(self) -> list[GroupStatus]:
+        """Every replica on this broker, the metadata group's too."""
+        return [group.status() for group in self._host.groups.values()] if self._host is not None else []
+
+    def metadata_leader(self) -> int:
+        """0: not known."""
+        leader = self._host.leader_of(METADATA_GROUP) if self._host is not None else None
+        return leader[0] if leader is not None else 0
+
+    async def wait_failed(self) -> TinymqError:
+        """Return when the broker can serve no longer and must stop, with the reason."""
+        assert self._failed is not None, "not started"
+        return await asyncio.shield(self._failed)
+
+    # ---- start ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. Raises, and then nothing is left open: FolderInUse, WrongBroker, PortInUse, other StorageErrors."""
+        self._failed = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        if self._files is None:
+            self._files = await self._runner.run(lambda: RealFiles(Path(config.data_dir)))
+        store = self._store = await Store.open(
+            self._files, self._runner, self._clock, broker_id=config.broker_id, limits=config.limits, rng=self._rng,
+            idle_mark_s=config.timing.idle_mark_s,
+        )  # fmt: skip
+        self._transport = self._make_transport(store, self._session)
+        for voter in config.voters:
+            self._transport.set_peer(voter)
+        host = self._host = Host(
+            config.broker_id, store, self._transport, self._clock, self._rng, config.limits, config.timing
+        )
+        host.on_failed = self._fail
+        host.on_group_changed = self._group_changed
+        await host.start()
+        formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
+        first = await formation.load()
+        admin = AdminService(self.serving, formation, self, config.secret)
+        self._server = RpcServer(config.limits, BrokerService(self.serving, config.limits), admin)
+        self._client_port = await self._server.start(*parse_address(config.listen))
+        if first is not None:
+            await self._run(store, first)
+        else:
+            self._enter(State.UNFORMED)
+            formation.on_formed = lambda entry: self._spawn(self._run(store, entry))
+
+    def _tcp(self, store: Store, session: int) -> Transport:
+        config = self.config
+        return TcpTransport(
+            lambda: store.identity, config.secret, session, parse_address(config.peer_listen), self._clock,
+            random.Random(self._rng.getrandbits(64)), config.limits,
+        )  # fmt: skip
+
+    async def _run(self, store: Store, first: Entry) -> None:
+        """The folder belongs to a cluster: take part in it."""
+        config, host = self.config, self.host
+        self._enter(State.STARTING)
+        on_disk = await self._runner.run(store.list_groups)
+        machine = RegistryMachine()
+        machine.attach(await host.open_group(METADATA_GROUP, first, machine))
+        registry = self._registry = ReplicatedRegistry(
+            config.broker_id, machine, host, self._clock, self._rng, config.timing
+        )
+        registry.watch(self._registry_changed)
+        deadlines = Deadlines(self._clock)
+        hosting = self._hosting = Hosting(
+            config.broker_id, registry, host, on_disk, lambda queue: self._make_partition(queue, deadlines)
+        )
+        assert store.identity.cluster_id is not None
+        around = Surroundings(
+            config.broker_id, store.identity.cluster_id, registry, hosting, host, deadlines, self._clock, self._runner,
+            config.limits, config.timing,
+        )  # fmt: skip
+        self.serving.broker = Broker(around)
+        hosting.start()
+        record = BrokerRecord(
+            config.broker_id, store.identity.incarnation, self._session, self.address, self.peer_address, config.rack
+        )
+        registration = self._registration = Registration(registry, record, self._clock, config.timing)
+        registration.start()
+        self._enter(State.RUNNING)
+        self._spawn(self._serve_once_registered(registration))
+
+    def _make_partition(self, queue: QueueRecord, deadlines: Deadlines) -> Partition:
+        soon = asyncio.get_running_loop().call_soon
+        return Partition(f"{queue.topic}/{queue.partition}", deadlines, soon, self._address_of)
+
+    def _address_of(self, broker_id: int) -> str | None:
+        broker = self.serving.broker
+        return broker.address_of(broker_id) if broker is not None else None
+
+    async def _serve_once_registered(self, registration: Registration) -> None:
+        await registration.registered.wait()
+        if self._server is not None and self.state is State.RUNNING:
+            await self._server.set_serving(True)
+
+    # ---- stop ----------------------------------------------------------------------------------------
+
+    async def stop(self, hand_over: bool = True) -> None:
+        """Leave politely: clients and other brokers lose nothing and wait for nothing. Once started, always call it."""
+        failed = self.state is State.FAILED
+        if not failed:
+            self._enter(State.STOPPING)
+        if self._server is not None:
+            await self._server.set_serving(False)
+        if self._registration is not None:
+            await self._registration.stop(leave=hand_over and not failed)
+        if self._host is not None:
+            await self._host.stop(hand_over=hand_over and not failed)
+        await self._close(STREAM_GRACE_S)
+        if self._store is not None:
+            await (self._store.abandon() if failed else self._store.close())
+            self._store = None
+        self._executor.shutdown(wait=False)
+
+    async def kill(self) -> None:
+        """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
+        if self._transport is not None:
+            await self._transport.stop()
+        if self._store is not None:
+            await self._store.abandon()
+            self._store = None
+        if self._registration is not None:
+            await self._registration.stop(leave=False)
+        if self._host is not None:
+            await self._host.stop(hand_over=False)
+        await self._close(None)
+        self._executor.shutdown(wait=False)
+
+    async def _close(self, grace_s: float | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._registry is not None:
+            self._registry.close()
+        if self._hosting is not None:
+            await self._hosting.stop()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+
+    # ---- what happens --------------------------------------------------------------------------------
+
+    def _enter(self, state: State) -> None:
+        self.serving.state = state
+        logger.info("broker_state", broker=self.config.broker_id, state=state.value)
+
+    def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, TinymqError):
+            self._fail(error)
+        elif error is not None:
+            raise error
+
+    def _fail(self, error: TinymqError) -> None:
+        """The disk refused what no replica can do without: serve nothing more."""
+        logger.error("broker_failed", broker=self.config.broker_id, error=error.code, reason=str(error))
+        self._enter(State.FAILED)
+        if self._server is not None:
+            self._spawn(self._server.set_serving(False))
+        if self._registration is not None:
+            self._spawn(self._registration.stop(leave=False))
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(error)
+
+    def _group_changed(self, group: Group) -> None:
+        if self._hosting is not None:
+            self._hosting.group_changed(group.id)
+
+    def _registry_changed(self, effects: Sequence[Effect]) -> None:
+        """Brokers beyond the configured voters are dialled where they registered."""
+        if not any(isinstance(effect, BrokersChanged) for effect in effects):
+            return
+        voters = {voter.broker_id for voter in self.config.voters}
+        assert self._registry is not None
+        assert self._transport is not None
+        for broker in self._registry.get_all_brokers():
+            if broker.broker_id not in voters:
+                self._transport.set_peer(PeerAddress(broker.broker_id, *parse_address(broker.peer_address)))

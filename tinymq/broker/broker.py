@@ -1,0 +1,180 @@
+"""A running broker as its services see it: finds partitions, makes topics, knows who leads. Wires, decides little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tinymq.broker.admission import check_topic_id
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.hosting import Hosting
+from tinymq.broker.partition import Partition
+from tinymq.broker.producer_ids import ProducerIds
+from tinymq.clock import Clock
+from tinymq.config import Limits, Timing
+from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.log.runner import Runner
+from tinymq.registry.service import RegistryService
+from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.types import GroupId, TopicId, check_topic_name
+
+REFRESH_S = 2.0  # for asking the registry's leader whether a topic exists
+UNKNOWN_MAX = 1000  # topic ids that were found not to exist
+LOOK_S = 0.01  # between two looks for the leaders of a new topic
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class Leaders(Protocol):
+    """What routing asks of the Raft host (tinymq.raft.Host)."""
+
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a broker stands on."""
+
+    broker_id: int
+    cluster_id: bytes
+    registry: RegistryService
+    hosting: Hosting
+    leaders: Leaders
+    deadlines: Deadlines
+    clock: Clock
+    runner: Runner
+    limits: Limits
+    timing: Timing
+
+
+class Broker:
+    """One per process and cluster. All calls on the loop."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.registry = around.registry
+        self.hosting = around.hosting
+        self.limits = around.limits
+        self.timing = around.timing
+        self.deadlines = around.deadlines
+        self.producer_ids = ProducerIds(around.registry)
+        self._unknown: OrderedDict[TopicId, None] = OrderedDict()  # the registry's leader does not know them
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def find(self, topic_id: bytes, partition: int) -> Partition:
+        """This broker's replica. Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (held elsewhere),
+        NotReady (being opened, or not known to exist yet)."""
+        found = self.hosting.get(topic_id, partition)
+        return found if found is not None else self._explain(topic_id, partition)
+
+    def _explain(self, topic_id: bytes, partition: int) -> Partition:
+        """Raise why there is no such replica here."""
+        check_topic_id(topic_id)
+        topic = self.registry.get_topic_by_id(TopicId(topic_id))
+        if topic is None:
+            self._unknown_topic(TopicId(topic_id))
+        assert topic is not None
+        if not 0 <= partition < len(topic.queues):
+            raise UnknownPartition(
+                f"topic {topic.name!r} has no partition {partition}, but 0 to {len(topic.queues) - 1}"
+            )
+        queue = topic.queues[partition]
+        if not queue.has_replica(self.around.broker_id):
+            raise self._elsewhere(queue)
+        failed = self.hosting.failure(queue.group)
+        why = "is being opened" if failed is None else f"could not be opened: {failed.message}"
+        raise NotReady(f"{topic.name}/{partition}: this broker's replica {why}")
+
+    def _elsewhere(self, queue: QueueRecord) -> NotLeader:
+        broker, term = self.leader_of(queue.group)
+        return NotLeader(
+            f"{queue.topic}/{queue.partition}: broker {self.around.broker_id} holds no replica",
+            leader=broker or None,
+            leader_address=self.address_of(broker),
+            leader_epoch=term or None,
+        )
+
+    def _unknown_topic(self, topic_id: TopicId) -> None:
+        """A topic made a moment ago may not have reached this broker: ask before saying that there is none."""
+        if self.registry.is_deleted(topic_id) or topic_id in self._unknown:
+            raise UnknownTopic(f"no topic has the id {topic_id.hex()}")
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh(topic_id))
+        raise NotReady(f"topic id {topic_id.hex()} is not known here yet", hint="asking the registry: try again")
+
+    async def _refresh(self, topic_id: TopicId) -> None:
+        try:
+            await self.registry.refresh(REFRESH_S)
+            if self.registry.get_topic_by_id(topic_id) is None:
+                self._unknown[topic_id] = None
+                if len(self._unknown) > UNKNOWN_MAX:
+                    self._unknown.popitem(last=False)
+        except TinymqError as error:
+            logger.info("registry_not_asked", error=error.code, reason=str(error))
+        finally:
+            self._refreshing = None
+
+    def not_opened(self) -> list[tuple[QueueRecord, TinymqError]]:
+        """Replicas that should be here and are not, and why."""
+        queues = [queue for topic in self.registry.get_all_topics() for queue in topic.queues]
+        failed = [(queue, self.hosting.failure(queue.group)) for queue in queues]
+        return [(queue, error) for queue, error in failed if error is not None]
+
+    # ---- metadata ------------------------------------------------------------------------------------
+
+    def leader_of(self, group: GroupId) -> tuple[int, int]:
+        """(broker, term) as far as is known here; (0, 0): nobody."""
+        return self.around.leaders.leader_of(group) or (0, 0)
+
+    def address_of(self, broker_id: int) -> str | None:
+        """Where clients dial a registered broker."""
+        broker = self.registry.get_broker(broker_id)
+        return broker.address if broker is not None else None
+
+    async def topics(self, names: list[str]) -> list[TopicRecord | TinymqError]:
+        """Topics by name, in order. A name that is not known here is asked for at the registry's leader first."""
+        if any(self.registry.get_topic(name) is None for name in names):
+            try:
+                await self.registry.refresh(REFRESH_S)
+            except TinymqError as error:
+                return [self.registry.get_topic(name) or _not_asked(name, error) for name in names]
+        return [self.registry.get_topic(name) or _no_topic(name) for name in names]
+
+    # ---- topics --------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, replication_factor: int, timeout_s: float) -> TopicRecord:
+        """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
+
+        Raises as `RegistryService.register_topic`.
+        """
+        deadline_s = self.around.clock.monotonic() + timeout_s
+        topic = await self.registry.register_topic(name, partitions, replication_factor)
+        logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
+        while not all(self.leader_of(queue.group)[0] for queue in topic.queues):
+            if self.around.clock.monotonic() >= deadline_s or self.registry.get_topic_by_id(topic.topic_id) is None:
+                break
+            await self.around.clock.sleep(LOOK_S)
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises as `RegistryService.unregister_topic`. Data goes in the background."""
+        await self.registry.unregister_topic(name)
+        logger.info("topic_deleted", topic=name)
+
+
+def _no_topic(name: str) -> TinymqError:
+    try:
+        check_topic_name(name)
+    except TinymqError as error:
+        return error
+    return UnknownTopic(f"no topic {name!r}")
+
+
+def _not_asked(name: str, error: TinymqError) -> TinymqError:
+    return NotReady(
+        f"topic {name[:300]!r} is not known here, and the registry's leader does not answer: {error.message}"
+    )

@@ -1,0 +1,134 @@
+"""A broker's own part in forming its cluster: what it is before, and what it accepts to become. Once, for good.
+
+The metadata group's first entry is kept in a file of its own, synced before the cluster id that makes it count:
+a crash between the two leaves a broker unformed, and forming it again completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tinymq.entry import Entry, Kind, parse_entry
+from tinymq.errors import CorruptData, InvalidRequest, NotReady, WrongBroker, WrongCluster
+from tinymq.log.files import Files
+from tinymq.log.identity import Identity
+from tinymq.log.runner import Runner
+from tinymq.raft.membership import parse_membership
+from tinymq.types import METADATA_GROUP, GroupId
+
+FIRST_ENTRY_FILE = "metadata-first-entry"
+_NEW = FIRST_ENTRY_FILE + ".new"
+
+
+class Folder(Protocol):
+    """What forming asks of the data folder (tinymq.log.Store)."""
+
+    @property
+    def identity(self) -> Identity: ...
+    def list_groups(self) -> Sequence[GroupId]: ...
+    async def form(self, cluster_id: bytes) -> None: ...
+
+
+class Formation:
+    """Unformed until `form` has returned, or `load` found what an earlier process formed."""
+
+    def __init__(self, broker_id: int, voters: Sequence[int], folder: Folder, files: Files, runner: Runner) -> None:
+        self.broker_id = broker_id
+        self.first_entry: Entry | None = None  # invariant: set if and only if formed
+        self.on_formed: Callable[[Entry], None] | None = None
+        self._voters = sorted(voters)
+        self._folder = folder
+        self._files = files
+        self._runner = runner
+        self._forming = False
+
+    @property
+    def cluster_id(self) -> bytes:
+        """b"" until formed."""
+        return self._folder.identity.cluster_id or b"" if self.first_entry is not None else b""
+
+    @property
+    def incarnation(self) -> bytes:
+        return self._folder.identity.incarnation
+
+    async def is_empty(self) -> bool:
+        """No group is kept here."""
+        return not await self._runner.run(self._folder.list_groups)
+
+    async def load(self) -> Entry | None:
+        """What an earlier process formed, if one did. Raises CorruptData."""
+        if self._folder.identity.cluster_id is None:
+            return None
+        data = await self._runner.run(self._read)
+        self.first_entry = parse_entry(data)
+        return self.first_entry
+
+    async def form(self, cluster_id: bytes, packed: bytes) -> None:
+        """Join the cluster `cluster_id`, whose metadata group begins with `packed`. Doing it again is nothing.
+
+        Raises WrongCluster, WrongBroker, InvalidRequest, and then nothing has changed.
+        """
+        if self.first_entry is not None:
+            self._check_same(cluster_id, packed)
+            return
+        entry = self._check_first(cluster_id, packed)
+        if self._forming:
+            raise NotReady("this broker is being formed")
+        self._forming = True
+        try:
+            await self._runner.run(lambda: self._write(packed))
+            await self._folder.form(cluster_id)
+        finally:
+            self._forming = False
+        self.first_entry = entry
+        if self.on_formed is not None:
+            self.on_formed(entry)
+
+    def _check_same(self, cluster_id: bytes, packed: bytes) -> None:
+        assert self.first_entry is not None
+        if cluster_id != self._folder.identity.cluster_id:
+            raise WrongCluster(f"broker {self.broker_id} belongs to another cluster")
+        if packed != self.first_entry.head + self.first_entry.payload:
+            raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
+
+    def _check_first(self, cluster_id: bytes, packed: bytes) -> Entry:
+        if len(cluster_id) != 16 or not any(cluster_id):
+            raise InvalidRequest("a cluster id is 16 bytes, not all zero")
+        try:
+            entry = parse_entry(packed)
+            membership = parse_membership(entry.payload)
+        except CorruptData as error:
+            raise InvalidRequest(f"not a first entry: {error.message}") from None
+        header = entry.header
+        if header.kind != Kind.CONFIG or (header.index, header.term, len(packed)) != (1, 0, entry.size):
+            raise InvalidRequest("not the first entry of a group")
+        if membership.group != METADATA_GROUP:
+            raise InvalidRequest("not the first entry of the metadata group")
+        if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
+            raise WrongBroker(f"the first entry does not list broker {self.broker_id} with this data folder")
+        listed = sorted(r.broker_id for r in membership.replicas)
+        if listed != self._voters:
+            raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {self._voters}")
+        return entry
+
+    def _read(self) -> bytes:
+        try:
+            file = self._files.open(FIRST_ENTRY_FILE)
+        except FileNotFoundError:
+            raise CorruptData(f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker") from None
+        try:
+            return file.read(0, file.size())
+        finally:
+            file.close()
+
+    def _write(self, packed: bytes) -> None:
+        self._files.remove(_NEW)
+        file = self._files.open(_NEW, create=True)
+        try:
+            file.write(0, [packed])
+            self._files.sync([file])
+        finally:
+            file.close()
+        self._files.rename(_NEW, FIRST_ENTRY_FILE)
+        self._files.sync_folder("")

@@ -1,0 +1,159 @@
+"""Which partitions this broker holds: opened as the registry places them, deleted as it deletes them.
+
+Only a deletion that the registry recorded removes data: a registry that lags, or lost its disk, never does.
+Follows the registry's effects in order; all state belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+
+from tinymq.broker.partition import Partition, RaftGroup
+from tinymq.entry import Entry
+from tinymq.errors import Closed, TinymqError, UnknownTopic
+from tinymq.raft import Replica, StateMachine, make_first_entry
+from tinymq.registry.service import RegistryService
+from tinymq.registry.state import Effect, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.values import QueueRecord
+from tinymq.types import METADATA_GROUP, GroupId
+
+OPENING_MAX = 16  # groups opened or deleted side by side
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class Groups(Protocol):
+    """What hosting asks of the Raft host (tinymq.raft.Host)."""
+
+    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> RaftGroup: ...
+    async def close_group(self, group_id: GroupId) -> None: ...
+    async def delete_group(self, group_id: GroupId) -> None: ...
+
+
+def first_entry_of(queue: QueueRecord, created_us: int) -> Entry:
+    """Entry 1 of a partition: byte for byte the same on every broker, for it comes from the registry alone."""
+    return make_first_entry(queue.group, [Replica(r.broker_id, r.incarnation) for r in queue.replicas], created_us)
+
+
+class Hosting:
+    """The open partitions, by (topic id, partition)."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        registry: RegistryService,
+        groups: Groups,
+        on_disk: Sequence[GroupId],
+        make_partition: Callable[[QueueRecord], Partition],
+    ) -> None:
+        """`on_disk`: groups whose data this broker has, as of its start."""
+        self._broker_id = broker_id
+        self._registry = registry
+        self._groups = groups
+        self._on_disk = set(on_disk) - {METADATA_GROUP}
+        self._make_partition = make_partition
+        self._open: dict[tuple[bytes, int], Partition] = {}
+        self._failed: dict[GroupId, TinymqError] = {}
+        self._pending: dict[GroupId, tuple[QueueRecord, int] | None] = {}  # to open as made then; None: to delete
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def partitions(self) -> Mapping[tuple[bytes, int], Partition]:
+        """Open now."""
+        return MappingProxyType(self._open)
+
+    def failure(self, group: GroupId) -> TinymqError | None:
+        """Why a replica that should be here could not be opened."""
+        return self._failed.get(group)
+
+    def get(self, topic_id: bytes, partition: int) -> Partition | None:
+        return self._open.get((topic_id, partition))
+
+    def start(self) -> None:
+        """Open what the registry says, now and from now on."""
+        self._registry.watch(self._changed)
+        self._look_at_all()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop following the registry. Partitions stay open; who waits on them is told."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for partition in self._open.values():
+            partition.close(Closed(f"{partition}: the broker stops"))
+
+    def group_changed(self, group: GroupId) -> None:
+        """The host says that a group's role, leader or term is another."""
+        partition = self._open.get((group.topic_id, group.partition))
+        if partition is not None:
+            partition.look()
+
+    def _changed(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, TopicCreated):
+                self._want(effect.topic.queues, effect.topic.created_us)
+            elif isinstance(effect, TopicDeleted):
+                for queue in effect.topic.queues:
+                    self._drop(queue.group)
+            elif isinstance(effect, Reloaded):
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for topic in self._registry.get_all_topics():
+            self._want(topic.queues, topic.created_us)
+        for group in [*self._on_disk, *(p.group.id for p in self._open.values())]:
+            if self._registry.is_deleted(group.topic_id):
+                self._drop(group)
+
+    def _want(self, queues: Sequence[QueueRecord], created_us: int) -> None:
+        for queue in queues:
+            if queue.has_replica(self._broker_id) and (queue.topic_id, queue.partition) not in self._open:
+                self._pending[queue.group] = (queue, created_us)
+                self._wake.set()
+
+    def _drop(self, group: GroupId) -> None:
+        partition = self._open.pop((group.topic_id, group.partition), None)
+        if partition is not None:
+            partition.close(UnknownTopic(f"{partition}: the topic was deleted"))
+            self._on_disk.add(group)
+        if group in self._on_disk or group in self._pending:
+            self._pending[group] = None
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                some = [self._pending.popitem() for _ in range(min(OPENING_MAX, len(self._pending)))]
+                await asyncio.gather(*(self._do(group, wanted) for group, wanted in some))
+
+    async def _do(self, group: GroupId, wanted: tuple[QueueRecord, int] | None) -> None:
+        try:
+            if wanted is None:
+                await self._groups.delete_group(group)
+                self._on_disk.discard(group)
+                self._failed.pop(group, None)
+                logger.info("partition_deleted", group=str(group))
+            elif not self._registry.is_deleted(group.topic_id):
+                await self._open_one(*wanted)
+        except TinymqError as error:
+            self._failed[group] = error
+            logger.error("partition_failed", group=str(group), error=error.code, reason=str(error))
+
+    async def _open_one(self, queue: QueueRecord, created_us: int) -> None:
+        partition = self._make_partition(queue)
+        group = await self._groups.open_group(queue.group, first_entry_of(queue, created_us), partition)
+        partition.attach(group)
+        self._on_disk.add(queue.group)
+        self._failed.pop(queue.group, None)
+        self._open[queue.topic_id, queue.partition] = partition
+        if self._registry.is_deleted(queue.topic_id):
+            self._drop(queue.group)

@@ -1,0 +1,62 @@
+"""This broker's registration: renewed for as long as it runs, so that it ends by itself when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from tinymq.clock import Clock
+from tinymq.config import Timing
+from tinymq.errors import TinymqError
+from tinymq.registry.service import RegistryService
+from tinymq.registry.values import BrokerRecord
+
+RETRY_S = 0.2
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+class Registration:
+    """Renews until stopped. `registered` is set once the registry knows this broker."""
+
+    def __init__(self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing) -> None:
+        self.registered = asyncio.Event()
+        self._registry = registry
+        self._broker = broker
+        self._clock = clock
+        self._timing = timing
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._renew())
+
+    async def stop(self, *, leave: bool) -> None:
+        """Renew no more. With `leave`, end the registration now, if the registry can be asked shortly."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if leave and self.registered.is_set():
+            goodbye = self._registry.unregister_broker(self._broker.broker_id, self._broker.session)
+            try:
+                await asyncio.wait_for(goodbye, self._timing.drain_s)
+            except (TimeoutError, TinymqError) as error:
+                logger.info("registration_left_to_expire", reason=str(error))
+
+    async def _renew(self) -> None:
+        failing = False
+        while True:
+            try:
+                await self._registry.register_broker(self._broker)
+            except TinymqError as error:
+                if not failing:
+                    logger.warning("registration_failing", error=error.code, reason=str(error))
+                failing = True
+                await self._clock.sleep(RETRY_S)
+                continue
+            if failing or not self.registered.is_set():
+                logger.info("broker_registered", broker=self._broker.broker_id, address=self._broker.address)
+            failing = False
+            self.registered.set()
+            await self._clock.sleep(self._timing.registration_renew_s)

@@ -1,0 +1,169 @@
+"""The fetch stream: many fetches wait at once, each is answered by its own message when it has something to say.
+
+Bytes are read when they can be sent. What is in memory is read by the writer itself, one answer at a time, so
+that a slow reader holds one; what is on disk is read ahead, up to a bound in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from tinymq.broker.broker import Broker
+from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.config import Limits
+from tinymq.errors import QuotaExceeded, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+from tinymq.rpc.serving import Serving
+
+
+class Replies(Protocol):
+    """What a stream writes to (a grpc.aio.ServicerContext)."""
+
+    async def write(self, message: pb.FetchReply) -> None: ...
+
+
+class FetchStream:
+    """One client's stream, from its opening to its end."""
+
+    def __init__(self, serving: Serving, replies: Replies, limits: Limits) -> None:
+        self._serving = serving
+        self._limits = limits
+        self._replies = replies
+        self._waiting: dict[int, Fetch] = {}  # by request id; begun and not yet written
+        self._ready: deque[tuple[int, Fetch]] = deque()
+        self._messages: deque[tuple[pb.FetchReply, int]] = deque()  # errors, and what was read ahead, with its bytes
+        self._reading: set[asyncio.Task[None]] = set()
+        self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
+        self._ended = False
+        self._wake: asyncio.Future[None] | None = None  # the writer waits on it
+        self._room: asyncio.Future[None] | None = None  # the reader waits on it
+
+    async def run(self, requests: AsyncIterator[pb.FetchRequest]) -> None:
+        """Until the client ends its side and everything is answered, or the stream breaks."""
+        writer = asyncio.get_running_loop().create_task(self._write())
+        try:
+            async for request in requests:
+                self._take(request)
+                while len(self._messages) >= self._limits.stream_requests_max:
+                    await self._wait_for_room()
+            self._ended = True
+            self._wake_writer()
+            await writer
+        finally:
+            self._ended = True
+            writer.cancel()
+            for task in self._reading:
+                task.cancel()
+            for fetch in self._waiting.values():
+                fetch.cancel()
+
+    def _take(self, request: pb.FetchRequest) -> None:
+        number = request.request_id
+        if request.cancel:
+            fetch = self._waiting.pop(number, None)
+            if fetch is not None:
+                fetch.cancel()
+            return
+        try:
+            self._begin(number, request, self._serving.running())
+        except TinymqError as error:
+            reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=request.offset)
+            self._messages.append((reply, 0))
+            self._wake_writer()
+
+    def _begin(self, number: int, request: pb.FetchRequest, broker: Broker) -> None:
+        if len(self._waiting) >= broker.limits.stream_requests_max or number in self._waiting:
+            raise QuotaExceeded(f"{len(self._waiting)} fetches wait on this stream, or two under one request id")
+        partition = broker.find(request.topic_id, request.partition)
+        bytes_max = min(request.max_bytes or broker.limits.fetch_bytes_max, broker.limits.fetch_bytes_max)
+        ask = Ask(
+            request.offset,
+            bytes_max,
+            min(request.min_bytes, bytes_max),
+            min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
+            request.leader_epoch,
+            request.leader_only,
+        )
+        fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
+        self._waiting[number] = fetch
+        fetch.begin()
+
+    def _on_ready(self, number: int, fetch: Fetch) -> None:
+        self._ready.append((number, fetch))
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _wait_for_room(self) -> None:
+        self._room = asyncio.get_running_loop().create_future()
+        try:
+            await self._room
+        finally:
+            self._room = None
+
+    async def _write(self) -> None:
+        while True:
+            message = self._next()
+            if message is not None:
+                self._waiting.pop(message.request_id, None)
+                await self._replies.write(message)
+            elif self._ended and not self._waiting and not self._reading:
+                return
+            else:
+                self._wake = asyncio.get_running_loop().create_future()
+                await self._wake
+
+    def _next(self) -> pb.FetchReply | None:
+        """What to write now. Starts reads from disk on the way, while there is room for what they bring."""
+        if self._messages:
+            message, size = self._messages.popleft()
+            self._read_ahead_bytes -= size
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+            return message
+        while self._ready:
+            number, fetch = self._ready[0]
+            cancelled = self._waiting.get(number) is not fetch
+            answer = None if cancelled else fetch.read_now()
+            full = self._read_ahead_bytes + fetch.bytes_max > self._limits.stream_inflight_bytes_max
+            if answer is None and not cancelled and self._read_ahead_bytes and full:
+                return None
+            self._ready.popleft()
+            if answer is not None:
+                return _reply(number, answer)
+            if not cancelled:
+                self._read_ahead(number, fetch)
+        return None
+
+    def _read_ahead(self, number: int, fetch: Fetch) -> None:
+        self._read_ahead_bytes += fetch.bytes_max
+        task = asyncio.get_running_loop().create_task(self._read(number, fetch))
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+    async def _read(self, number: int, fetch: Fetch) -> None:
+        answer = await fetch.read()
+        if self._waiting.get(number) is fetch:
+            self._messages.append((_reply(number, answer), fetch.bytes_max))
+        else:
+            self._read_ahead_bytes -= fetch.bytes_max
+        self._wake_writer()
+
+
+def _reply(number: int, answer: Answer) -> pb.FetchReply:
+    return pb.FetchReply(
+        request_id=number,
+        high_watermark=answer.high_watermark,
+        log_start=answer.log_start,
+        leader_epoch=answer.leader_epoch,
+        leader=answer.leader,
+        frames=answer.frames,
+        error=None if answer.error is None else to_wire(answer.error),
+        next_offset=answer.next_offset,
+    )

@@ -1,0 +1,106 @@
+"""Forming a cluster, once: every voter reachable and empty, one id, one first entry, the same on all.
+
+A crash half way leaves some brokers formed; forming again finds what they hold and completes it with the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from tinymq.entry import parse_entry
+from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.errors import from_wire
+from tinymq.raft import Replica, make_first_entry
+from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
+from tinymq.types import METADATA_GROUP
+
+CALL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """What came of it."""
+
+    cluster_id: bytes
+    brokers: tuple[int, ...]  # all voters
+    newly: tuple[int, ...]  # those that this call formed; empty when the cluster was formed before
+
+
+async def form_cluster(
+    addresses: Sequence[str],
+    secret: bytes,
+    now_us: int,
+    timeout_s: float = 30.0,
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> Formed:
+    """Form the brokers at `addresses`, their client addresses, into one cluster; again: complete it, or find it done.
+
+    Raises BrokerUnreachable (nobody has been formed by this call), WrongSecret, WrongCluster, InvalidRequest.
+    """
+    channels = [grpc.aio.insecure_channel(address) for address in addresses]
+    try:
+        stubs = [pb_grpc.AdminStub(channel) for channel in channels]
+        nonce = random_bytes(NONCE_BYTES)
+        ask = pb.DescribeSelfRequest(nonce=nonce, proof=describe_proof(secret, nonce))
+        described = await _all(
+            [stub.DescribeSelf(ask, timeout=timeout_s, wait_for_ready=True) for stub in stubs], addresses
+        )
+        cluster_id, first_entry = _agree(described, now_us, random_bytes)
+        newly = [n for n, d in enumerate(described) if not d.cluster_id]
+        nonce = random_bytes(NONCE_BYTES)
+        form = pb.FormRequest(
+            cluster_id=cluster_id,
+            first_entry=first_entry,
+            nonce=nonce,
+            proof=form_proof(secret, nonce, cluster_id, first_entry),
+        )
+        await _all([stubs[n].Form(form, timeout=CALL_TIMEOUT_S) for n in newly], [addresses[n] for n in newly])
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+    ids = tuple(sorted(d.broker_id for d in described))
+    return Formed(cluster_id, ids, tuple(sorted(described[n].broker_id for n in newly)))
+
+
+def _agree(
+    described: Sequence[pb.DescribeSelfReply], now_us: int, random_bytes: Callable[[int], bytes]
+) -> tuple[bytes, bytes]:
+    """(cluster id, first entry): what some hold already, or new ones."""
+    ids = [d.broker_id for d in described]
+    if len(set(ids)) != len(ids):
+        raise InvalidRequest(f"brokers {sorted(ids)}: one of them was named twice")
+    formed = {(d.cluster_id, d.first_entry) for d in described if d.cluster_id}
+    if len(formed) > 1:
+        raise WrongCluster("these brokers belong to more than one cluster")
+    not_empty = [d.broker_id for d in described if not d.cluster_id and not d.empty]
+    if not_empty:
+        raise InvalidRequest(f"the data folders of brokers {not_empty} are not empty")
+    if formed:
+        cluster_id, first_entry = formed.pop()
+        parse_entry(first_entry)
+        return cluster_id, first_entry
+    replicas = [Replica(d.broker_id, d.incarnation) for d in sorted(described, key=lambda d: d.broker_id)]
+    entry = make_first_entry(METADATA_GROUP, replicas, now_us)
+    return random_bytes(16), entry.head + entry.payload
+
+
+async def _all(calls: Sequence[object], addresses: Sequence[str]) -> list[pb.DescribeSelfReply]:
+    """Every reply, or the first typed error, or BrokerUnreachable with all addresses that failed."""
+    replies = await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[call-overload]
+    unreachable = []
+    for address, reply in zip(addresses, replies, strict=True):
+        if isinstance(reply, grpc.RpcError):
+            unreachable.append(f"{address}: {reply.details() or reply.code().name}")
+        elif isinstance(reply, BaseException):
+            raise reply
+        elif reply.HasField("error"):
+            raise from_wire(reply.error)
+    if unreachable:
+        raise BrokerUnreachable("; ".join(unreachable), hint="start every voter first")
+    return list(replies)

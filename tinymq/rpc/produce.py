@@ -1,0 +1,147 @@
+"""The produce stream: batches in, results out, several to a message when they are ready together.
+
+One reader per stream keeps batches in their order, one writer sends what is ready; a batch in between costs a
+callback, not a task. What is taken in and not yet answered is bounded: over it, the stream is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Protocol
+
+from tinymq.batch import CheckedBatch
+from tinymq.broker.admission import admit, is_heavy
+from tinymq.broker.broker import Broker
+from tinymq.broker.partition import Acks, Produced
+from tinymq.errors import InvalidRequest, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+from tinymq.rpc.serving import Serving
+
+RESULTS_MAX = 2000  # in one reply: well below the size of a message, errors included
+TIMEOUT_S_MAX = 3600.0
+
+_ACKS = {pb.ACKS_QUORUM: Acks.QUORUM, pb.ACKS_LEADER: Acks.LEADER, pb.ACKS_NONE: Acks.NONE}
+
+
+class Replies(Protocol):
+    """What a stream writes to (a grpc.aio.ServicerContext)."""
+
+    async def write(self, message: pb.ProduceReply) -> None: ...
+
+
+class ProduceStream:
+    """One client's stream, from its opening to its end."""
+
+    def __init__(self, serving: Serving, replies: Replies) -> None:
+        self._serving = serving
+        self._replies = replies
+        self._results: list[pb.ProduceResult] = []
+        self._inflight_bytes = 0
+        self._inflight = 0  # batches that will be answered, and are not yet
+        self._ended = False
+        self._ready: asyncio.Future[None] | None = None  # the writer waits on it
+        self._room: asyncio.Future[None] | None = None  # the reader waits on it
+
+    async def run(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
+        """Until the client ends its side and everything is answered, or the stream breaks."""
+        writer = asyncio.get_running_loop().create_task(self._write())
+        try:
+            async for request in requests:
+                for batch in request.batches:
+                    await self._take(batch)
+            self._ended = True
+            self._wake_writer()
+            await writer
+        finally:
+            self._ended = True
+            writer.cancel()
+
+    async def _take(self, batch: pb.ProduceBatch) -> None:
+        try:
+            broker = self._serving.running()
+            payload = batch.payload  # each access copies
+            limit = broker.limits.stream_inflight_bytes_max
+            while self._inflight_bytes + len(payload) > limit and self._inflight:
+                await self._wait_for_room()
+            checked = None
+            if is_heavy(payload):  # away from the loop; the stream's next batch waits its turn
+                check = partial(admit, payload, batch.payload_crc, broker.limits)
+                checked = await broker.around.runner.run(check)
+            self._append(broker, batch, payload, checked)
+        except TinymqError as error:
+            if batch.acks != pb.ACKS_NONE:
+                self._results.append(pb.ProduceResult(request_id=batch.request_id, error=to_wire(error)))
+                self._wake_writer()
+                while len(self._results) >= RESULTS_MAX:
+                    await self._wait_for_room()
+
+    def _append(self, broker: Broker, batch: pb.ProduceBatch, payload: bytes, checked: CheckedBatch | None) -> None:
+        """Validate, decide and append, in one call without an await."""
+        partition = broker.find(batch.topic_id, batch.partition)
+        if checked is None:
+            checked = admit(payload, batch.payload_crc, broker.limits)
+        acks = _ACKS.get(batch.acks)
+        if acks is None:
+            raise InvalidRequest(f"acks {batch.acks} is none of 0, 1, 2")
+        timeout_s = min(batch.timeout_ms / 1000, TIMEOUT_S_MAX) if batch.timeout_ms else broker.timing.produce_timeout_s
+        size = len(payload)
+        if acks is not Acks.NONE:
+            self._inflight += 1
+            self._inflight_bytes += size
+        try:
+            done = partial(self._done, batch.request_id, size)
+            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, done)
+        except TinymqError:
+            if acks is not Acks.NONE:
+                self._answered(size)
+            raise
+
+    def _done(self, request_id: int, size: int, outcome: Produced | TinymqError) -> None:
+        self._answered(size)
+        if isinstance(outcome, TinymqError):
+            result = pb.ProduceResult(request_id=request_id, error=to_wire(outcome))
+        else:
+            result = pb.ProduceResult(
+                request_id=request_id,
+                base_offset=outcome.base_offset,
+                append_time_us=outcome.append_time_us,
+                leader_epoch=outcome.leader_epoch,
+                duplicate=outcome.duplicate,
+            )
+        self._results.append(result)
+        self._wake_writer()
+
+    def _answered(self, size: int) -> None:
+        self._inflight -= 1
+        self._inflight_bytes -= size
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    async def _wait_for_room(self) -> None:
+        self._room = asyncio.get_running_loop().create_future()
+        try:
+            await self._room
+        finally:
+            self._room = None
+
+    def _wake_writer(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+
+    async def _write(self) -> None:
+        while True:
+            if self._results:
+                some, self._results = self._results[:RESULTS_MAX], self._results[RESULTS_MAX:]
+                self._wake_reader()
+                await self._replies.write(pb.ProduceReply(results=some))
+            elif self._ended and not self._inflight:
+                return
+            else:
+                self._ready = asyncio.get_running_loop().create_future()
+                await self._ready

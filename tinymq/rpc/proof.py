@@ -1,0 +1,24 @@
+"""Proof of the cluster secret in the calls that form a cluster: HMAC-SHA256 with a label for each call."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from tinymq.errors import WrongSecret
+
+NONCE_BYTES = 32
+
+
+def describe_proof(secret: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, b"describe" + nonce, hashlib.sha256)
+
+
+def form_proof(secret: bytes, nonce: bytes, cluster_id: bytes, first_entry: bytes) -> bytes:
+    return hmac.digest(secret, b"form" + nonce + cluster_id + first_entry, hashlib.sha256)
+
+
+def check_proof(given: bytes, expected: bytes) -> None:
+    """Raises WrongSecret, in constant time."""
+    if not hmac.compare_digest(given, expected):
+        raise WrongSecret("the proof of the cluster secret does not hold")
