@@ -10,6 +10,7 @@
     │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded
     │   └── DeadlineExceeded   nothing was done, and the time is up
     ├── OutcomeUnknown         it may have been done, or not
+    ├── NotDelivered           what a producer could not send, with the records
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
     ├── StorageError           DiskFull, SyncFailed, CorruptData, FolderInUse, PortInUse
     └── Closed                 used after it was closed
@@ -20,6 +21,7 @@ AssertionError and ends the process. On the wire an error is its `code`, message
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -171,6 +173,20 @@ class OutcomeUnknown(TinymqError):
     """
 
     default_hint = "read back before sending again, or use an idempotent producer"
+
+
+class NotDelivered(TinymqError):
+    """Records of a producer that ended without an acknowledgement, and whose Delivery nobody asked.
+
+    `records` are tinymq.client's Unsent values, each with its own error; `left_out` more were not kept.
+    """
+
+    default_hint = "each of .records has its own error"
+
+    def __init__(self, message: str = "", *, records: Sequence[object] = (), left_out: int = 0) -> None:
+        super().__init__(message, left_out=left_out)
+        self.records = tuple(records)
+        self.left_out = left_out
 
 
 class Denied(TinymqError):

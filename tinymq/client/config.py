@@ -1,0 +1,159 @@
+"""What a client can be told, as small frozen values checked once. No I/O.
+
+Keyword arguments of Client, producer() and reader() are the fields here; an unknown one is an error that
+names the nearest. Units come last in names.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from tinymq.batch import Codec
+from tinymq.config import MIB, Limits, format_address, parse_address
+from tinymq.errors import InvalidConfig
+
+Partitioner = Callable[[bytes | None, int], int]
+"""(key, number of partitions) -> partition. Called by the thread that sends; must not block."""
+
+COMPRESSION = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+ACKS = ("quorum", "leader", "none")
+PARTITIONERS = ("keyed", "round_robin", "sticky")
+REPLICAS = ("leader", "follower", "nearest", "any")
+INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer: more could not be told apart
+
+C = TypeVar("C")
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(map(repr, allowed))}"
+        raise InvalidConfig(f"{name}={value!r}", hint=hint)
+
+
+def _positive(config: Any, *names: str, zero: tuple[str, ...] = ()) -> None:
+    for name in (*names, *zero):
+        value = getattr(config, name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0 or (not value and name in names):
+            raise InvalidConfig(f"{name}={value!r}", hint=f"a number {'of 0 or more' if name in zero else 'above 0'}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Of a whole client.
+
+    request_timeout_ms: deadline of every call that names none of its own.
+    attempt_timeout_ms: silence of one broker after which another one, or a new connection, is tried.
+    rack: where this process runs; `replica="nearest"` prefers brokers of the same rack.
+    """
+
+    request_timeout_ms: float = 30_000
+    attempt_timeout_ms: float = 3_000
+    metadata_max_age_ms: float = 30_000
+    rack: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        _positive(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Of one producer.
+
+    linger_ms: how long a record may wait for others of its batch.
+    compression: "none", "lz4" or "zstd".
+    buffer_bytes_max: records not yet acknowledged; over it, send blocks up to block_ms_max, then raises BufferFull.
+    acks: "quorum": on a majority of disks. "leader": in the leader's memory, lost when it dies at once.
+        "none": nobody answers; lost whenever anything goes wrong, and the offset is -1.
+    idempotent: a resend is never written twice; without it an unclear outcome ends as OutcomeUnknown at once.
+        Off when acks is "none".
+    delivery_timeout_ms: from send to the end of the delivery, resends included.
+    partitioner: "keyed" (CRC32 of the key; no key: one partition per batch), "round_robin", "sticky" or a callable.
+    """
+
+    linger_ms: float = 5
+    batch_bytes_max: int = MIB
+    compression: str = "none"
+    buffer_bytes_max: int = 64 * MIB
+    block_ms_max: float = 60_000
+    acks: str = "quorum"
+    idempotent: bool = True
+    delivery_timeout_ms: float = 60_000
+    inflight_batches_max: int = INFLIGHT_BATCHES_MAX
+    partitioner: str | Partitioner = "keyed"
+
+    def __post_init__(self) -> None:
+        _positive(
+            self, "batch_bytes_max", "buffer_bytes_max", "delivery_timeout_ms", "inflight_batches_max",
+            zero=("linger_ms", "block_ms_max"),
+        )  # fmt: skip
+        _one_of("compression", self.compression, tuple(COMPRESSION))
+        _one_of("acks", self.acks, ACKS)
+        if not callable(self.partitioner):
+            _one_of("partitioner", self.partitioner, PARTITIONERS)
+        if self.inflight_batches_max > INFLIGHT_BATCHES_MAX:
+            raise InvalidConfig(
+                f"inflight_batches_max={self.inflight_batches_max}", hint=f"at most {INFLIGHT_BATCHES_MAX}"
+            )
+
+    @property
+    def numbered(self) -> bool:
+        """Batches carry a producer id and sequence."""
+        return self.idempotent and self.acks != "none"
+
+    @property
+    def inflight(self) -> int:
+        """Batches on their way per partition. Without sequences more than one could change places."""
+        return self.inflight_batches_max if self.numbered else 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderConfig:
+    """Of one reader.
+
+    replica: who serves: "leader", "follower" (the leader only when no follower can), "nearest" (same rack, then
+        the quickest), "any" (spread over all).
+    fetch_wait_ms: how long a broker holds an empty fetch open.
+    buffer_bytes_max: fetched and not yet taken by the application.
+    unreachable_ms_max: a partition that no replica serves for this long raises.
+    stale_ms_max: silence of a follower after which others are asked whether there is more.
+    """
+
+    replica: str = "leader"
+    fetch_bytes_max: int = MIB
+    fetch_min_bytes: int = 1
+    fetch_wait_ms: float = 500
+    buffer_bytes_max: int = 32 * MIB
+    unreachable_ms_max: float = 60_000
+    stale_ms_max: float = 2_000
+
+    def __post_init__(self) -> None:
+        _one_of("replica", self.replica, REPLICAS)
+        _positive(
+            self, "fetch_bytes_max", "buffer_bytes_max", "unreachable_ms_max", "stale_ms_max",
+            zero=("fetch_wait_ms", "fetch_min_bytes"),
+        )  # fmt: skip
+
+
+def configure(kind: type[C], settings: Mapping[str, object]) -> C:
+    """`kind(**settings)`, or InvalidConfig naming the nearest known setting."""
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise InvalidConfig(f"unknown setting {name!r}", hint=hint)
+    return kind(**settings)
+
+
+def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """ "host:port,host:port" or a list of such, as addresses. Raises InvalidConfig."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = tuple(format_address(*parse_address(part.strip())) for part in parts if part.strip())
+    if not addresses:
+        raise InvalidConfig("no server is named", hint="such as Client('127.0.0.1:7070')")
+    return addresses

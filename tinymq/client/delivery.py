@@ -1,0 +1,328 @@
+"""What became of a record: one completion per batch, shared by a slotted handle per record.
+
+A batch lives in two threads at most: the one that sends fills it (under the batcher's lock), the loop's ends it.
+Its completion may be waited for from any thread or loop. No I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tinymq.batch import SCHEMA, Headers
+from tinymq.errors import TinymqError
+from tinymq.types import RecordMetadata
+
+if TYPE_CHECKING:
+    from tinymq.client.lane import Lane
+
+LOG = logging.getLogger("tinymq.client")
+
+# One lock for all batches: it is taken when somebody waits and when a batch ends, never per record.
+_COMPLETION = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A record that was not acknowledged, and why."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_us: int
+    error: TinymqError
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Where an acknowledged batch lies: record i has offset base_offset + i."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    append_time_us: int
+    duplicate: bool = False
+
+
+class Pending:
+    """Records that travel together, from the first one's send to the end of their delivery."""
+
+    __slots__ = (
+        "append_time_us", "attempt_s", "base_offset", "bytes", "codec", "count", "deadline_s", "done", "duplicate",
+        "epoch", "error", "first_sequence", "headers", "keys", "lane", "message", "opened_s", "request_id", "seen",
+        "sent", "times", "unclear", "values", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, opened_s: float, deadline_s: float) -> None:
+        self.lane = lane
+        self.opened_s = opened_s
+        self.deadline_s = deadline_s
+        # Filled by the sender, emptied when encoded. Headers are rare: by row, not a list.
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.times: list[int] = []
+        self.headers: dict[int, Headers] = {}
+        self.bytes = 0  # what the buffer's bound counts
+        # Set when encoded.
+        self.message: pa.Buffer | None = None
+        self.codec = 0
+        self.count = 0
+        # The lane's.
+        self.sent = False  # an attempt is on its way
+        self.unclear = False  # some attempt may have been written: keeps its sequence, never leaves its epoch
+        self.epoch = 0
+        self.first_sequence = -1
+        self.request_id = 0
+        self.attempt_s = 0.0
+        # The completion.
+        self.done = False
+        self.base_offset = -1
+        self.append_time_us = 0
+        self.duplicate = False
+        self.error: TinymqError | None = None
+        self.waiters: list[Callable[[], None]] | None = None
+        self.seen: set[int] | None = None  # rows of a failed batch whose error somebody has taken
+
+    def succeed(self, base_offset: int, append_time_us: int, duplicate: bool) -> None:
+        self.base_offset, self.append_time_us, self.duplicate = base_offset, append_time_us, duplicate
+        self.message = None
+        self._end()
+
+    def fail(self, error: TinymqError) -> None:
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        with _COMPLETION:
+            self.done = True
+            waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            waiter()
+
+    def when_done(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` once at the end, from the loop's thread; now, if it has ended. It must not raise."""
+        if not self.done:
+            with _COMPLETION:
+                if not self.done:
+                    if self.waiters is None:
+                        self.waiters = []
+                    self.waiters.append(waiter)
+                    return
+        waiter()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block this thread until the end. False: not within `timeout_s`."""
+        if self.done:
+            return True
+        event = threading.Event()
+        self.when_done(event.set)
+        return event.wait(timeout_s)
+
+    async def wait_async(self) -> None:
+        """Wait for the end from any event loop."""
+        if self.done:
+            return
+        loop = asyncio.get_running_loop()
+        here = threading.get_ident()
+        ended = loop.create_future()
+
+        def resolve() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        def wake() -> None:
+            if threading.get_ident() == here:
+                resolve()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(resolve)
+
+        self.when_done(wake)
+        await ended
+
+    def metadata(self) -> BatchMetadata:
+        assert self.done, "asked before the end"
+        lane = self.lane
+        return BatchMetadata(
+            lane.topic, lane.partition, self.base_offset, self.count, self.append_time_us, self.duplicate
+        )
+
+    def unsent(self) -> list[Unsent]:
+        """The records of a failed batch that nobody has been told about through their Delivery."""
+        error, lane = self.error, self.lane
+        assert error is not None, "only a failed batch has unsent records"
+        seen = self.seen or ()
+        return [
+            Unsent(lane.topic, lane.partition, key, value, headers, time_us, error)
+            for row, (key, value, headers, time_us) in enumerate(self._records())
+            if row not in seen
+        ]
+
+    def _records(self) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]:
+        if self.message is None:
+            headers = [tuple(self.headers.get(row, ())) for row in range(len(self.values))]
+            return list(zip(self.keys, self.values, headers, self.times, strict=True))
+        return rows_of(pa.ipc.read_record_batch(self.message, SCHEMA))
+
+
+def rows_of(
+    batch: pa.RecordBatch,
+) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]:
+    """(key, value, headers, timestamp_us) of every record of a batch of SCHEMA."""
+    keys, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+    return list(zip(keys, values, headers_of(batch.column(2)), times_of(batch.column(3)), strict=True))
+
+
+def headers_of(column: pa.Array) -> Sequence[tuple[tuple[str, bytes | None], ...]]:
+    """The headers of every record, () where there are none."""
+    if column.null_count == len(column):
+        return ((),) * len(column)
+    return [tuple((h["key"], h["value"]) for h in row) if row else () for row in column.to_pylist()]
+
+
+def times_of(column: pa.Array) -> list[int]:
+    """Timestamps as microseconds since 1970 UTC."""
+    times: list[int] = column.cast(pa.int64()).to_pylist()
+    return times
+
+
+class Delivery:
+    """One record on its way. Cheap: it shares its batch's completion. Usable from any thread, and awaitable."""
+
+    __slots__ = ("_batch", "_row")
+
+    def __init__(self, batch: Pending, row: int) -> None:
+        self._batch = batch
+        self._row = row
+
+    def done(self) -> bool:
+        """Has it ended, one way or the other? Never blocks."""
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record lies. Blocks up to `timeout` seconds, then raises TimeoutError (and goes on being sent).
+
+        Raises what ended the delivery: a definite failure, or OutcomeUnknown.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> TinymqError | None:
+        """What ended the delivery, None when it was acknowledged. Blocks as `result` does."""
+        if not self._batch.wait(timeout):
+            raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
+        return self._error()
+
+    def add_done_callback(self, call: Callable[[Delivery], object]) -> None:
+        """Call `call(self)` at the end, in the client's thread; at once if it has ended. It must not block."""
+
+        def wake() -> None:
+            try:
+                call(self)
+            except Exception:  # the caller's own code: its failure is reported, and must not stop the producer
+                LOG.exception("a delivery's callback raised")
+
+        self._batch.when_done(wake)
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        yield from self._batch.wait_async().__await__()
+        error = self._error()
+        if error is not None:
+            raise error
+        return self._metadata()
+
+    def _error(self) -> TinymqError | None:
+        batch = self._batch
+        if batch.error is not None:
+            with _COMPLETION:
+                if batch.seen is None:
+                    batch.seen = set()
+                batch.seen.add(self._row)
+        return batch.error
+
+    def _metadata(self) -> RecordMetadata:
+        batch, lane = self._batch, self._batch.lane
+        offset = batch.base_offset + self._row if batch.base_offset >= 0 else -1
+        return RecordMetadata(lane.topic, lane.partition, offset, batch.append_time_us, batch.duplicate)
+
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "waiting" if not batch.done else "failed" if batch.error else f"offset {batch.base_offset + self._row}"
+        return f"<Delivery {batch.lane.topic}/{batch.lane.partition} {state}>"
+
+
+class BatchDelivery:
+    """The batches that one send_batch became, on their way."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Pending]) -> None:
+        self._parts = tuple(parts)
+
+    def done(self) -> bool:
+        """Have all batches ended?"""
+        return all(part.done for part in self._parts)
+
+    def result(self, timeout: float | None = None) -> list[BatchMetadata]:
+        """Where every batch lies, in the order of the rows. Blocks and raises as Delivery.result."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return [part.metadata() for part in self._parts]
+
+    def exception(self, timeout: float | None = None) -> TinymqError | None:
+        """The first batch's error that has one."""
+        waited = threading.Event()
+        self._when_all_done(waited.set)
+        if not waited.wait(timeout):
+            raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
+        return self._error()
+
+    def add_done_callback(self, call: Callable[[BatchDelivery], object]) -> None:
+        """As Delivery.add_done_callback, once, when all batches have ended."""
+
+        def wake() -> None:
+            try:
+                call(self)
+            except Exception:  # as above
+                LOG.exception("a delivery's callback raised")
+
+        self._when_all_done(wake)
+
+    def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
+        for part in self._parts:
+            yield from part.wait_async().__await__()
+        error = self._error()
+        if error is not None:
+            raise error
+        return [part.metadata() for part in self._parts]
+
+    def _when_all_done(self, call: Callable[[], None]) -> None:
+        parts = iter(self._parts)
+
+        def step() -> None:
+            part = next(parts, None)
+            if part is None:
+                call()
+            else:
+                part.when_done(step)
+
+        step()
+
+    def _error(self) -> TinymqError | None:
+        first = None
+        for part in self._parts:
+            if part.error is not None:
+                part.seen = set(range(part.count))
+                first = first or part.error
+        return first

@@ -1,0 +1,63 @@
+"""Which brokers to leave alone, and for how long. Pure: the time is an argument.
+
+Slow ones by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms puts a broker
+aside for 2, 5, 6, 10 or 30 s. Dead ones for a time that doubles with each failure in a row. A broker that is put
+aside is still used when there is no other: a partition has one leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SLOW = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))  # (latency_s, aside_s)
+FAILURE_S_MIN = 0.1
+FAILURE_S_MAX = 10.0
+SMOOTHING = 0.2
+
+
+@dataclass(slots=True)
+class Record:
+    """What is remembered of one broker."""
+
+    latency_s: float = 0.0
+    failures: int = 0  # in a row
+    aside_until_s: float = 0.0
+    reason: str = ""
+
+
+class Health:
+    """The brokers of one client, by address."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+
+    def answered(self, address: str, latency_s: float, now_s: float) -> None:
+        """It answered, after so long. A waiting fetch's own wait is not latency."""
+        record = self._records.setdefault(address, Record())
+        record.latency_s += SMOOTHING * (latency_s - record.latency_s) if record.latency_s else latency_s
+        if record.failures:
+            record.failures, record.aside_until_s, record.reason = 0, 0.0, ""
+        for slow_s, aside_s in SLOW:
+            if latency_s >= slow_s:
+                record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
+                record.reason = f"answered after {latency_s:.1f} s"
+                break
+
+    def failed(self, address: str, reason: str, now_s: float) -> None:
+        """It refused the connection, broke it, or stayed silent."""
+        record = self._records.setdefault(address, Record())
+        record.failures += 1
+        aside_s = min(FAILURE_S_MAX, FAILURE_S_MIN * 2 ** min(record.failures - 1, 16))
+        record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
+        record.reason = reason
+
+    def cost(self, address: str, now_s: float) -> tuple[float, float]:
+        """(seconds it is still put aside, usual latency in seconds)."""
+        record = self._records.get(address)
+        if record is None:
+            return (0.0, 0.0)
+        return (max(0.0, record.aside_until_s - now_s), record.latency_s)
+
+    def reason(self, address: str) -> str:
+        record = self._records.get(address)
+        return record.reason if record is not None else ""

@@ -1,0 +1,212 @@
+"""One partition of one producer: which batch goes next, and what an answer means for it. Pure.
+
+    QUEUED -take-> SENT -acknowledged-> (ended)
+                   SENT -refused-> AGAIN     definitely not written: may be numbered anew
+                   SENT -lost----> AGAIN     may have been written (unclear): keeps its sequence and epoch
+                   AGAIN -take-> SENT        only when nothing else is on its way, and in order
+    any -its time is up-> (ended: DeadlineExceeded, or OutcomeUnknown when unclear)
+
+Order is kept by draining: after a failure nothing is sent until every attempt on its way has ended; then all
+go again, first to last. A batch that ends with an unknown outcome leaves a hole that may or may not be one
+(`torn`): what follows it goes under a new epoch, from sequence 0, but never a batch that is itself unclear.
+Semantics: Kafka's idempotent producer (KIP-98, KIP-360). The time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tinymq.client.delivery import Pending
+from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+
+Ended = tuple[Pending, TinymqError]
+
+RETRY_S_MIN = 0.02
+RETRY_S_MAX = 1.0
+PARTIAL_INFLIGHT_MAX = 2  # with so many on their way a batch that is not full waits: it will be fuller
+
+
+class Lane:
+    """What is queued and on its way for one partition. `open` and `sealed` belong to the batcher's lock."""
+
+    __slots__ = (
+        "_draining", "_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
+        "failures", "open", "partition", "resume_s", "sealed", "topic", "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int, *, limit: int, numbered: bool) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.open: Pending | None = None  # being filled
+        self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
+        self.resume_s = 0.0  # nothing is sent before
+        self.failures = 0  # in a row
+        self.epoch = 0
+        self._limit = limit
+        self._numbered = numbered
+        self._flight: list[Pending] = []  # SENT or AGAIN, in order
+        self._draining = False  # invariant: some of _flight is SENT
+        self._torn = False
+        self._written_sequence = 0  # the first not known to be written, in this epoch
+        self._next_sequence = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is sealed or on its way."""
+        return not self.sealed and not self._flight
+
+    @property
+    def takes_partial(self) -> bool:
+        """Should a batch that is due, but not full, be sealed now?"""
+        return not self.sealed and len(self._flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
+
+    @property
+    def flight(self) -> tuple[Pending, ...]:
+        return tuple(self._flight)
+
+    def take(self, now_s: float) -> Pending | None:
+        """The batch to send now, if any: marked as sent and, in a numbered lane, with epoch and sequence."""
+        if self._draining or now_s < self.resume_s:
+            return None
+        for place, batch in enumerate(self._flight):
+            if not batch.sent:
+                return self._again(place, batch, now_s)
+        if self._torn and self._flight:
+            return None  # unclear batches end first: the new epoch must not come between
+        if not self.sealed or self.sealed[0].message is None or len(self._flight) >= self._limit:
+            return None
+        if self._torn:
+            self._begin_epoch()
+        batch = self.sealed.popleft()
+        self._flight.append(batch)
+        self._number(batch)
+        return self._send(batch, now_s)
+
+    def _again(self, place: int, batch: Pending, now_s: float) -> Pending | None:
+        if place == 0:
+            self._next_sequence = self._written_sequence
+        if batch.unclear:
+            self._next_sequence = batch.first_sequence + batch.count
+            return self._send(batch, now_s)
+        if self._torn:
+            later_unclear = next((b for b in self._flight if b.unclear), None)
+            if later_unclear is not None:
+                return self._send(later_unclear, now_s) if not later_unclear.sent else None
+            if any(b.sent for b in self._flight):
+                return None
+            self._begin_epoch()
+        self._number(batch)
+        return self._send(batch, now_s)
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self._torn = False
+        self._written_sequence = self._next_sequence = 0
+
+    def _number(self, batch: Pending) -> None:
+        if self._numbered:
+            batch.epoch, batch.first_sequence = self.epoch, self._next_sequence
+            self._next_sequence += batch.count
+
+    def _send(self, batch: Pending, now_s: float) -> Pending:
+        batch.sent = True
+        batch.attempt_s = now_s
+        return batch
+
+    def acknowledged(self, batch: Pending) -> None:
+        """The broker has it. The caller ends the delivery."""
+        self._remove(batch)
+        self.failures = 0
+        if self._numbered and batch.epoch == self.epoch:
+            self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
+
+    def refused(self, batch: Pending, now_s: float, delay_s: float | None = None) -> None:
+        """This attempt was definitely not written; a later one may be. `delay_s`: the broker's own wish."""
+        self._fail(batch, now_s, delay_s)
+
+    def lost(self, batch: Pending, now_s: float, error: TinymqError) -> list[Ended]:
+        """Nobody knows whether this attempt was written. Without sequences that is the end."""
+        if not self._numbered:
+            self._remove(batch)
+            return [(batch, _unknown(batch, error))]
+        batch.unclear = True
+        self._fail(batch, now_s, None)
+        return []
+
+    def out_of_sequence(self, batch: Pending, now_s: float, error: TinymqError) -> list[Ended]:
+        """The broker misses what came before, or does not know this producer."""
+        if batch is not self._flight[0]:
+            self._fail(batch, now_s, 0.0)  # only because an earlier one failed: it goes again behind that one
+            return []
+        self._torn = True
+        if batch.unclear:
+            self._remove(batch)
+            self._drain()
+            return [(batch, _unknown(batch, error))]
+        self._fail(batch, now_s, None)
+        return []
+
+    def hurry(self) -> None:
+        """What there was to wait for has happened: another leader is known."""
+        self.resume_s = 0.0
+
+    def rejected(self, batch: Pending, error: TinymqError) -> Ended:
+        """The broker will never take it. What follows is numbered anew, once nothing is on its way."""
+        self._remove(batch)
+        self._drain()
+        if batch.unclear:
+            self._torn = True
+            return (batch, _unknown(batch, error))
+        return (batch, error)
+
+    def expire(self, now_s: float) -> list[Ended]:
+        """End every batch whose time is up."""
+        ended: list[Ended] = []
+        for batch in [b for b in self._flight if b.deadline_s <= now_s]:
+            self._remove(batch)
+            ended.append(self._expired(batch, batch.sent or batch.unclear))
+        while self.sealed and self.sealed[0].deadline_s <= now_s and self.sealed[0].message is not None:
+            ended.append(self._expired(self.sealed.popleft(), False))
+        if ended:
+            self._drain()
+        return ended
+
+    def abandon(self, error: TinymqError) -> list[Ended]:
+        """End everything: the topic is gone, or the producer closes."""
+        ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._flight]
+        self._flight.clear()
+        self._draining = False
+        while self.sealed:
+            ended.append((self.sealed.popleft(), error))
+        self._torn = True
+        return ended
+
+    def _expired(self, batch: Pending, unclear: bool) -> Ended:
+        if unclear:
+            self._torn = True
+            return (batch, _unknown(batch, OutcomeUnknown("no answer before the deadline")))
+        where = f"{self.topic}/{self.partition}"
+        return (batch, DeadlineExceeded(f"{where}: not delivered before the deadline, and not written"))
+
+    def _fail(self, batch: Pending, now_s: float, delay_s: float | None) -> None:
+        batch.sent = False
+        self._drain()
+        if delay_s is None:
+            delay_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self.failures, 10))
+            self.failures += 1
+        self.resume_s = max(self.resume_s, now_s + delay_s)
+
+    def _remove(self, batch: Pending) -> None:
+        self._flight.remove(batch)
+        batch.sent = False
+        if self._draining:
+            self._drain()
+
+    def _drain(self) -> None:
+        self._draining = any(b.sent for b in self._flight)
+
+
+def _unknown(batch: Pending, error: TinymqError) -> OutcomeUnknown:
+    where = f"{batch.lane.topic}/{batch.lane.partition}"
+    return OutcomeUnknown(f"{where}: it may have been written: {error.message}", **error.detail)

@@ -1,0 +1,41 @@
+"""Which partition a record goes to. Pure.
+
+The key's partition is CRC-32 (zlib's, IEEE) of the key modulo the number of partitions: what librdkafka's
+default, `consistent_random`, does, so that both kinds of client put a key in the same place. An empty key
+counts as none, there and here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from zlib import crc32
+
+from tinymq.client.config import Partitioner
+
+
+def keyed(key: bytes, partitions: int) -> int:
+    """The partition of `key` among `partitions`: the same for good, in every client."""
+    return crc32(key) % partitions
+
+
+class RoundRobin:
+    """Records take turns, whatever their keys. Called under the producer's lock."""
+
+    def __init__(self) -> None:
+        self._next = -1
+
+    def __call__(self, key: bytes | None, partitions: int) -> int:
+        self._next = (self._next + 1) % partitions
+        return self._next
+
+
+def pick_sticky(last: int | None, usable: Sequence[int], rng: random.Random) -> int:
+    """The partition for the next batch of records without a key: any usable one, not twice in a row."""
+    others = [p for p in usable if p != last]
+    return rng.choice(others or list(usable))
+
+
+def named(name: str) -> Partitioner | None:
+    """The callable behind a partitioner's name; None for "keyed" and "sticky", which the batcher does itself."""
+    return RoundRobin() if name == "round_robin" else None

@@ -1,0 +1,91 @@
+"""What the client asks of the network: the seam between everything here and the one file that does gRPC.
+
+Two implementations: tinymq/client/channel.py, and the in-memory cluster of the tests. All calls are made on the
+client's loop.
+
+Errors: BrokerUnreachable when it is certain that the request never left; OutcomeUnknown when it may have
+arrived. Errors that a broker *answers* are not raised here: they are in the reply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from tinymq.errors import TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+
+
+class Method(Enum):
+    """The unary calls."""
+
+    METADATA = "tinymq.v1.Broker/Metadata"
+    LIST_OFFSETS = "tinymq.v1.Broker/ListOffsets"
+    OPEN_PRODUCER = "tinymq.v1.Broker/OpenProducer"
+    CREATE_TOPIC = "tinymq.v1.Admin/CreateTopic"
+    DELETE_TOPIC = "tinymq.v1.Admin/DeleteTopic"
+    CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A FetchReply whose frames are still in the bytes that arrived."""
+
+    request_id: int
+    high_watermark: int
+    log_start: int
+    leader_epoch: int
+    leader: int
+    next_offset: int
+    frames: memoryview
+    error: TinymqError | None
+
+
+class ProduceStream(Protocol):
+    """One open Produce call."""
+
+    async def write(self, request: bytes) -> None:
+        """Send a serialised ProduceRequest. Returns when the transport took it. Raises OutcomeUnknown."""
+        ...
+
+    async def read(self) -> pb.ProduceReply:
+        """The next answer. Raises OutcomeUnknown when the stream has broken."""
+        ...
+
+    def cancel(self) -> None:
+        """End it now. What waits in read or write raises."""
+        ...
+
+
+class FetchStream(Protocol):
+    """One open Fetch call."""
+
+    async def write(self, request: pb.FetchRequest) -> None: ...
+    async def read(self) -> Fetched: ...
+    def cancel(self) -> None: ...
+
+
+class Link(Protocol):
+    """A connection to one broker, reconnecting by itself."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        """One question, one answer (the method's reply message)."""
+        ...
+
+    async def open_produce(self, timeout_s: float) -> ProduceStream:
+        """Open the stream, connected: what fails here was never sent. Raises BrokerUnreachable."""
+        ...
+
+    async def open_fetch(self, timeout_s: float) -> FetchStream: ...
+
+    async def close(self) -> None: ...
+
+
+class Connector(Protocol):
+    """Makes links. Does not connect yet."""
+
+    def link(self, address: str) -> Link: ...

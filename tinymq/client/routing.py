@@ -1,0 +1,184 @@
+"""Who leads what, and whom to ask: a frozen view of the cluster and the pure functions that renew it.
+
+Invariant: for one topic id and partition the leader epoch never goes back, whatever order answers arrive in.
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tinymq.errors import NotLeader, UnknownPartition, UnknownTopic
+from tinymq.proto import tinymq_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as the registry knows it. `alive`: its registration has not run out."""
+
+    broker_id: int
+    address: str
+    alive: bool = True
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Where a partition lives. `leader` is 0 while nobody is known to lead it."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]  # the preferred leader first
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and its partitions, in order: partitions[i].partition == i."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[Partition, ...]
+    replication_factor: int = 0
+    created_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster as far as this client knows it."""
+
+    cluster_id: bytes = b""
+    version: int = 0  # of the registry state that topics and brokers were read from
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Raises UnknownTopic, UnknownPartition."""
+        known = self.topics.get(topic)
+        if known is None:
+            raise UnknownTopic(f"topic {topic!r} is not known")
+        if not 0 <= partition < len(known.partitions):
+            raise UnknownPartition(f"{topic}/{partition}: the topic has {len(known.partitions)} partitions")
+        return known.partitions[partition]
+
+    def address(self, broker_id: int) -> str | None:
+        broker = self.brokers.get(broker_id)
+        return broker.address if broker is not None else None
+
+
+def read_topic(info: pb.TopicInfo) -> Topic:
+    """A topic off the wire."""
+    partitions = sorted(info.partitions, key=lambda p: p.partition)
+    return Topic(
+        info.name,
+        info.topic_id,
+        tuple(Partition(p.partition, p.leader, p.leader_epoch, tuple(p.replicas)) for p in partitions),
+        info.replication_factor,
+        info.created_us,
+    )
+
+
+def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
+    """The view after a metadata answer. A topic that was asked for and is not there is forgotten."""
+    stale = reply.version < view.version
+    brokers = dict(view.brokers) if stale else {}
+    for b in reply.brokers:
+        if not stale or b.id not in brokers:
+            brokers[b.id] = Broker(b.id, b.address, b.alive, b.rack)
+    topics = dict(view.topics)
+    for info in reply.topics:
+        known = topics.get(info.name)
+        if info.HasField("error"):
+            if not stale:
+                topics.pop(info.name, None)
+            continue
+        fresh = read_topic(info)
+        if known is None or known.topic_id == fresh.topic_id:
+            topics[info.name] = fresh if known is None else _newer(known, fresh)
+        elif not stale:
+            topics[info.name] = fresh
+    found = {info.name for info in reply.topics}
+    if not stale:
+        for name in asked:
+            if name not in found:
+                topics.pop(name, None)
+    return View(reply.cluster_id or view.cluster_id, max(view.version, reply.version), brokers, topics)
+
+
+def _newer(known: Topic, fresh: Topic) -> Topic:
+    """`fresh`, but with the leaders of `known` where those are of a later epoch."""
+    partitions = []
+    for now in fresh.partitions:
+        old = known.partitions[now.partition] if now.partition < len(known.partitions) else None
+        if old is not None and (old.leader_epoch > now.leader_epoch or (old.leader and not now.leader)):
+            now = replace(now, leader=old.leader, leader_epoch=old.leader_epoch)
+        partitions.append(now)
+    return replace(fresh, partitions=tuple(partitions))
+
+
+def with_topic(view: View, topic: Topic) -> View:
+    """The view with a topic that was just created, or described."""
+    known = view.topics.get(topic.name)
+    if known is not None and known.topic_id == topic.topic_id:
+        topic = _newer(known, topic)
+    return replace(view, topics={**view.topics, topic.name: topic})
+
+
+def without_topic(view: View, name: str) -> View:
+    """The view after a topic was deleted."""
+    return replace(view, topics={n: t for n, t in view.topics.items() if n != name})
+
+
+def learn_leader(view: View, topic: str, partition: int, leader: int, epoch: int, address: str = "") -> View:
+    """The view after some broker said who leads. Older news than what is known changes nothing."""
+    known = view.topics.get(topic)
+    if known is None or not 0 <= partition < len(known.partitions):
+        return view
+    old = known.partitions[partition]
+    if epoch < old.leader_epoch or (epoch == old.leader_epoch and (not leader or old.leader == leader)):
+        return view
+    partitions = list(known.partitions)
+    partitions[partition] = replace(old, leader=leader, leader_epoch=epoch)
+    brokers = view.brokers
+    if leader and address and leader not in brokers:
+        brokers = {**brokers, leader: Broker(leader, address)}
+    return replace(view, brokers=brokers, topics={**view.topics, topic: replace(known, partitions=tuple(partitions))})
+
+
+def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View:
+    """The view after a NotLeader answer, whose detail names the leader, its address and epoch where known."""
+    detail = error.detail
+    try:
+        leader, epoch = int(detail.get("leader", 0)), int(detail.get("leader_epoch", 0))
+    except ValueError:
+        return view
+    return learn_leader(view, topic, partition, leader, epoch, detail.get("leader_address", ""))
+
+
+def read_order(
+    view: View, at: Partition, replica: str, *, rack: str, cost: Callable[[int], tuple[float, float]], turn: int
+) -> list[int]:
+    """The brokers to read from, best first: every replica whose address is known.
+
+    `cost` gives (seconds it is still put aside, usual latency) of a broker; `turn` rotates among equals.
+    """
+    known = [b for b in at.replicas if b in view.brokers]
+    if not known:
+        return []
+    spread = known[turn % len(known) :] + known[: turn % len(known)]
+
+    def rank(broker: int) -> tuple[float, ...]:
+        aside, latency = cost(broker)
+        node = view.brokers[broker]
+        gone = 0.0 if node.alive else 1.0
+        bad = 1.0 if aside > 0 else 0.0
+        if replica == "leader":
+            return (0.0 if broker == at.leader else 1.0, bad, gone)
+        if replica == "follower":
+            return (bad, gone, 1.0 if broker == at.leader else 0.0)
+        if replica == "nearest":
+            return (bad, gone, 0.0 if rack and node.rack == rack else 1.0, latency)
+        return (bad, gone)
+
+    return sorted(spread, key=rank)

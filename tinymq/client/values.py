@@ -1,0 +1,82 @@
+"""What an application may send as key, value, headers and timestamp, and as a place to start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from tinymq.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
+from tinymq.errors import InvalidBatch
+
+HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+"""Headers as an application gives them: in order, duplicates allowed in a list."""
+
+Timestamp = datetime | int
+"""A datetime with a zone, or microseconds since 1970 UTC."""
+
+HEADER_OVERHEAD_BYTES = 12  # Arrow's own, per header
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def check_value(value: object) -> bytes | None:
+    """`value` as bytes, or None. Raises InvalidBatch."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidBatch(
+        f"a value is bytes or None, not {type(value).__name__}", hint="encode it first, such as text.encode()"
+    )
+
+
+def check_key(key: object) -> bytes:
+    """`key` as bytes. Raises InvalidBatch."""
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise InvalidBatch(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
+
+
+def check_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
+    """`headers`, a mapping or pairs, as pairs: in order, duplicates kept, text as UTF-8. Raises InvalidBatch."""
+    if isinstance(headers, Mapping):
+        headers = list(headers.items())
+    if not isinstance(headers, list | tuple):
+        raise InvalidBatch("headers are a mapping, or a list of (name, value)")
+    checked = []
+    for pair in headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidBatch("headers are a mapping, or a list of (name, value)")
+        name, value = pair
+        if not isinstance(name, str):
+            raise InvalidBatch(f"a header's name is str, not {type(name).__name__}")
+        try:
+            name.encode()
+            value = value.encode() if isinstance(value, str) else check_value(value)
+        except UnicodeEncodeError as error:
+            raise InvalidBatch(f"header {name!r} is not text: {error.reason}") from None
+        checked.append((name, value))
+    return tuple(checked)
+
+
+def header_bytes(headers: Headers) -> int:
+    """What `headers` add to a batch, a little more than in truth."""
+    return sum(HEADER_OVERHEAD_BYTES + 4 * len(name) + len(value or b"") for name, value in headers)
+
+
+def check_timestamp(timestamp: object) -> int:
+    """`timestamp` as microseconds since 1970 UTC. Raises InvalidBatch."""
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise InvalidBatch("a time without a zone", hint="say which: time.replace(tzinfo=UTC)")
+        return (timestamp - _EPOCH) // _MICROSECOND
+    if isinstance(timestamp, int) and not isinstance(timestamp, bool):
+        if not TIMESTAMP_US_MIN <= timestamp <= TIMESTAMP_US_MAX:
+            raise InvalidBatch(f"{timestamp} us lies outside the years 1 to 9999")
+        return timestamp
+    raise InvalidBatch(f"a timestamp is a datetime or microseconds, not {type(timestamp).__name__}")
+
+
+def as_datetime(timestamp_us: int) -> datetime:
+    """Microseconds since 1970 UTC as a datetime."""
+    return _EPOCH + timedelta(microseconds=timestamp_us)
