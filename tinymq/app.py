@@ -92,6 +92,11 @@ class BrokerApp:
         return self.serving.state
 
     @property
+    def session(self) -> int:
+        """Random, of this start: another start is another registration."""
+        return self._session
+
+    @property
     def address(self) -> str:
         """Where clients dial, host:port."""
         host, _ = parse_address(self.config.listen)

@@ -1,0 +1,261 @@
+"""The real thing inside your own process: brokers with their logs, Raft and gRPC, on free ports of loopback.
+
+    with Cluster(nodes=3) as cluster:
+        client = cluster.client()
+
+Brokers run on one background thread's loop. Everything lives in a temporary folder that goes with the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from tinymq.app import BrokerApp, Outside
+from tinymq.config import BrokerConfig, Limits, Timing
+from tinymq.errors import DeadlineExceeded, PortInUse
+from tinymq.log.files import Files
+from tinymq.registry.service import RegistryService
+from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.serving import State
+from tinymq.types import PeerAddress
+
+if TYPE_CHECKING:
+    from tinymq.client import Client
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)  # below those that outgoing connections take: a restarted broker finds its own free
+SECRET = b"the secret of a cluster in a test"
+READY_S = 30.0
+LOOK_S = 0.002
+SEGMENT_BYTES = 64 << 20
+
+
+class Cluster:
+    """Brokers 1 to `nodes`. All methods may be called from any thread but the cluster's own."""
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        limits: Limits | None = None,
+        timing: Timing | None = None,
+        files_factory: Callable[[int], Files] | None = None,
+        form: bool = True,
+    ) -> None:
+        """`files_factory` gives each broker its disk, by broker id, whenever it starts. Without `form` the brokers
+        come up unformed."""
+        assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
+        self.nodes = nodes
+        self.brokers: dict[int, BrokerApp] = {}  # those that run
+        self._limits = limits or Limits(segment_bytes=SEGMENT_BYTES)
+        self._timing = timing or Timing()
+        self._files_factory = files_factory
+        self._form = form
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-cluster", daemon=True)
+        self._clients: list[Client] = []
+        ports = free_ports(2 * nodes)
+        self._client_ports = {i: ports[i - 1] for i in range(1, nodes + 1)}
+        self._peer_ports = {i: ports[nodes + i - 1] for i in range(1, nodes + 1)}
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        _quieten()
+        self._folder = tempfile.TemporaryDirectory(prefix="tinymq-")
+        self._thread.start()
+        try:
+            self.run(self._start_all())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop everything, clients first, and remove the folder. Again: nothing."""
+        if self._loop.is_closed():
+            return
+        for client in self._clients:
+            with contextlib.suppress(Exception):  # what a test left in a broken state must not hide its outcome
+                client.close()
+        try:
+            self.run(self._kill_all())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            if self._folder is not None:
+                self._folder.cleanup()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
+        """Run a coroutine on the brokers' loop and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function on the brokers' loop, where their state may be looked at."""
+
+        async def on_loop() -> T:
+            return function()
+
+        return self.run(on_loop())
+
+    # ---- brokers -------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> str:
+        """Every broker's address, as a client takes them."""
+        return ",".join(self.address(broker_id) for broker_id in self._client_ports)
+
+    def address(self, broker_id: int) -> str:
+        return f"{HOST}:{self._client_ports[broker_id]}"
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker that was killed or stopped; returns when it is registered again."""
+        self.run(self._start(broker_id))
+        if self._form:
+            self.wait_until(lambda: self._knows(broker_id, {broker_id}))
+
+    def stop(self, broker_id: int) -> None:
+        """Stop a broker politely, as SIGTERM does."""
+        self.run(self.brokers.pop(broker_id).stop())
+
+    def kill(self, broker_id: int) -> None:
+        """End a broker as `kill -9` does: nothing is handed over, said or written."""
+        self.run(self.brokers.pop(broker_id).kill())
+
+    def registry(self, broker_id: int) -> RegistryService:
+        """The registry as that broker sees it."""
+        broker = self.brokers[broker_id].serving.broker
+        assert broker is not None, f"broker {broker_id} is unformed"
+        return broker.registry
+
+    def leader_of(self, topic: str, partition: int = 0) -> int | None:
+        """The broker that leads a partition and accepts writes now."""
+        for broker_id, app in self.brokers.items():
+            broker = app.serving.broker
+            record = broker.registry.get_topic(topic) if broker is not None else None
+            if broker is None or record is None:
+                continue
+            replica = broker.hosting.get(record.topic_id, partition)
+            if replica is not None and replica.leading:
+                return broker_id
+        return None
+
+    def wait_leader(self, topic: str, partition: int = 0, other_than: int = 0) -> int:
+        """The leader, once there is one (that is not `other_than`)."""
+        found: list[int] = []
+
+        def led() -> bool:
+            leader = self.leader_of(topic, partition)
+            if leader is not None and leader != other_than:
+                found.append(leader)
+            return bool(found)
+
+        self.wait_until(led)
+        return found[0]
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float = READY_S) -> None:
+        """Return once `holds()`, called on the brokers' loop, is true. Raises DeadlineExceeded."""
+        self.run(_wait_until(holds, timeout_s), timeout_s + 10)
+
+    def client(self, **settings: Any) -> Client:
+        """A client of this cluster, closed with it."""
+        from tinymq.client import Client  # the client alone knows what it needs
+
+        client = Client(self.servers, **settings)
+        self._clients.append(client)
+        return client
+
+    # ---- on the loop ---------------------------------------------------------------------------------
+
+    def _config(self, broker_id: int) -> BrokerConfig:
+        assert self._folder is not None, "enter the cluster first"
+        return BrokerConfig(
+            broker_id=broker_id,
+            data_dir=f"{self._folder.name}/broker-{broker_id}",
+            voters=tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items()),
+            secret=SECRET,
+            listen=self.address(broker_id),
+            peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
+            limits=self._limits,
+            timing=self._timing,
+        )
+
+    async def _start(self, broker_id: int) -> None:
+        files = self._files_factory(broker_id) if self._files_factory is not None else None
+        app = BrokerApp(self._config(broker_id), Outside(files=files))
+        await app.start()
+        self.brokers[broker_id] = app
+
+    async def _start_all(self) -> None:
+        await asyncio.gather(*(self._start(broker_id) for broker_id in self._client_ports))
+        if not self._form:
+            return
+        await form_cluster(self.servers.split(","), SECRET, time.time_ns() // 1000)
+        everyone = set(self._client_ports)
+        await _wait_until(lambda: all(self._knows(broker_id, everyone) for broker_id in everyone), READY_S)
+
+    async def _kill_all(self) -> None:
+        apps = list(self.brokers.values())
+        self.brokers.clear()
+        await asyncio.gather(*(app.kill() for app in apps))
+
+    def _knows(self, broker_id: int, others: set[int]) -> bool:
+        """Does a broker run, and see these as registered, in the sessions that run now?"""
+        app = self.brokers[broker_id]
+        if app.state is not State.RUNNING or app.serving.broker is None:
+            return False
+        registered = {b.broker_id: b.session for b in app.serving.broker.registry.get_all_brokers()}
+        return all(registered.get(other) == self.brokers[other].session for other in others)
+
+
+async def _wait_until(holds: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"it did not come true in {timeout_s:.0f} s")
+        await asyncio.sleep(LOOK_S)
+
+
+def _quieten() -> None:
+    """Unless the process has its own way of logging, brokers log through `logging`, silent below a warning."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+            cache_logger_on_first_use=True,
+        )
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` ports of loopback that nobody listens on now, all different."""
+    with contextlib.ExitStack() as held:
+        found: list[int] = []
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            each = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                each.bind((HOST, port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
