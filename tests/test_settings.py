@@ -1,0 +1,125 @@
+"""Settings from a file and the environment; whatever is wrong says so in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinymq.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
+from tinymq.errors import InvalidConfig
+from tinymq.settings import load
+from tinymq.types import PeerAddress
+
+GOOD = """
+broker_id = 2
+data_dir = "data"
+voters = ["1@h:1", "2@h:2", "3@[::1]:3"]
+secret_file = "{secret}"
+rack = "r"
+[limits]
+batch_bytes_max = 1048576
+[timing]
+heartbeat_s = 0.2
+"""
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    return path
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file(tmp_path: Path, secret: Path) -> None:
+    config = load(write(tmp_path, GOOD.format(secret=secret)))
+    assert config.voters == (PeerAddress(1, "h", 1), PeerAddress(2, "h", 2), PeerAddress(3, "::1", 3))
+    assert (config.broker_id, config.secret, config.rack) == (2, b"0123456789abcdef", "r")
+    assert (config.limits.batch_bytes_max, config.timing.heartbeat_s) == (1048576, 0.2)
+    assert config.limits.segment_bytes == Limits().segment_bytes
+    assert "0123456789" not in repr(config)
+
+
+def test_the_environment_wins(tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYMQ_BROKER_ID", "3")
+    monkeypatch.setenv("TINYMQ_LIMITS__BATCH_BYTES_MAX", "2097152")
+    monkeypatch.setenv("TINYMQ_SERVERS", "h:1")
+    monkeypatch.setenv("TINYMQ_OF_SOMEBODY_ELSE_ALTOGETHER", "x")
+    config = load(write(tmp_path, GOOD.format(secret=secret)))
+    assert (config.broker_id, config.limits.batch_bytes_max, config.timing.heartbeat_s) == (3, 2097152, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message", "hint"),
+    [
+        (("broker_id = 2", "brokerid = 2"), "brokerid", "broker_id"),
+        (("rack =", "rak ="), "rak", "rack"),
+        (("batch_bytes_max", "batch_byte_max"), "limits.batch_byte_max", "batch_bytes_max"),
+        (("heartbeat_s", "hartbeat_s"), "timing.hartbeat_s", "heartbeat_s"),
+        (("broker_id = 2", ""), "broker_id", ""),
+        (("broker_id = 2", 'broker_id = "two"'), "broker_id", ""),
+        (("broker_id = 2", "broker_id = 0"), "broker_id", ""),
+        (("2@h:2", "h:2"), "h:2", "id@host:port"),
+        (("2@h:2", "1@h:2"), "two voters", ""),
+        (('"2@h:2", ', ""), "1, 3 or 5", ""),
+        (("1@h:1", "1@h:70000"), "h:70000", "host:port"),
+        (("1048576", "0"), "batch_bytes_max", ""),
+        (("1048576", "104857600"), "batch_bytes_max", ""),
+        (("0.2", "5.0"), "gone_after_s", ""),
+        (("rack", "rack rack"), "not TOML", ""),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, secret: Path, change: tuple[str, str], message: str, hint: str) -> None:
+    with pytest.raises(InvalidConfig) as wrong:
+        load(write(tmp_path, GOOD.format(secret=secret).replace(*change)))
+    assert message in wrong.value.message
+    assert hint in wrong.value.hint
+
+
+def test_a_misspelt_variable_names_the_nearest(tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYMQ_LIMITS__BATCH_BYTE_MAX", "5")
+    with pytest.raises(InvalidConfig) as wrong:
+        load(write(tmp_path, GOOD.format(secret=secret)))
+    assert "TINYMQ_LIMITS__BATCH_BYTES_MAX" in wrong.value.hint
+
+
+def test_secret_files(tmp_path: Path, secret: Path) -> None:
+    text = GOOD.format(secret=secret)
+    secret.chmod(0o640)
+    with pytest.raises(InvalidConfig) as open_to_all:
+        load(write(tmp_path, text))
+    assert "chmod 600" in open_to_all.value.hint
+    secret.chmod(0o600)
+    secret.write_text("short")
+    with pytest.raises(InvalidConfig, match="16 bytes"):
+        load(write(tmp_path, text))
+    secret.unlink()
+    with pytest.raises(InvalidConfig, match="secret"):
+        load(write(tmp_path, text))
+    with pytest.raises(InvalidConfig, match="nothing-here"):
+        load(tmp_path / "nothing-here")
+
+
+def test_addresses() -> None:
+    assert parse_address("h:1") == ("h", 1)
+    assert parse_address("[::1]:7") == ("::1", 7)
+    assert format_address("::1", 7) == "[::1]:7"
+    assert str(parse_peer("4@h:9")) == "4@h:9"
+    for bad in ("", "h", "h:", ":1", "h:x", "h:-1", "h:65536", "h:١"):
+        with pytest.raises(InvalidConfig):
+            parse_address(bad)
+
+
+def test_defaults_hold_together() -> None:
+    limits, timing = Limits(), Timing()
+    assert limits.grpc_message_bytes_max > limits.fetch_bytes_max
+    config = BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16, limits=limits, timing=timing)
+    assert config.listen.startswith("127.0.0.1")
+    assert config.peer_listen.startswith("127.0.0.1")

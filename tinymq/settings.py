@@ -1,0 +1,151 @@
+"""Where a broker's configuration comes from: a TOML file, then the environment, which wins.
+
+    broker_id = 1
+    data_dir = "/var/lib/tinymq"
+    listen = "127.0.0.1:7070"
+    peer_listen = "127.0.0.1:7170"
+    voters = ["1@127.0.0.1:7170", "2@127.0.0.1:7171", "3@127.0.0.1:7172"]
+    secret_file = "/etc/tinymq/secret"
+    [limits]
+    batch_bytes_max = 8388608
+    [timing]
+    heartbeat_s = 0.1
+
+In the environment the same names are upper case after TINYMQ_, sections joined by two underscores:
+TINYMQ_BROKER_ID=1, TINYMQ_LIMITS__BATCH_BYTES_MAX=8388608. An unknown key is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tinymq.config import BrokerConfig, Limits, Timing, parse_peer
+from tinymq.errors import InvalidConfig
+
+PREFIX = "TINYMQ_"
+NOT_OURS = frozenset({"TINYMQ_SERVERS"})  # read by the command line, not by a broker
+
+
+def _section(name: str, values: type[Limits] | type[Timing]) -> type[BaseModel]:
+    """A model with the same fields and defaults as a frozen dataclass: neither is written down twice."""
+    default = values()
+    known: dict[str, Any] = {f.name: (type(getattr(default, f.name)), getattr(default, f.name)) for f in fields(values)}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **known)
+
+
+LimitsSection = _section("LimitsSection", Limits)
+TimingSection = _section("TimingSection", Timing)
+
+
+class BrokerSettings(BaseSettings):
+    """The file and the environment, merged and checked for types; `load` makes a BrokerConfig of it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid")
+
+    broker_id: int
+    data_dir: str
+    voters: list[str]
+    secret_file: str
+    listen: str = "127.0.0.1:7070"
+    peer_listen: str = "127.0.0.1:7170"
+    advertise: str = ""
+    peer_advertise: str = ""
+    rack: str = ""
+    limits: LimitsSection = LimitsSection()  # type: ignore[valid-type]
+    timing: TimingSection = TimingSection()  # type: ignore[valid-type]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment before the file, which is given as keyword arguments."""
+        return env_settings, init_settings
+
+
+def load(path: Path | None) -> BrokerConfig:
+    """The configuration in `path` (None: the environment alone). Raises InvalidConfig."""
+    _check_environment(os.environ)
+    try:
+        settings = BrokerSettings(**_read(path))
+    except ValidationError as error:
+        raise _explained(error, str(path or "the environment")) from None
+    values = settings.model_dump()
+    values["voters"] = tuple(parse_peer(voter) for voter in settings.voters)
+    values["secret"] = read_secret(Path(values.pop("secret_file")))
+    values["limits"] = Limits(**values["limits"])
+    values["timing"] = Timing(**values["timing"])
+    return BrokerConfig(**values)
+
+
+def read_secret(path: Path) -> bytes:
+    """What the file holds, without surrounding blanks. Raises InvalidConfig for one that others may read."""
+    try:
+        mode = path.stat().st_mode
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise InvalidConfig(f"cannot read the secret file {path}: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InvalidConfig(f"others may read the secret file {path}", hint=f"chmod 600 {path}")
+    return secret
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{path} is not TOML: {error}") from None
+
+
+def _keys() -> dict[tuple[str, ...], list[str]]:
+    """Known keys by section."""
+    return {
+        (): list(BrokerSettings.model_fields),
+        ("limits",): list(LimitsSection.model_fields),
+        ("timing",): list(TimingSection.model_fields),
+    }
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """A misspelt variable would otherwise be passed over in silence. What resembles nothing is somebody else's."""
+    known = [PREFIX + "__".join((*section, key)).upper() for section, keys in _keys().items() for key in keys]
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known and name not in NOT_OURS:
+            near = _nearest(name, known)
+            if near:
+                raise InvalidConfig(f"unknown environment variable {name}", hint=f"did you mean {near}?")
+
+
+def _explained(error: ValidationError, source: str) -> InvalidConfig:
+    """The first thing that is wrong, in words: a misspelt key before the one that is missing for it."""
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    place = tuple(str(part) for part in first["loc"])
+    name = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        near = _nearest(place[-1], _keys().get(place[:-1], []))
+        return InvalidConfig(f"unknown key {name!r} in {source}", hint=f"did you mean {near!r}?" if near else "")
+    if first["type"] == "missing":
+        return InvalidConfig(f"{source} lacks {name!r}")
+    return InvalidConfig(f"{name!r} in {source}: {first['msg']}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
