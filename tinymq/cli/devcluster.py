@@ -128,7 +128,8 @@ def _runs(folder: DevFolder, broker: DevBroker) -> bool:
 
 def _start(folder: DevFolder, broker: DevBroker) -> None:
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
-    folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
+    with process.uninterrupted():
+        folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
 
 
 def _end(path: Path, number: int, how: signal.Signals) -> DevBroker:
@@ -155,8 +156,8 @@ def _form(folder: DevFolder, say: Say) -> DevFolder:
     deadline = time.monotonic() + READY_S_MAX
     for broker in folder.brokers:
         _wait_state(folder, broker, ("unformed", "running"), deadline)
-    cluster_id = ask.form([broker.address for broker in folder.brokers], folder.secret)
-    say(f"cluster {cluster_id.hex()} formed")
+    formed = ask.form([broker.address for broker in folder.brokers], folder.secret, READY_S_MAX)
+    say(f"cluster {formed.cluster_id.hex()} formed")
     return folder.set_formed()
 
 

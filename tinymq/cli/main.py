@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from tinymq.cli.exits import Exit, exit_of, explain
@@ -22,6 +22,7 @@ app = App(
     help_flags=["--help", "-h"],
     version_flags=["--version"],
     error_console=Console(stderr=True),
+    default_parameter=Parameter(negative_iterable=()),
 )
 app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, down.")
 app.command("tinymq.cli.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +50,9 @@ class Process:
         return True
 
 
-def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Process:
+def start(command: Sequence[str], log: Path) -> Process:
     """Run `command` in a session of its own, so that this terminal's Ctrl-C does not reach it; its output
-    is appended to `log`. It outlives this process."""
+    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables: they are meant for others."""
     with open(log, "ab") as output:
         child = subprocess.Popen(
             command,
@@ -58,11 +60,30 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | No
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=None if environment is None else {**os.environ, **environment},
+            env={name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")},
         )
     # Popen warns about a child that outlives its object; this one is meant to. The system reaps it when we end.
     child.returncode = 0
     return Process(child.pid, start_time(child.pid) or "gone")
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait until the block ends: between a start and its being written down, say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _frame: pending.append(number))
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+        for late in pending:
+            signal.raise_signal(late)
 
 
 def start_time(pid: int) -> str | None:

@@ -1,0 +1,37 @@
+"""The fault: the broker that leads the first partition is killed, and later started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinymq.cli import devcluster
+from tinymq.client import Client
+
+PARTITION = 0
+
+
+@dataclass(slots=True)
+class Fault:
+    """What is done to the cluster in `folder` on the way, and when it was done."""
+
+    folder: Path
+    client: Client
+    topic: str
+    say: Callable[[str], None]
+    broker: int = 0  # the one that was killed; 0: none yet
+    killed_ns: int = 0
+
+    def kill(self) -> None:
+        """kill -9 the broker that leads the partition."""
+        self.broker = self.client.admin.describe_topic(self.topic).partitions[PARTITION].leader
+        self.killed_ns = time.perf_counter_ns()
+        devcluster.kill(self.folder, self.broker)
+        self.say(f"half way: kill -9 of broker {self.broker}, which leads {self.topic}/{PARTITION}")
+
+    def restart(self) -> None:
+        """Start it again, and do not wait: it has to catch up under load."""
+        devcluster.start(self.folder, self.broker)
+        self.say(f"broker {self.broker} is started again, while the producer goes on")

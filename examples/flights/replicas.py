@@ -1,0 +1,104 @@
+"""The replicas of each partition against each other: by the brokers' word, and by the bytes on their disks."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinymq.cli import ask
+from tinymq.errors import TinymqError
+from tinymq.log.files import RealFiles
+from tinymq.log.layout import SEGMENT, first_index_of, group_folder, in_group
+from tinymq.log.scan import frames
+from tinymq.types import GroupId, TopicId
+
+ASK_S_MAX = 2.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica, as its broker describes it."""
+
+    broker: int
+    topic_id: bytes
+    partition: int
+    role: str
+    commit_index: int
+    high_watermark: int
+    chain_crc: int  # covers, through the chain, every byte up to commit_index
+
+
+Partitions = Mapping[int, Sequence[Replica]]
+
+
+def describe(addresses: Sequence[str], topic: str) -> Partitions:
+    """The replicas of `topic` that answer, by partition."""
+    found: dict[int, list[Replica]] = defaultdict(list)
+    for reply in ask.status(addresses, ASK_S_MAX):
+        if isinstance(reply, TinymqError):
+            continue
+        for r in reply.replicas:
+            if r.topic == topic:
+                replica = Replica(
+                    reply.broker_id, r.topic_id, r.partition, r.role, r.commit_index, r.high_watermark, r.chain_crc
+                )
+                found[r.partition].append(replica)
+    return found
+
+
+def wait_equal(
+    addresses: Sequence[str], topic: str, records: Mapping[int, int], replicas: int, timeout_s: float
+) -> tuple[Partitions, list[str]]:
+    """Wait until each partition p has `replicas` replicas that agree and hold records[p]; return them, and what
+    still differs when the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = describe(addresses, topic)
+        wrong = differences(found, records, replicas)
+        if not wrong or time.monotonic() >= deadline:
+            return found, wrong
+        time.sleep(POLL_S)
+
+
+def differences(found: Partitions, records: Mapping[int, int], replicas: int) -> list[str]:
+    """What keeps the replicas from being equal and whole. Pure."""
+    wrong = []
+    for partition, count in sorted(records.items()):
+        these = found.get(partition, [])
+        if len(these) != replicas:
+            wrong.append(f"partition {partition}: {len(these)} of {replicas} replicas answer")
+        wrong += [
+            f"partition {partition}: broker {r.broker} ({r.role}) has {r.high_watermark} records of {count}"
+            for r in these
+            if r.high_watermark != count
+        ]
+        if len({(r.commit_index, r.chain_crc) for r in these}) > 1:
+            states = ", ".join(f"broker {r.broker}: index {r.commit_index} crc {r.chain_crc:08x}" for r in these)
+            wrong.append(f"partition {partition}: {states}")
+    return wrong
+
+
+def digest(data_folder: Path, replica: Replica) -> str:
+    """A hash of the frames of `replica` up to its commit index, read from the disk of its stopped broker and verified.
+
+    Raises CorruptData.
+    """
+    files = RealFiles(data_folder)
+    folder = group_folder(GroupId(TopicId(replica.topic_id), replica.partition))
+    firsts = [first for name in files.list(folder) if (first := first_index_of(name, SEGMENT)) is not None]
+    result = hashlib.blake2b()
+    for first in sorted(firsts):
+        file = files.open(in_group(folder, first, SEGMENT))
+        try:
+            for frame in frames(file):
+                if frame.header.index > replica.commit_index:
+                    break
+                result.update(memoryview(frame.slab)[frame.at : frame.at + frame.header.size])
+        finally:
+            file.close()
+    return result.hexdigest()

@@ -1,0 +1,55 @@
+"""Lines as records, and records as lines: the pure parts of produce and consume."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tinymq.cli import produce
+from tinymq.cli.consume import as_json
+from tinymq.cli.template import Shown
+from tinymq.errors import InvalidRequest
+
+
+def test_a_fixed_key() -> None:
+    assert produce.splitter("k", None)(b"a:b") == (b"k", b"a:b")
+    assert produce.splitter(None, None)(b"a:b") == (None, b"a:b")
+
+
+def test_the_key_is_before_the_first_separator() -> None:
+    split = produce.splitter(None, ":")
+    assert split(b"a:b:c") == (b"a", b"b:c")
+    assert split(b":b") == (b"", b"b")
+    assert split(b"b") == (None, b"b")
+    with pytest.raises(InvalidRequest):
+        produce.splitter(None, "")
+
+
+def test_line_ends_go_and_other_blanks_stay() -> None:
+    lines = produce.without_ends(io.BytesIO(b"a\r\n b \n\nc"))
+    assert list(lines) == [b"a", b" b ", b"", b"c"]
+
+
+def test_headers() -> None:
+    assert produce.parse_headers(["a=1", "a=", "b=x=y"]) == [("a", b"1"), ("a", b""), ("b", b"x=y")]
+    for wrong in ("a", "=1"):
+        with pytest.raises(InvalidRequest):
+            produce.parse_headers([wrong])
+
+
+def test_a_record_as_json() -> None:
+    time = datetime(2013, 1, 1, 10, tzinfo=UTC)
+    record = Shown("t", 1, 2, time, None, "é".encode(), [("h", b"\xff")])
+    assert json.loads(as_json(record)) == {
+        "topic": "t",
+        "partition": 1,
+        "offset": 2,
+        "timestamp": "2013-01-01T10:00:00Z",
+        "key": None,
+        "value": "é",
+        "headers": [{"name": "h", "value_base64": "/w=="}],
+    }
+    assert json.loads(as_json(Shown("t", 1, 2, time, b"\xfe", None, [])))["key_base64"] == "/g=="

@@ -1,0 +1,136 @@
+"""How a command line ends: exit codes, messages without tracebacks, and help at once."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinymq.cli import exits
+from tinymq.cli.broker import as_environment
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.errors import BY_CODE, TinymqError
+
+HELP_S_MAX = 0.2
+EXITS = {
+    "UnknownTopic": Exit.NOT_FOUND,
+    "WrongSecret": Exit.DENIED,
+    "WrongCluster": Exit.DENIED,
+    "BrokerUnreachable": Exit.UNAVAILABLE,
+    "DeadlineExceeded": Exit.UNAVAILABLE,
+    "OutcomeUnknown": Exit.UNAVAILABLE,
+    "InvalidName": Exit.USAGE,
+    "InvalidConfig": Exit.USAGE,
+    "TopicExists": Exit.FAILED,
+    "CorruptData": Exit.FAILED,
+    "FolderInUse": Exit.FAILED,
+    "PortInUse": Exit.FAILED,
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder: there is no local cluster."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TINYMQ_SERVERS", raising=False)
+
+
+@pytest.mark.parametrize(("code", "exit_code"), EXITS.items())
+def test_exit_codes_of_errors(code: str, exit_code: Exit) -> None:
+    assert exits.exit_of(BY_CODE[code]("what")) == exit_code
+
+
+def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
+    assert not [kind for kind in (TinymqError, *BY_CODE.values()) if exits.exit_of(kind("what")) is None]
+    assert exits.exit_of(AssertionError()) is None
+    assert exits.exit_of(FileNotFoundError(2, "No such file", "x")) == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["dve"], Exit.USAGE, "dev"),
+        (["topic", "creat", "x"], Exit.USAGE, "create"),
+        (["topic", "create"], Exit.USAGE, "NAME"),
+        (["topic", "list", "-o", "xml"], Exit.USAGE, "table"),
+        (["topic", "create", "x", "--partitions", "many"], Exit.USAGE, "many"),
+        (["topic", "list"], Exit.NOT_FOUND, "TINYMQ_SERVERS"),
+        (["topic", "list", "-s", "nonsense"], Exit.USAGE, "nonsense"),
+        (["dev", "status"], Exit.NOT_FOUND, "tinymq dev up"),
+        (["dev", "up", "-n", "2"], Exit.USAGE, "1, 3 or 5"),
+        (["dev", "kill", "1"], Exit.NOT_FOUND, "tinymq dev up"),
+        (["consume", "x", "--offset", "soon"], Exit.USAGE, "soon"),
+        (["consume", "x", "-f", "%z"], Exit.USAGE, "%z"),
+        (["consume", "x", "-f", "%v", "-o", "json"], Exit.USAGE, "exclude"),
+        (["consume", "x", "-n", "-1"], Exit.USAGE, "0 or more"),
+        (["produce", "x", "-H", "nothing"], Exit.USAGE, "name=value"),
+        (["produce", "x", "-k", "a", "-K", ":"], Exit.USAGE, "exclude"),
+        (["broker", "--config", "missing.toml"], Exit.USAGE, "missing.toml"),
+        (["log", "dump", "missing"], Exit.NOT_FOUND, "missing"),
+        (["cluster", "init", "--secret-file", "missing", "-s", "127.0.0.1:1"], Exit.USAGE, "missing"),
+    ],
+)
+def test_what_goes_wrong_is_said_on_stderr(
+    argv: list[str], code: Exit, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(argv) == code
+    out, err = capfd.readouterr()
+    assert says in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_broker_that_nobody_is_makes_a_call_unavailable(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "list", "-s", "127.0.0.1:1", "--timeout", "0.5"]) == Exit.UNAVAILABLE
+    assert "127.0.0.1:1" in capfd.readouterr().err
+
+
+def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    from tinymq.cli import devfolder
+
+    folder = devfolder.create(devfolder.DEFAULT, 3)
+    assert run(["dev", "status", "-o", "json"]) == Exit.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
+        "brokers": [{"id": b.id, "pid": None, "address": b.address, "state": "stopped"} for b in folder.brokers]
+    }
+    assert run(["dev", "status"]) == Exit.OK
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [[], ["dev"], ["topic"], ["produce"], ["consume"], ["cluster"], ["log"], ["broker"]])
+def test_every_verb_has_help_and_imports_little_for_it(verb: list[str]) -> None:
+    heavy = "{'grpc', 'pyarrow', 'pysyncobj', 'google.protobuf', 'pydantic', 'structlog'}"
+    program = f"""
+import sys
+from tinymq.cli.main import run
+assert run({[*verb, "--help"]!r}) == 0
+loaded = {heavy} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_help_comes_at_once() -> None:
+    """By the time that its processor works, so that a busy machine changes little; the best of a few."""
+    took = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "tinymq.cli.main", "--help"], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took) < HELP_S_MAX, took
+
+
+def test_a_brokers_options_win_by_way_of_the_environment() -> None:
+    flags = {"BROKER_ID": 2, "DATA_DIR": Path("d"), "LISTEN": None, "VOTERS": ["1@a:1", "2@b:2"]}
+    assert as_environment(flags, "TINYMQ_") == {
+        "TINYMQ_BROKER_ID": "2",
+        "TINYMQ_DATA_DIR": "d",
+        "TINYMQ_VOTERS": '["1@a:1", "2@b:2"]',
+    }

@@ -1,0 +1,118 @@
+"""`tinymq broker`: one broker in this process, from its configuration to a polite end.
+
+SIGTERM and SIGINT let it hand over what it leads and stop; a second one ends it at once, which is safe, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from tinymq.cli.exits import Exit, explain
+
+if TYPE_CHECKING:
+    from tinymq.config import BrokerConfig
+    from tinymq.errors import TinymqError
+
+LogFormat = Literal["json", "text"]
+
+
+def broker(
+    *,
+    config: Annotated[
+        Path | None, Parameter(name=["--config", "-c"], help="A TOML file; else the environment.")
+    ] = None,
+    broker_id: Annotated[int | None, Parameter(help="This broker's number, from 1.")] = None,
+    data_dir: Annotated[Path | None, Parameter(help="Where everything is kept.")] = None,
+    listen: Annotated[str | None, Parameter(help="host:port for clients.")] = None,
+    peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
+    voter: Annotated[list[str] | None, Parameter(help="id@host:port of each broker that keeps the metadata.")] = None,
+    secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
+    log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
+) -> int:
+    """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
+    from tinymq import settings
+
+    flags = {
+        "BROKER_ID": broker_id,
+        "DATA_DIR": data_dir,
+        "LISTEN": listen,
+        "PEER_LISTEN": peer_listen,
+        "VOTERS": voter,
+        "SECRET_FILE": secret_file,
+    }
+    os.environ.update(as_environment(flags, settings.PREFIX))
+    _set_up_logs(log_format)
+    return asyncio.run(_run(settings.load(config)))
+
+
+def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
+    """Options that were given, as the variables that say the same: settings come by one way alone. Pure."""
+    given = {prefix + name: value for name, value in flags.items() if value is not None}
+    return {name: json.dumps(value) if isinstance(value, list) else str(value) for name, value in given.items()}
+
+
+async def _run(config: BrokerConfig) -> int:
+    from tinymq.app import BrokerApp
+
+    app = BrokerApp(config)
+    asked = asyncio.Event()
+
+    def ask_to_stop() -> None:
+        if asked.is_set():
+            os._exit(Exit.INTERRUPTED)
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ask_to_stop)
+    await app.start()
+    try:
+        error = await _until_stopped(app.wait_failed(), asked.wait())
+    finally:
+        await app.stop()
+    if error is None:
+        return Exit.OK
+    explain(error)
+    return Exit.FAILED
+
+
+async def _until_stopped(failed: Any, asked: Any) -> TinymqError | None:
+    """Why the broker must stop; None when it was asked to."""
+    failing, asking = asyncio.ensure_future(failed), asyncio.ensure_future(asked)
+    await asyncio.wait((failing, asking), return_when=asyncio.FIRST_COMPLETED)
+    asking.cancel()
+    error: TinymqError | None = failing.result() if failing.done() else None
+    failing.cancel()
+    return error
+
+
+def _set_up_logs(log_format: LogFormat) -> None:
+    """Transitions to stderr; what libraries log goes the same way, from warnings on."""
+    import logging
+
+    import structlog
+
+    render = (
+        structlog.processors.JSONRenderer(default=str)
+        if log_format == "json"
+        else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            render,
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

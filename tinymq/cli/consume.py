@@ -1,0 +1,85 @@
+"""`tinymq consume`: records on standard output, in a format of one's own or as JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from tinymq.cli.offsets import Last, Start, parse_start
+from tinymq.cli.output import Output
+from tinymq.cli.servers import HERE, Where
+from tinymq.cli.template import Shown, compile_template, iso
+from tinymq.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from tinymq.client import Client
+
+DEFAULT_FORMAT = r"%v\n"
+POLL_S = 1.0
+RECORDS_PER_POLL_MAX = 10_000
+
+
+def consume(
+    topic: Annotated[str, Parameter(help="The topic.")],
+    /,
+    *,
+    format: Annotated[
+        str | None,
+        Parameter(name=["--format", "-f"], help="%t topic %p partition %o offset %k key %v value %T time %h headers."),
+    ] = None,
+    offset: Annotated[
+        str,
+        Parameter(
+            allow_leading_hyphen=True, help="start, end, a number, -N (the last N), or @time (ISO 8601, seconds)."
+        ),
+    ] = "start",
+    partition: Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone.")] = None,
+    count: Annotated[int | None, Parameter(name=["--count", "-n"], help="Stop after so many records.")] = None,
+    exit_at_end: Annotated[bool, Parameter(name=["--exit-at-end", "-e"], negative="", help="Stop at the end.")] = False,
+    replica: Annotated[
+        Literal["leader", "follower", "nearest", "any"], Parameter(help="Which replica serves the reads.")
+    ] = "leader",
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Print the records of a topic; go on until interrupted, unless told when to stop.
+
+    -o json prints one JSON object per line; a key or value that is no text comes as key_base64, value_base64.
+    """
+    if format is not None and output == "json":
+        raise InvalidRequest("-f and -o json exclude one another")
+    if count is not None and count < 0:
+        raise InvalidRequest(f"-n {count}: a number of records is 0 or more")
+    show = as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
+    start = parse_start(offset)
+    with where.connect() as mq:
+        _copy(mq, topic, start, partition, count, exit_at_end, replica, show)
+
+
+def as_json(record: Shown) -> bytes:
+    """One line of JSON."""
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": iso(record.timestamp),
+        **_json_bytes("key", record.key),
+        **_json_bytes("value", record.value),
+    }
+    if record.headers:
+        document["headers"] = [{"name": name, **_json_bytes("value", value)} for name, value in record.headers]
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

@@ -1,0 +1,153 @@
+"""`tinymq produce`: lines as records, with a progress bar on long work."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from cyclopts import Parameter
+
+from tinymq.cli.output import Output, print_json, say
+from tinymq.cli.servers import HERE, Where
+from tinymq.errors import InvalidRequest, TinymqError
+
+if TYPE_CHECKING:
+    from tinymq.client import Delivery
+
+PROGRESS_EVERY = 1_000
+ERRORS_SHOWN_MAX = 5
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the lines."""
+
+    records: int = 0
+    bytes: int = 0
+    failed: int = 0
+    errors: list[TinymqError] = field(default_factory=list)
+
+
+def produce(
+    topic: Annotated[str, Parameter(help="The topic.")],
+    files: Annotated[list[Path] | None, Parameter(help="Files to read lines from; else standard input.")] = None,
+    /,
+    *,
+    key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every record.")] = None,
+    key_separator: Annotated[
+        str | None, Parameter(name=["--key-separator", "-K"], help="What is before the first of these is the key.")
+    ] = None,
+    header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
+    partition: Annotated[int | None, Parameter(name=["--partition", "-p"], help="Instead of by key.")] = None,
+    compression: Literal["none", "lz4", "zstd"] = "none",
+    where: Where = HERE,
+    output: Output = "table",
+) -> int:
+    """Send each line of standard input or of files as one record, and wait until all are acknowledged."""
+    if key is not None and key_separator is not None:
+        raise InvalidRequest("--key and --key-separator exclude one another")
+    headers = parse_headers(header or [])
+    split = splitter(key, key_separator)
+    began = time.monotonic()
+    tally = Tally()
+    with (
+        where.connect() as mq,
+        _progress(files or []) as advance,
+        mq.producer(compression=compression) as producer,
+    ):
+        waiting: deque[Delivery] = deque()
+        for line in _lines(files or []):
+            key_bytes, value = split(line)
+            waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
+            tally.bytes += len(line)
+            if len(waiting) % PROGRESS_EVERY == 0:
+                advance(tally.bytes)
+            while waiting and waiting[0].done():
+                _count(waiting.popleft(), tally)
+        producer.flush()
+        for delivery in waiting:
+            _count(delivery, tally)
+    _report(tally, time.monotonic() - began, output)
+    return 1 if tally.failed else 0
+
+
+def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
+    """["name=value"] as headers. Raises InvalidRequest."""
+    headers = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidRequest(f"{text!r} is not a header", hint="write name=value")
+        headers.append((name, value.encode()))
+    return headers
+
+
+def splitter(key: str | None, separator: str | None) -> Callable[[bytes], tuple[bytes | None, bytes]]:
+    """How a line becomes key and value. With a separator, a line without it has no key."""
+    if separator is None:
+        fixed = None if key is None else key.encode()
+        return lambda line: (fixed, line)
+    mark = separator.encode()
+    if not mark:
+        raise InvalidRequest("the key separator is empty")
+
+    def split(line: bytes) -> tuple[bytes | None, bytes]:
+        before, found, after = line.partition(mark)
+        return (before, after) if found else (None, line)
+
+    return split
+
+
+def _lines(files: list[Path]) -> Iterator[bytes]:
+    if not files:
+        yield from without_ends(sys.stdin.buffer)
+    for path in files:
+        with open(path, "rb") as file:
+            yield from without_ends(file)
+
+
+def without_ends(file: BinaryIO) -> Iterator[bytes]:
+    for line in file:
+        yield line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+
+
+def _count(delivery: Delivery, tally: Tally) -> None:
+    error = delivery.exception()
+    if error is None:
+        tally.records += 1
+        return
+    tally.failed += 1
+    if len(tally.errors) < ERRORS_SHOWN_MAX:
+        tally.errors.append(error)
+
+
+@contextmanager
+def _progress(files: list[Path]) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, for a terminal. It has an end when all sizes are known."""
+    if not sys.stderr.isatty():
+        yield lambda _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        total = sum(path.stat().st_size for path in files) if files else None
+        task = bar.add_task("sending", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _report(tally: Tally, seconds: float, output: Output) -> None:
+    for error in tally.errors:
+        say(f"error: {error.message} [{error.code}]")
+    if output == "json":
+        print_json({"acknowledged": tally.records, "failed": tally.failed, "bytes": tally.bytes, "seconds": seconds})
+    else:
+        rate = tally.bytes / 1e6 / seconds
+        say(f"{tally.records} acknowledged, {tally.failed} not, {seconds:.2f} s, {rate:.1f} MB/s")

@@ -1,0 +1,85 @@
+"""`tinymq topic`: what topics there are, and making and deleting them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.servers import HERE, Where
+
+if TYPE_CHECKING:
+    from tinymq.client import Topic
+
+app = App(name="topic", help="Create, list, describe and delete topics.")
+
+Name = Annotated[str, Parameter(help="The topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")]
+
+
+@app.command
+def create(
+    name: Name,
+    *,
+    partitions: Annotated[int, Parameter(name=["--partitions", "-p"])] = 1,
+    replication_factor: Annotated[int | None, Parameter(name=["--replication-factor", "-r"])] = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Create a topic; return when every partition has a leader.
+
+    Parameters
+    ----------
+    replication_factor
+        Copies of each partition. [default: 3, or the number of brokers when they are fewer]
+    """
+    with where.connect() as mq:
+        if replication_factor is None:
+            replication_factor = min(3, sum(broker.alive for broker in mq.admin.brokers()))
+        topic = mq.admin.create_topic(name, partitions=partitions, replication_factor=replication_factor)
+        _print_topics([topic], output)
+
+
+@app.command(name="list")
+def list_(*, where: Where = HERE, output: Output = "table") -> None:
+    """List all topics."""
+    with where.connect() as mq:
+        _print_topics(mq.admin.topics(), output)
+
+
+@app.command
+def describe(name: Name, *, where: Where = HERE, output: Output = "table") -> None:
+    """Show a topic's partitions: leader, replicas and offsets."""
+    with where.connect() as mq:
+        topic = mq.admin.describe_topic(name)
+        ends = mq.admin.end_offsets(name)
+        starts = mq.admin.start_offsets(name)
+    rows = [(p.partition, p.leader or None, list(p.replicas), starts[p.partition], ends[p.partition])
+            for p in topic.partitions]  # fmt: skip
+    if output == "json":
+        keys = ("partition", "leader", "replicas", "start_offset", "end_offset")
+        document: dict[str, Any] = {"name": topic.name, "replication_factor": topic.replication_factor}
+        print_json({**document, "partitions": [dict(zip(keys, row, strict=True)) for row in rows]})
+    else:
+        shown = [(p, leader, " ".join(map(str, replicas)), start, end) for p, leader, replicas, start, end in rows]
+        print_table(["partition", "leader", "replicas", "start", "end"], shown)
+
+
+@app.command
+def delete(name: Name, *, where: Where = HERE) -> None:
+    """Delete a topic and all its records."""
+    with where.connect() as mq:
+        mq.admin.delete_topic(name)
+    say(f"topic {name} deleted")
+
+
+def _print_topics(topics: list[Topic], output: Output) -> None:
+    if output == "json":
+        rows = [
+            {"name": t.name, "partitions": len(t.partitions), "replication_factor": t.replication_factor}
+            for t in topics
+        ]
+        print_json({"topics": rows})
+    else:
+        rows_shown = [(t.name, len(t.partitions), t.replication_factor) for t in topics]
+        print_table(["topic", "partitions", "replication factor"], rows_shown)
