@@ -230,12 +230,17 @@ class BrokerApp:
         if self._registration is not None:
             await self._registration.stop(leave=hand_over and not failed)
         if self._host is not None:
-            await self._host.stop(hand_over=hand_over and not failed)
+            await self._host.stop(hand_over=hand_over and not failed and self._has_company(self._host))
         await self._close(STREAM_GRACE_S)
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
             self._store = None
         self._executor.shutdown(wait=False)
+
+    def _has_company(self, host: Host) -> bool:
+        """Is there anybody to hand over to? Waiting for nobody would only make the stop slow."""
+        others = {voter.broker_id for voter in self.config.voters} - {self.config.broker_id}
+        return any(host.alive(broker_id) for broker_id in others)
 
     async def kill(self) -> None:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
