@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from examples.flights.source import Flight
 
@@ -56,7 +55,7 @@ class Comparison:
         self._counts = dict.fromkeys(("read", "foreign", "misplaced", "retimed", "disordered", "gaps"), 0)
         self._examples: list[str] = []
 
-    def add(self, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp: datetime) -> None:
+    def add(self, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_us: int) -> None:
         """One record that was read."""
         self._counts["read"] += 1
         if offset != self._next_offset.get(partition, 0):
@@ -68,8 +67,8 @@ class Comparison:
         self._times_read[i] = min(self._times_read[i] + 1, 255)
         if self._places[i] is not None and self._places[i] != (partition, offset):
             self._note("misplaced", partition, offset, f"flight {i} was acknowledged at {self._places[i]}")
-        if timestamp != self._flights[i].timestamp:
-            self._note("retimed", partition, offset, f"flight {i} has time {timestamp}")
+        if timestamp_us != self._flights[i].timestamp_us:
+            self._note("retimed", partition, offset, f"flight {i} has time {timestamp_us} us")
         before = self._latest.get(key)
         if before is not None and (before[0] != partition or before[1] >= i):
             self._note("disordered", partition, offset, f"flight {i} comes after flight {before[1]} of {before[0]}")

@@ -138,7 +138,7 @@ class Job:
             client.reader(TOPIC, start="earliest", end="latest", replica="follower") as reader,
         ):
             for count, m in enumerate(reader):
-                comparison.add(m.partition, m.offset, m.key, m.value, m.timestamp)
+                comparison.add(m.partition, m.offset, m.key, m.value, m.timestamp_us)
                 if count % produce.PROGRESS_EVERY == 0:
                     advance(count)
         verdict = comparison.verdict()

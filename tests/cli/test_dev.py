@@ -1,0 +1,100 @@
+"""`tinymq dev` and `tinymq broker` with real processes: up, hurt, down, and what is said when it fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.cli.process import Process
+from tinymq.errors import NotReady
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A place for a cluster, of which nothing runs afterwards."""
+    path = tmp_path / "dev"
+    yield path
+    if (path / "cluster.json").exists():
+        devcluster.down(path, purge=False)
+
+
+def _processes(folder: Path) -> list[Process]:
+    cluster = devfolder.load(folder)
+    return [process for b in cluster.brokers if (process := cluster.process(b.id)) is not None]
+
+
+def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(folder)]
+    assert run(["dev", "up", "-n", "3", *where, "-o", "json"]) == Exit.OK
+    states = json.loads(capfd.readouterr().out)["brokers"]
+    assert [(b["id"], b["state"]) for b in states] == [(1, "running"), (2, "running"), (3, "running")]
+    started = _processes(folder)
+    assert [p.pid for p in started] == [b["pid"] for b in states]
+
+    assert run(["dev", "kill", "2", *where]) == Exit.OK
+    assert not started[1].alive
+    assert [s.state for s in devcluster.status(folder)] == ["running", "stopped", "running"]
+    assert run(["dev", "start", "1", *where]) == Exit.USAGE, "it runs already"
+    assert run(["dev", "start", "2", *where]) == Exit.OK
+    assert [s.state for s in devcluster.status(folder)] == ["running"] * 3
+
+    capfd.readouterr()
+    assert run(["dev", "logs", "2", *where]) == Exit.OK
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert "broker_state" in {line["event"] for line in lines}
+
+    running = _processes(folder)
+    assert run(["dev", "down", *where]) == Exit.OK
+    assert not [p for p in running if p.alive]
+    assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
+    assert run(["dev", "down", "--purge", *where]) == Exit.OK
+    assert not folder.exists()
+
+
+def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
+    devcluster.up(folder, 1, lambda _: None)
+    (process,) = _processes(folder)
+    process.signal(signal.SIGTERM)
+    assert process.wait_gone(time.monotonic() + DEADLINE_S)
+    events = [json.loads(line) for line in devcluster.tail(devfolder.load(folder).log(1), 50)]
+    assert "stopping" in {event.get("state") for event in events}
+    assert [s.state for s in devcluster.status(folder)] == ["stopped"]
+
+
+def test_a_broker_that_does_not_start_shows_its_log_and_leaves_nobody(folder: Path) -> None:
+    cluster = devfolder.create(folder, 3)
+    with socket.socket() as taken:
+        port = int(cluster.broker(2).address.rpartition(":")[2])
+        taken.bind((devfolder.HOST, port))
+        taken.listen()
+        with pytest.raises(NotReady) as raised:
+            devcluster.up(folder, None, lambda _: None)
+    assert "broker 2 did not start" in raised.value.message
+    assert "PortInUse" in raised.value.message
+    assert [s.state for s in devcluster.status(folder)] == ["stopped"] * 3
+    assert _processes(folder) == []
+    assert [s.state for s in devcluster.status(devcluster.up(folder, None, lambda _: None).path)] == ["running"] * 3
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    cluster = devfolder.create(tmp_path / "dev", 1)
+    config = cluster.config(1)
+    config.write_text(config.read_text().replace("peer_listen", "peer_listn"))
+    command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert result.returncode == Exit.USAGE
+    assert "peer_listen" in result.stderr
+    assert "Traceback" not in result.stderr
