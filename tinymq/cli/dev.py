@@ -47,6 +47,7 @@ def status(*, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
 @app.command
 def logs(
     number: Annotated[int | None, Parameter(help="Of this broker alone.")] = None,
+    /,
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many lines from the end.")] = 50,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until interrupted.")] = False,
@@ -73,21 +74,21 @@ def logs(
 
 
 @app.command
-def kill(number: Number, *, dir: Dir = devfolder.DEFAULT) -> None:
+def kill(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
     """End a broker at once, as kill -9 does."""
     devcluster.kill(dir, number)
     say(f"broker {number} killed")
 
 
 @app.command
-def stop(number: Number, *, dir: Dir = devfolder.DEFAULT) -> None:
+def stop(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
     """Let a broker hand over what it leads, and stop it."""
     devcluster.stop(dir, number)
     say(f"broker {number} stopped")
 
 
 @app.command
-def start(number: Number, *, dir: Dir = devfolder.DEFAULT) -> None:
+def start(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
     """Start a broker that was killed or stopped, and wait until it serves."""
     broker = devcluster.start(dir, number)
     devcluster.wait_ready(dir, number)

@@ -20,6 +20,7 @@ Name = Annotated[str, Parameter(help="The topic's name: 1 to 249 of A-Z a-z 0-9 
 @app.command
 def create(
     name: Name,
+    /,
     *,
     partitions: Annotated[int, Parameter(name=["--partitions", "-p"])] = 1,
     replication_factor: Annotated[int | None, Parameter(name=["--replication-factor", "-r"])] = None,
@@ -48,7 +49,7 @@ def list_(*, where: Where = HERE, output: Output = "table") -> None:
 
 
 @app.command
-def describe(name: Name, *, where: Where = HERE, output: Output = "table") -> None:
+def describe(name: Name, /, *, where: Where = HERE, output: Output = "table") -> None:
     """Show a topic's partitions: leader, replicas and offsets."""
     with where.connect() as mq:
         topic = mq.admin.describe_topic(name)
@@ -66,7 +67,7 @@ def describe(name: Name, *, where: Where = HERE, output: Output = "table") -> No
 
 
 @app.command
-def delete(name: Name, *, where: Where = HERE) -> None:
+def delete(name: Name, /, *, where: Where = HERE) -> None:
     """Delete a topic and all its records."""
     with where.connect() as mq:
         mq.admin.delete_topic(name)
