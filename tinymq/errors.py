@@ -121,6 +121,8 @@ class UnknownTopic(NotFound):
 class UnknownPartition(NotFound):
     """The topic has no such partition."""
 
+    default_hint = "partitions are numbered from 0; see: tinymq topic describe NAME"
+
 
 class AlreadyExists(TinymqError):
     """What was to be made is there already."""
@@ -200,9 +202,13 @@ class WrongSecret(Denied):
 class WrongCluster(Denied):
     """The peer, or the data folder, belongs to another cluster."""
 
+    default_hint = "check data_dir and the voters' addresses: a data folder belongs to one cluster for good"
+
 
 class WrongBroker(Denied):
     """The peer, or the data folder, belongs to another broker of this cluster."""
+
+    default_hint = "check broker_id, data_dir and the voters' addresses: each broker has its own data folder"
 
 
 class StorageError(TinymqError):
@@ -232,6 +238,8 @@ class FolderInUse(StorageError):
 
 class PortInUse(StorageError):
     """Another process listens there."""
+
+    default_hint = "stop it, or choose another port"
 
 
 class Closed(TinymqError):

@@ -79,9 +79,8 @@ class Broker:
             self._unknown_topic(TopicId(topic_id))
         assert topic is not None
         if not 0 <= partition < len(topic.queues):
-            raise UnknownPartition(
-                f"topic {topic.name!r} has no partition {partition}, but 0 to {len(topic.queues) - 1}"
-            )
+            last = len(topic.queues) - 1
+            raise UnknownPartition(f"topic {topic.name!r} has no partition {partition}", hint=f"it has 0 to {last}")
         queue = topic.queues[partition]
         if not queue.has_replica(self.around.broker_id):
             raise self._elsewhere(queue)

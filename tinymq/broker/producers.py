@@ -63,7 +63,9 @@ def judge(producer: Producer | None, header: BatchHeader) -> Remembered | None:
             if batch.first_sequence == sequence and batch.record_count == header.record_count:
                 return batch
     raise OutOfOrderSequence(
-        f"producer {header.producer_id} sent sequence {sequence}; {expected} comes next", expected_sequence=expected
+        f"producer {header.producer_id} sent sequence {sequence}; {expected} comes next",
+        hint="what came before is missing: send it first, or take a new epoch",
+        expected_sequence=expected,
     )
 
 

@@ -130,10 +130,12 @@ class RegistryState:
         if len(topic_id) != 16 or not any(topic_id) or topic_id in self.topics_by_id or topic_id in self.deleted:
             raise InvalidRequest("a topic needs a new id of 16 bytes")
         if not 1 <= wanted.partitions <= PARTITIONS_PER_TOPIC_MAX:
-            raise InvalidRequest(f"{wanted.partitions} partitions: a topic has 1 to {PARTITIONS_PER_TOPIC_MAX}")
+            raise InvalidRequest(f"{wanted.partitions} partitions", hint=f"a topic has 1 to {PARTITIONS_PER_TOPIC_MAX}")
         existing = [queue for topic in self.topics.values() for queue in topic.queues]
         if len(existing) + wanted.partitions > PARTITIONS_MAX:
-            raise InvalidRequest(f"the cluster has {len(existing)} partitions, and at most {PARTITIONS_MAX}")
+            raise InvalidRequest(
+                f"the cluster has {len(existing)} partitions, and at most {PARTITIONS_MAX}", hint="delete topics first"
+            )
         brokers = [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
         if not 1 <= wanted.replication_factor <= len(brokers):
             raise InvalidRequest(

@@ -74,13 +74,13 @@ def _agree(
     """(cluster id, first entry): what some hold already, or new ones."""
     ids = [d.broker_id for d in described]
     if len(set(ids)) != len(ids):
-        raise InvalidRequest(f"brokers {sorted(ids)}: one of them was named twice")
+        raise InvalidRequest(f"brokers {sorted(ids)}: one of them was named twice", hint="name each voter once")
     formed = {(d.cluster_id, d.first_entry) for d in described if d.cluster_id}
     if len(formed) > 1:
         raise WrongCluster("these brokers belong to more than one cluster")
     not_empty = [d.broker_id for d in described if not d.cluster_id and not d.empty]
     if not_empty:
-        raise InvalidRequest(f"the data folders of brokers {not_empty} are not empty")
+        raise InvalidRequest(f"the data folders of brokers {not_empty} are not empty", hint="give them new folders")
     if formed:
         cluster_id, first_entry = formed.pop()
         parse_entry(first_entry)

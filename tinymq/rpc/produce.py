@@ -85,7 +85,7 @@ class ProduceStream:
             checked = admit(payload, batch.payload_crc, broker.limits)
         acks = _ACKS.get(batch.acks)
         if acks is None:
-            raise InvalidRequest(f"acks {batch.acks} is none of 0, 1, 2")
+            raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")
         timeout_s = min(batch.timeout_ms / 1000, TIMEOUT_S_MAX) if batch.timeout_ms else broker.timing.produce_timeout_s
         size = len(payload)
         if acks is not Acks.NONE:
