@@ -176,7 +176,7 @@ class MemoryNetwork:
             return None
         target = self._listening.get(address)
         if target is None:
-            return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address))
+            return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
         dialer = Handshake.dial(source.credentials(), peer, channel, self._rng.randbytes(NONCE_BYTES))
         acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES))
         error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
