@@ -67,11 +67,19 @@ class RaftCore(VotingReplica):
 
     def peer_alive(self, peer: int) -> None:
         """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
+        if self._failure is not None:
+            return
         if self._leadership is not None:
-            self._leadership.lost(peer)
-            self._settle_at = self._around.now()
+            self._look_after(peer)
         elif self.leader_id is None and self._membership.rank(self._me.broker_id) == 0:
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
+        self._around.wake()
+
+    def _look_after(self, peer: int) -> None:
+        """Begin anew with a follower, and do not rest before it has answered."""
+        assert self._leadership is not None
+        self._leadership.lost(peer)
+        self._settle_at = self._around.now()
         self._around.wake()
 
     def connection_lost(self, peer: int) -> None:
@@ -281,6 +289,9 @@ class RaftCore(VotingReplica):
         assert leadership is not None
         now = self._around.now()
         if self._settle_at <= now:
+            self.check_quorum()  # they may have gone before it led
+            if self._leadership is None:
+                return
             leadership.settle(self.commit_index)
         leadership.pump(self.commit_index)
         if leadership.transfer_to is not None:

@@ -62,6 +62,8 @@ class Host:
         self._pulse: Timer | None = None
         self._idle = asyncio.Event()  # set while this broker leads nothing
         self._idle.set()
+        store.ballots.on_durable.append(self._on_ballots_durable)
+        store.writer.on_ballots_failed = self._on_ballots_failed
 
     # ---- life ------------------------------------------------------------------------------------------
 
@@ -71,8 +73,6 @@ class Host:
         t.on_message, t.on_connected, t.on_disconnected, t.on_refused = (
             self._on_message, self._on_connected, self._on_disconnected, self._on_refused,
         )  # fmt: skip
-        self._store.ballots.on_durable.append(self._on_ballots_durable)
-        self._store.writer.on_ballots_failed = self._on_ballots_failed
         await t.start()
         self._beat()
 
@@ -136,7 +136,8 @@ class Host:
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
         self._leaders.forget(group_id)
-        if group.is_leader:
+        if group.core.leading_term is not None:
+            self._tell_stepped_down(group, group.core.leading_term)
             group.machine.follow()
 
     async def delete_group(self, group_id: GroupId) -> None:
@@ -157,7 +158,8 @@ class Host:
         group = self._groups.get(group_id)
         if group is not None and group.leader is not None:
             return group.leader, group.term
-        return self._leaders.leader_of(group_id)
+        known = self._leaders.leader_of(group_id)  # kept while its broker is silent: it may lead still
+        return known if known is not None and self.alive(known[0]) else None
 
     # ---- questions between brokers -----------------------------------------------------------------------
 
@@ -187,7 +189,8 @@ class Host:
     def _fail(self, group: Group, error: TinymqError | AssertionError) -> None:
         """This replica stops; the broker and its other groups go on."""
         reason = error if isinstance(error, TinymqError) else CorruptData(f"broken invariant: {error}")
-        logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=error)
+        trace = error if isinstance(error, AssertionError) else None
+        logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
         group.core.fail(reason)
         self._announce(group)
 
@@ -206,12 +209,15 @@ class Host:
             for peer in self._control:
                 self._send_control(peer, announcement([(group.id, core.leading_term)]))
         if isinstance(led, int) and core.leading_term != led:
-            for replica in group.membership.replicas:
-                if replica.broker_id != self.broker_id:
-                    self._heartbeats.stepped_down(replica.broker_id, group.id, led)
+            self._tell_stepped_down(group, led)
         self._update_idle()
         if self.on_group_changed is not None:
             self.on_group_changed(group)
+
+    def _tell_stepped_down(self, group: Group, term: int) -> None:
+        for replica in group.membership.replicas:
+            if replica.broker_id != self.broker_id:
+                self._heartbeats.stepped_down(replica.broker_id, group.id, term)
 
     def _update_idle(self) -> None:
         if any(g.is_leader for g in self._groups.values()):
@@ -329,7 +335,6 @@ class Host:
 
     def _peer_gone(self, peer: int, why: str) -> None:
         logger.warning("broker_gone", broker=peer, reason=why)
-        self._leaders.gone(peer)
         for group in self._groups_with(peer):
             group.core.leader_gone(peer)
             group.core.check_quorum()

@@ -69,9 +69,10 @@ class Leadership:
         progress = self.progress.get(peer)
         if progress is None:
             return False
-        if ack.count != progress.count:
-            # Another incarnation: what the old one held counts no more (hazard 22).
-            progress.count, progress.match = ack.count, 0
+        incarnation = self._line.incarnation(peer)
+        if (incarnation, ack.count) != (progress.incarnation, progress.count):
+            # Another incarnation: what the old one held counts no more, nor need it hold that (hazard 22).
+            progress.incarnation, progress.count, progress.match = incarnation, ack.count, 0
         if ack.conflict:
             progress.conflicted(next_after_conflict(self._log, ack))
             return True
@@ -80,9 +81,10 @@ class Leadership:
         return moved or progress.next <= self._log.last_index
 
     def lost(self, peer: int) -> None:
-        """The connection closed: what was out may be gone."""
+        """The connection closed, or the follower asks who leads: what was out, and what it knew, may be gone."""
         if peer in self.progress:
             self.progress[peer].restart()
+            self.progress[peer].commit = 0  # no rest before it says again that it knows
             self._told.pop(peer, None)
 
     def commit(self, membership: Membership, self_id: int, self_listed: bool, commit: int) -> int:
@@ -163,11 +165,15 @@ class Leadership:
                 continue
             if progress.probe_overdue(PROBE_RETRY_S, now):
                 progress.probe_again()
-            elif progress.inflight and now - progress.sent_at > self._timing.bulk_stalled_s:
+            elif progress.match < self._log.last_index and self._stalled(progress, now):
                 progress.restart()
                 self._line.reopen(peer)
             elif progress.match == self._log.last_index and progress.commit < commit:
                 self._tell(peer, progress, commit, ack_wanted=True)
+
+    def _stalled(self, progress: Progress, now: float) -> bool:
+        """It should have answered: with what it holds, or, when its last answer was lost on the way, again."""
+        return progress.mode is Mode.REPLICATE and now - progress.sent_at > self._timing.bulk_stalled_s
 
     def quiet(self, commit: int) -> bool:
         """Nothing to send: every live follower has everything and has acknowledged to know the commit index."""

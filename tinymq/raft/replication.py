@@ -28,6 +28,7 @@ class Progress:
     match: int = 0  # durable there, and equal to ours
     mode: Mode = Mode.PROBE
     commit: int = 0  # the commit index that it has acknowledged to know
+    incarnation: bytes | None = None  # its data folder when it acknowledged last
     count: int = 0  # its incarnation count, as its acks say
     waiting: bool = False  # PROBE: a message is out
     unanswered: int = 0  # PROBE: messages in a row that got no answer; from the first one on they carry no entries

@@ -112,6 +112,8 @@ class VotingReplica(RaftState):
         log = self._log
         voter = Voter(self.term, self.voted_for, log.last_index, log.last_term, self.hears_leader)
         answer = answer_vote(voter, peer, request)
+        if self._leadership is not None and answer is not Answer.GRANT:
+            self._look_after(peer)  # it does not know that we lead, and a group at rest would not tell it
         if answer is Answer.IGNORE:
             return
         if not request.pre:
@@ -157,3 +159,6 @@ class VotingReplica(RaftState):
 
     @abstractmethod
     def _SyncObj__onBecomeLeader(self) -> None: ...
+
+    @abstractmethod
+    def _look_after(self, peer: int) -> None: ...
