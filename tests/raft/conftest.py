@@ -1,0 +1,18 @@
+"""Brokers log transitions; thousands of simulated ones would say more than anybody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def quiet_log() -> Iterator[None]:
+    def drop(logger: object, name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop])
+    yield
+    structlog.reset_defaults()

@@ -1,0 +1,196 @@
+"""A storm: everything that can happen to brokers, links and disks, at random moments, followed by calm.
+
+Which faults there are is one table; a run draws from it with the cluster's own random source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tests.raft.harness import Broker, Cluster, Recorder, Scenario
+from tinymq.raft import Role
+from tinymq.raft.transport import Channel
+
+Fault = Callable[[Cluster], None]
+
+
+def _some(cluster: Cluster, brokers: list[Broker]) -> Broker | None:
+    return cluster.rng.choice(brokers) if brokers else None
+
+
+def _up(cluster: Cluster) -> list[Broker]:
+    return [b for b in cluster.brokers.values() if b.up]
+
+
+def _restart_later(cluster: Cluster, broker: Broker) -> None:
+    """It starts again after a while, unless somebody did it before."""
+
+    def start() -> None:
+        if broker.process_is_gone:
+            cluster.say(f"broker {broker.id} starts")
+            cluster.background(broker.start())
+
+    cluster.clock.call_later(cluster.rng.choice((0.0, 0.05, 0.5, 1.0, 3.0)), start)
+
+
+def cut_link(cluster: Cluster) -> None:
+    a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
+    cluster.cut(a, b, both=cluster.rng.random() < 0.6)
+
+
+def isolate_one(cluster: Cluster) -> None:
+    leader = cluster.leaders(cluster.groups[0])
+    cluster.isolate(
+        leader[-1].id if leader and cluster.rng.random() < 0.5 else cluster.rng.choice(sorted(cluster.brokers))
+    )
+
+
+def heal(cluster: Cluster) -> None:
+    cluster.heal()
+
+
+def reset_connections(cluster: Cluster) -> None:
+    a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
+    cluster.say(f"connections of {a} and {b} are reset")
+    cluster.network.reset(a, b)
+
+
+def reset_one_channel(cluster: Cluster) -> None:
+    broker = _some(cluster, _up(cluster))
+    if broker is not None:
+        other = cluster.rng.choice([b for b in cluster.brokers if b != broker.id])
+        channel = cluster.rng.choice(list(Channel))
+        cluster.say(f"broker {broker.id} loses its {channel.name} connection to {other}")
+        broker.process.call(lambda: broker.transport.reset(other, channel))
+
+
+def slow_link(cluster: Cluster) -> None:
+    a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
+    seconds, jitter_s = cluster.rng.choice(((0.0002, 0.0005), (0.01, 0.02), (0.05, 0.2), (0.3, 0.3)))
+    cluster.say(f"{a} -> {b} takes {seconds} s")
+    cluster.network.delay(a, b, seconds, jitter_s, both=cluster.rng.random() < 0.5)
+
+
+def say_twice(cluster: Cluster) -> None:
+    a, b = cluster.rng.sample(sorted(cluster.brokers), 2)
+    cluster.network.duplicate_next(a, b, count=cluster.rng.randint(1, 5))
+
+
+def kill(cluster: Cluster) -> None:
+    broker = _some(cluster, _up(cluster))
+    if broker is not None:
+        broker.kill()
+        _restart_later(cluster, broker)
+
+
+def power_cut(cluster: Cluster) -> None:
+    broker = _some(cluster, _up(cluster))
+    if broker is not None:
+        broker.power_cut()
+        _restart_later(cluster, broker)
+
+
+def power_cut_of_all(cluster: Cluster) -> None:
+    for broker in _up(cluster):
+        broker.power_cut()
+        _restart_later(cluster, broker)
+
+
+def pause(cluster: Cluster) -> None:
+    broker = _some(cluster, cluster.running)
+    if broker is not None:
+        cluster.pause(broker.id)
+        cluster.clock.call_later(cluster.rng.choice((0.1, 0.5, 1.0, 2.0)), lambda: cluster.resume(broker.id))
+
+
+def slow_disk(cluster: Cluster) -> None:
+    broker = _some(cluster, _up(cluster))
+    if broker is not None:
+        broker.disk.delay_s = cluster.rng.choice(((0.00005, 0.002), (0.005, 0.03), (0.05, 0.3)))
+
+
+def hand_over(cluster: Cluster) -> None:
+    group = cluster.rng.choice(cluster.groups)
+    leader = _some(cluster, cluster.leaders(group))
+    if leader is not None:
+        leader.process.do(lambda: leader.host.transfer(group))
+
+
+def skew_clock(cluster: Cluster) -> None:
+    broker = cluster.rng.choice(list(cluster.brokers.values()))
+    broker.skew_us = cluster.rng.choice((0, -3_600_000_000, 3_600_000_000))
+    if broker.up:
+        broker.clock.wall_skew_us = broker.skew_us
+
+
+FAULTS: dict[Fault, int] = {  # and how often, against one another
+    cut_link: 4,
+    isolate_one: 3,
+    heal: 6,
+    reset_connections: 3,
+    reset_one_channel: 4,
+    slow_link: 3,
+    say_twice: 2,
+    kill: 4,
+    power_cut: 4,
+    power_cut_of_all: 1,
+    pause: 3,
+    slow_disk: 2,
+    hand_over: 3,
+    skew_clock: 1,
+}
+
+
+async def storm(cluster: Cluster, seconds: float, pause_s: float = 0.4, faults: dict[Fault, int] = FAULTS) -> None:
+    """Draw from `faults` for `seconds`, under load."""
+    load = asyncio.create_task(cluster.load())
+    end = cluster.loop.time() + seconds
+    kinds, weights = list(faults), list(faults.values())
+    while cluster.loop.time() < end:
+        cluster.rng.choices(kinds, weights)[0](cluster)
+        await cluster.run_for(cluster.rng.expovariate(1 / pause_s))
+        assert not load.done() or load.result()
+    load.cancel()
+
+
+async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
+    """End every fault, and hold what must hold then: all agree, nothing was lost, and the group goes on."""
+    cluster.heal()
+    for broker in cluster.brokers.values():
+        for other in cluster.brokers:
+            cluster.network.delay(broker.id, other, 0.0002, 0.0005)
+        broker.rate, broker.skew_us = 1.0, 0
+        cluster.resume(broker.id)
+        if broker.up:
+            broker.disk.delay_s = (0.00005, 0.002)
+    await cluster.until(cluster.all_up, within_s, "all brokers are up")
+    for group in cluster.groups:
+        await cluster.settle(group, within_s)
+        before = cluster.ledger.end(group)
+        await cluster.commit(b"after the storm", group)
+        await cluster.settle(group)
+        assert cluster.ledger.end(group) > before
+        cluster.check_logs(group)
+        for broker in cluster.brokers.values():
+            assert broker.group(group).role in (Role.LEADER, Role.FOLLOWER), cluster.describe()
+            check_recorder(broker.machine(group))
+
+
+def check_recorder(machine: Recorder) -> None:
+    """Nobody who waits was forgotten, and offsets are dense."""
+    assert not [p for p in machine.waiting.values() if p.index <= machine.index]
+    for before, after in zip(machine.entries, machine.entries[1:], strict=False):
+        assert after.header.base_offset == before.header.next_offset
+        assert after.header.prev_crc == before.header.header_crc
+        assert after.header.append_time_us >= before.header.append_time_us
+
+
+def stormy(seconds: float) -> Scenario:
+    """A scenario: a storm, then calm."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await storm(cluster, seconds)
+        await calm(cluster)
+
+    return scenario

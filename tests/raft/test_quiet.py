@@ -1,0 +1,226 @@
+"""A group that rests costs nothing, and wakes without an election (architecture decision 14)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.raft import Role
+from tinymq.raft.transport import Channel
+from tinymq.types import GroupId
+
+
+def timers(cluster: Cluster) -> list[int]:
+    """Groups that hold a timer, for each broker."""
+    return [len(b.host._schedule._timers) for b in cluster.running]
+
+
+async def rest(cluster: Cluster, within_s: float = 3.0) -> None:
+    await cluster.until(lambda: not any(timers(cluster)), within_s, "no group holds a timer")
+
+
+def test_a_group_that_rests_holds_no_timer_and_sends_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        await rest(cluster)
+        said: list[str] = []
+        cluster.network.on_delivered = lambda a, b, channel, head, body: said.append(str(head.WhichOneof("message")))
+        await cluster.run_for(60.0)
+        assert set(said) == {"heartbeat"}
+        assert timers(cluster) == [0, 0, 0]
+
+    simulate(scenario)
+
+
+def test_heartbeats_are_one_per_pair_however_many_groups_there_are() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for group in cluster.groups:
+            await cluster.settle(group)
+        await rest(cluster)
+        said: list[str] = []
+        cluster.network.on_delivered = lambda a, b, channel, head, body: said.append(str(head.WhichOneof("message")))
+        await cluster.run_for(10.0)
+        assert set(said) == {"heartbeat"}
+        assert len(said) <= 6 * 10.0 / cluster.timing.heartbeat_s + 6
+
+    simulate(scenario, groups=[GroupId(GROUP.topic_id, p) for p in range(40)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_wakes_without_an_election_after_ten_minutes(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader, term = cluster.leader(), cluster.leader().group().term
+        await cluster.run_for(600.0)
+        begun = cluster.loop.time()
+        await cluster.commit(b"y")
+        assert cluster.loop.time() - begun < 0.05
+        await cluster.settle()
+        assert (cluster.leader(), leader.group().term) == (leader, term)
+
+    simulate(scenario, seed)
+
+
+def test_it_wakes_when_its_leader_is_gone() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        await cluster.run_for(600.0)
+        cluster.leader().kill()
+        await cluster.until(cluster.leaders, 1.0)
+
+    simulate(scenario)
+
+
+def test_a_leader_that_restarts_at_once_leads_no_more() -> None:
+    """Another session counts as its leaderships gone, though nobody missed a heartbeat."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader = cluster.leader()
+        leader.kill()
+        await leader.start()
+        await cluster.until(cluster.leaders, 1.0)
+        await cluster.settle()
+        assert cluster.leader().group().term > 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_follower_that_returns_to_a_resting_group_learns_leader_and_commit(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        follower = cluster.followers()[0]
+        follower.power_cut()
+        await cluster.run_for(5.0)
+        await follower.start()
+        await cluster.settle(within_s=1.0)
+        await rest(cluster)
+
+    simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_that_is_opened_late_is_found_by_its_leader(seed: int) -> None:
+    """What was sent for it before went nowhere."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        follower = cluster.followers()[0]
+        cluster.withheld[follower.id] = {GROUP}
+        follower.power_cut()
+        await follower.start()
+        await cluster.run_for(5.0)
+        await follower.process.run(follower.open_group(GROUP, cluster.first_entries[GROUP]))
+        await cluster.settle(within_s=3.0)
+        await rest(cluster)
+        assert cluster.leader().group().term == 1
+
+    simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_follower_that_missed_heartbeats_finds_the_leader_again(seed: int) -> None:
+    """Nobody else noticed, and the group rests: the leader has no other reason to speak."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader, follower = cluster.leader(), cluster.followers()[0]
+        cluster.cut(leader.id, follower.id, both=False)
+        await cluster.until(lambda: follower.group().leader is None, 2.0)
+        cluster.heal()
+        await cluster.settle(within_s=2.0)
+        await rest(cluster)
+        assert follower.host.leader_of(GROUP) == (leader.id, 1)
+        assert cluster.leader() is leader
+        assert leader.group().term == 1
+
+    simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 6.0])
+def test_a_paused_follower_starts_no_election_when_it_goes_on(seconds: float) -> None:
+    """Hazard 15: it reads its heartbeats before it believes that they did not come."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader, follower = cluster.leader(), cluster.followers()[0]
+        cluster.pause(follower.id)
+        await cluster.run_for(seconds)
+        cluster.resume(follower.id)
+        await cluster.run_for(2.0)
+        await cluster.commit(b"y")
+        await cluster.settle(within_s=2.0)
+        assert (cluster.leader(), leader.group().term) == (leader, 1)
+
+    simulate(scenario)
+
+
+def test_a_leader_whose_followers_are_gone_while_it_is_elected_does_not_stay() -> None:
+    """Its own vote was the last to become durable, and then nobody was left to go."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.until(lambda: all(b.up and b.host.groups for b in cluster.brokers.values()), 1.0)
+        slow = cluster.brokers[1]
+        hang = slow.disk.hung = cluster.loop.create_future()
+        await cluster.until(lambda: slow.group().core._ballot is not None and not slow.group().core._ballot.pre, 1.0)
+        await cluster.run_for(0.02)  # the others' votes are there
+        cluster.isolate(1)
+        await cluster.run_for(2.0)
+        slow.disk.hung = None
+        hang.set_result(None)
+        await cluster.run_for(1.0)
+        assert slow.group().role is not Role.LEADER
+        cluster.heal()
+        await cluster.settle()
+
+    simulate(scenario)
+
+
+def test_a_lost_ack_does_not_hold_up_the_commit() -> None:
+    """Everything is out and received, one answer is lost with its connection, and nothing more is proposed."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        leader, (one, other) = cluster.leader(), cluster.followers()
+        other.kill()
+        await cluster.run_for(0.5)
+        one.disk.delay_s = (0.1, 0.1)
+        position = leader.propose(b"y")
+        await cluster.run_for(0.15)
+        assert one.group().log.last_index == position.index
+        one.process.do(lambda: one.transport.reset(leader.id, Channel.CONTROL))
+        leader.process.do(lambda: leader.transport.reset(one.id, Channel.BULK))
+        cluster.network.drop_next(
+            one.id, leader.id, Channel.CONTROL, count=1,
+            matching=lambda head: head.append_ack.durable >= position.index,
+        )  # fmt: skip
+        await cluster.until(lambda: leader.machine().index >= position.index, 4.0)
+
+    simulate(scenario)
+
+
+def test_a_failed_replica_holds_no_timer_whoever_comes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        preferred, another = cluster.brokers[1], cluster.brokers[2]
+        preferred.files.fail_sync("groups/*")
+        preferred.propose(b"y")
+        await cluster.until(lambda: preferred.group().role is Role.FAILED, 1.0)
+        await cluster.until(cluster.leaders, 2.0)
+        another.kill()
+        await another.start()
+        await cluster.run_for(1.0)
+        assert len(preferred.host._schedule._timers) == 0
+
+    simulate(scenario)
