@@ -43,7 +43,7 @@ def make_error(
 ) -> TinymqError:
     """An error from its parts, by the class that `code` names."""
     kind = BY_CODE.get(code)
-    if kind is None:
+    if kind is None or kind.__init__ is not TinymqError.__init__:  # unknown, or one that never travels
         kind = RetriableUnknownError if retriable else UnknownError
         detail = {**detail, "wire_code": code}
     made = kind(message, hint=hint)

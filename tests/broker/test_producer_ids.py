@@ -1,0 +1,49 @@
+"""Producer ids come in blocks, each number once, however many ask together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.broker import producer_ids
+from tinymq.broker.producer_ids import ProducerIds
+from tinymq.config import Timing
+from tinymq.errors import OutcomeUnknown
+from tinymq.registry.memory import MemoryRegistry
+
+
+def test_blocks_are_shared_and_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_ids, "BLOCK", 7)
+
+    async def main() -> None:
+        registry = MemoryRegistry(ManualClock(), random.Random(1), Timing())
+        brokers = [ProducerIds(registry) for _ in range(3)]
+        taken = await asyncio.gather(*(brokers[n % 3].take() for n in range(100)))
+        assert len(set(taken)) == 100
+        assert min(taken) == 1
+
+    asyncio.run(main())
+
+
+def test_a_failure_reaches_those_who_wait_and_is_forgotten() -> None:
+    class Refusing(MemoryRegistry):
+        refuse = True
+
+        async def take_producer_ids(self, count: int) -> range:
+            await asyncio.sleep(0)
+            if self.refuse:
+                raise OutcomeUnknown("no leader")
+            return await super().take_producer_ids(count)
+
+    async def main() -> None:
+        registry = Refusing(ManualClock(), random.Random(1), Timing())
+        ids = ProducerIds(registry)
+        failed = await asyncio.gather(ids.take(), ids.take(), return_exceptions=True)
+        assert all(isinstance(f, OutcomeUnknown) for f in failed)
+        registry.refuse = False
+        assert await ids.take() == 1
+
+    asyncio.run(main())

@@ -1,0 +1,38 @@
+"""The Raft host as hosting sees it: opens fake groups, remembers what has data."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.fakes.raft_group import FakeGroup
+from tinymq.entry import Entry
+from tinymq.errors import TinymqError
+from tinymq.types import GroupId
+
+
+class FakeGroups:
+    """`on_disk` survives; `open` does not."""
+
+    def __init__(self) -> None:
+        self.open: dict[GroupId, FakeGroup] = {}
+        self.on_disk: dict[GroupId, Entry] = {}
+        self.refuse: TinymqError | None = None
+        self.gate = asyncio.Event()  # openings and deletions wait for it
+        self.gate.set()
+
+    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: object) -> FakeGroup:
+        await self.gate.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        assert group_id not in self.open
+        self.on_disk[group_id] = first_entry
+        group = self.open[group_id] = FakeGroup(machine, group_id)
+        return group
+
+    async def close_group(self, group_id: GroupId) -> None:
+        del self.open[group_id]
+
+    async def delete_group(self, group_id: GroupId) -> None:
+        await self.gate.wait()
+        self.open.pop(group_id, None)
+        self.on_disk.pop(group_id, None)

@@ -1,0 +1,90 @@
+"""Starting and stopping a broker: what is in the way is a typed error, and then nothing is left open."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from tinymq.app import BrokerApp
+from tinymq.config import BrokerConfig
+from tinymq.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
+from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.serving import State
+from tinymq.testing.cluster import SECRET, free_ports
+from tinymq.types import PeerAddress
+
+
+def config(tmp_path: Path, broker_id: int = 1, folder: str = "data") -> BrokerConfig:
+    port = free_ports(1)[0]
+    return BrokerConfig(
+        broker_id=broker_id,
+        data_dir=str(tmp_path / folder),
+        voters=(PeerAddress(broker_id, "127.0.0.1", port),),
+        secret=SECRET,
+        peer_listen=f"127.0.0.1:{port}",
+    )
+
+
+async def refused(settings: BrokerConfig, kind: type[TinymqError]) -> None:
+    with pytest.raises(kind) as error:
+        await BrokerApp(settings).start()
+    assert error.value.hint
+
+
+def test_what_is_in_the_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = BrokerApp(config(tmp_path))
+        await first.start()
+        assert first.state is State.UNFORMED
+        await refused(config(tmp_path), FolderInUse)
+        await refused(dataclasses.replace(config(tmp_path, 2, "other"), listen=first.address), PortInUse)
+        await refused(dataclasses.replace(config(tmp_path, 2, "other"), peer_listen=first.peer_address), PortInUse)
+        with socket.socket() as stranger:
+            stranger.bind(("127.0.0.1", 0))
+            stranger.listen()
+            taken = f"127.0.0.1:{stranger.getsockname()[1]}"
+            await refused(dataclasses.replace(config(tmp_path, 2, "other"), listen=taken), PortInUse)
+        second = BrokerApp(config(tmp_path, 2, "other"))
+        await second.start()  # nothing was left open by the refusals
+        await second.stop()
+        await first.stop()
+        await refused(config(tmp_path, 3), WrongBroker)
+        again = BrokerApp(config(tmp_path))
+        await again.start()
+        await again.stop()
+
+    asyncio.run(main())
+
+
+def test_a_formed_broker_whose_first_entry_is_damaged_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = config(tmp_path)
+        app = BrokerApp(settings)
+        await app.start()
+        await form_cluster([app.address], SECRET, 5)
+        await app.stop()
+        path = tmp_path / "data" / "metadata-first-entry"
+        whole = path.read_bytes()
+        for damaged in (whole[:-1], whole[:20] + b"\xff" + whole[21:]):
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptData):
+                await BrokerApp(settings).start()
+        path.unlink()
+        with pytest.raises(CorruptData, match="missing"):
+            await BrokerApp(settings).start()
+        path.write_bytes(whole)
+        app = BrokerApp(settings)
+        await app.start()
+        assert app.state is State.RUNNING
+        await app.stop()
+        assert app.state is State.STOPPING
+
+    asyncio.run(main())
+
+
+def test_a_stop_before_anything_was_started(tmp_path: Path) -> None:
+    asyncio.run(BrokerApp(config(tmp_path)).stop())
