@@ -71,6 +71,7 @@ class Batcher:
         self.sinks: dict[str, Sink] = {}
         self.open_lanes: dict[Lane, None] = {}  # those with an open batch, the oldest first
         self.ready: list[Lane] = []  # those with a newly encoded batch
+        self.lanes: list[Lane] = []  # of all sinks there ever were
         self.buffered_bytes = 0
         self._config = config
         self._linger_s = config.linger_ms / 1000
@@ -104,6 +105,7 @@ class Batcher:
                     Lane(topic, topic_id, p, limit=config.inflight, numbered=config.numbered) for p in range(partitions)
                 ]
                 sink = self.sinks[topic] = Sink(topic, topic_id, lanes, self._rng.choice(lanes))
+                self.lanes.extend(lanes)
             return sink
 
     def append(
@@ -302,6 +304,13 @@ class Batcher:
                 self._waiting.append(call)
                 return
         call()
+
+    def forget(self, topic: str, topic_id: bytes) -> None:
+        """The topic is gone: the next append asks for it anew."""
+        with self._lock:
+            sink = self.sinks.get(topic)
+            if sink is not None and sink.topic_id == topic_id:
+                del self.sinks[topic]
 
     def close(self) -> list[Callable[[], None]]:
         """Take nothing more: an open batch may still be filled until it is sealed. Who waits for room is to be told."""

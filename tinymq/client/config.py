@@ -7,7 +7,7 @@ names the nearest. Units come last in names.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -150,7 +150,7 @@ def configure(kind: type[C], settings: Mapping[str, object]) -> C:
     return kind(**settings)
 
 
-def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
     """ "host:port,host:port" or a list of such, as addresses. Raises InvalidConfig."""
     parts = servers.split(",") if isinstance(servers, str) else list(servers)
     addresses = tuple(format_address(*parse_address(part.strip())) for part in parts if part.strip())

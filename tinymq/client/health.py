@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 SLOW = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))  # (latency_s, aside_s)
 FAILURE_S_MIN = 0.1
-FAILURE_S_MAX = 10.0
+FAILURE_S_MAX = 2.0
 SMOOTHING = 0.2
 
 
@@ -50,6 +50,12 @@ class Health:
         aside_s = min(FAILURE_S_MAX, FAILURE_S_MIN * 2 ** min(record.failures - 1, 16))
         record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
         record.reason = reason
+
+    def forgive(self, address: str) -> None:
+        """Something says that it is there again."""
+        record = self._records.get(address)
+        if record is not None:
+            record.failures, record.aside_until_s, record.reason = 0, 0.0, ""
 
     def cost(self, address: str, now_s: float) -> tuple[float, float]:
         """(seconds it is still put aside, usual latency in seconds)."""

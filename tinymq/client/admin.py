@@ -1,0 +1,217 @@
+"""Topics and the state of the cluster, asynchronous. Answers are frozen values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tinymq.client import routing
+from tinymq.client.cluster import Cluster
+from tinymq.client.offsets import list_offsets
+from tinymq.client.places import END, Ask, Place, by_partition
+from tinymq.client.ports import Method
+from tinymq.client.routing import Partition, Topic
+from tinymq.client.values import as_datetime
+from tinymq.errors import InvalidRequest, OutcomeUnknown, TinymqError, TopicExists, UnknownTopic
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.types import check_topic_name
+
+STATUS_TIMEOUT_S = 2.0
+LEADERS_WAIT_S_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and where its partitions are; `leader` is 0 while nobody is known to lead."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[Partition, ...]
+    replication_factor: int
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Where a partition begins and ends: offsets from log_start up to, and not including, high_watermark."""
+
+    log_start: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica, as its broker describes it."""
+
+    topic: str  # "" for the metadata group
+    partition: int
+    role: str
+    term: int
+    leader: int
+    last_index: int
+    durable_index: int
+    commit_index: int
+    high_watermark: int
+    log_start: int
+    chain_crc: int  # equal on equal logs
+    reason: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker. `state` is what it says itself, or "unreachable" and then `reason` says why."""
+
+    broker_id: int
+    address: str
+    rack: str
+    alive: bool  # registered
+    state: str
+    reason: str
+    version: str
+    replicas: tuple[ReplicaStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """All brokers, each asked itself."""
+
+    cluster_id: bytes
+    metadata_leader: int
+    feature_level: int
+    brokers: tuple[BrokerStatus, ...]
+
+
+class AsyncAdmin:
+    """What `client.admin` can do. `timeout` is in seconds; request_timeout_ms if not given."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int | None = None, *, timeout: float | None = None
+    ) -> TopicDescription:
+        """Create a topic, and wait until its partitions have leaders. By default on three brokers, or all if fewer.
+
+        Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), OutcomeUnknown.
+        """
+        check_topic_name(name)
+        for what, number in (("partitions", partitions), ("replication_factor", replication_factor)):
+            if number is not None and number < 1:
+                raise InvalidRequest(f"{what}={number}", hint="1 or more")
+        timeout_s = self._timeout_s(timeout)
+        if replication_factor is None:
+            view = await self._cluster.refresh(timeout_s=timeout_s)
+            replication_factor = min(3, max(1, sum(b.alive for b in view.brokers.values())))
+        wait_s = min(LEADERS_WAIT_S_MAX, timeout_s)
+        request = pb.CreateTopicRequest(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            timeout_ms=int(wait_s * 1000),
+        )
+        try:
+            reply = await self._cluster.ask(
+                Method.CREATE_TOPIC, request, timeout_s=timeout_s, attempt_s=wait_s + 1.0, changes=True
+            )
+        except TopicExists as error:
+            if "unclear" in error.detail:  # an earlier try of this very call may have made it
+                raise OutcomeUnknown(f"topic {name!r} exists; this call may have made it") from error
+            raise
+        topic = routing.read_topic(reply.topic)
+        self._cluster.update(routing.with_topic(self._cluster.view, topic))
+        return _describe(topic)
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
+        timeout_s = self._timeout_s(timeout)
+        request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000))
+        try:
+            await self._cluster.ask(Method.DELETE_TOPIC, request, timeout_s=timeout_s, changes=True)
+        except UnknownTopic as error:
+            if "unclear" not in error.detail:  # else an earlier try of this very call deleted it
+                raise
+        self._cluster.update(routing.without_topic(self._cluster.view, name))
+
+    async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
+        """All topics, by name."""
+        request = pb.MetadataRequest(all=True)
+        reply = await self._cluster.ask(Method.METADATA, request, timeout_s=self._timeout_s(timeout))
+        self._cluster.update(routing.merge(self._cluster.view, reply, ()))
+        topics = [routing.read_topic(info) for info in reply.topics if not info.HasField("error")]
+        return [_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
+
+    async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
+        """One topic, asked for afresh. Raises UnknownTopic."""
+        timeout_s = self._timeout_s(timeout)
+        await self._cluster.refresh([name], timeout_s=timeout_s)
+        return _describe(await self._cluster.topic(name, timeout_s))
+
+    async def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
+        """Where every partition begins and ends. Raises UnknownTopic."""
+        answers = await self._list(name, "latest", self._timeout_s(timeout))
+        return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
+
+    async def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
+        """The offset of a place ("earliest", "latest", a datetime) in every partition. Raises UnknownTopic."""
+        answers = await self._list(name, place, self._timeout_s(timeout))
+        return {p: a.offset for p, a in answers.items()}
+
+    async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Every broker's own account of itself; those that do not answer are in it, too."""
+        view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
+        per_broker_s = min(STATUS_TIMEOUT_S, self._timeout_s(timeout))
+        brokers = sorted(view.brokers.values(), key=lambda b: b.broker_id)
+        request = pb.ClusterStatusRequest()
+        replies = await asyncio.gather(
+            *(self._cluster.ask_broker(b.address, Method.CLUSTER_STATUS, request, per_broker_s) for b in brokers),
+            return_exceptions=True,
+        )
+        statuses = []
+        leaders = set()
+        level = 0
+        for broker, reply in zip(brokers, replies, strict=True):
+            if isinstance(reply, TinymqError):
+                statuses.append(_unreachable(broker, reply.message))
+            elif isinstance(reply, BaseException):
+                raise reply
+            else:
+                leaders.add((reply.metadata_leader != 0, reply.metadata_leader))
+                level = max(level, reply.feature_level)
+                statuses.append(_broker_status(broker, reply))
+        metadata_leader = max(leaders, default=(False, 0))[1]
+        return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses))
+
+    async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
+        topic = await self._cluster.topic(name, timeout_s)
+        places = by_partition(place, tuple(range(len(topic.partitions))))
+        asks = {p: at.timestamp_us if isinstance(at, Ask) else END for p, at in places.items()}
+        return await list_offsets(self._cluster, topic, asks, timeout_s=timeout_s, leader_only=False)
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
+
+
+def _describe(topic: Topic) -> TopicDescription:
+    return TopicDescription(
+        topic.name, topic.topic_id, topic.partitions, topic.replication_factor, as_datetime(topic.created_us)
+    )
+
+
+def _unreachable(broker: routing.Broker, reason: str) -> BrokerStatus:
+    return BrokerStatus(broker.broker_id, broker.address, broker.rack, broker.alive, "unreachable", reason, "", ())
+
+
+def _broker_status(broker: routing.Broker, reply: pb.ClusterStatusReply) -> BrokerStatus:
+    replicas = tuple(
+        ReplicaStatus(
+            r.topic, r.partition, r.role, r.term, r.leader, r.last_index, r.durable_index, r.commit_index,
+            r.high_watermark, r.log_start, r.chain_crc, r.reason, r.bytes,
+        )
+        for r in reply.replicas
+    )  # fmt: skip
+    return BrokerStatus(
+        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, "", reply.version, replicas
+    )

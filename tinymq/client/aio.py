@@ -1,0 +1,165 @@
+"""AsyncClient: the whole client on the caller's event loop. Everything else here is reached through it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from tinymq.client.admin import AsyncAdmin
+from tinymq.client.cluster import Cluster
+from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
+from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
+from tinymq.client.places import Places
+from tinymq.client.ports import Connector
+from tinymq.client.producer import AsyncProducer
+from tinymq.client.reader import AsyncReader
+from tinymq.client.values import HeadersLike, Timestamp
+from tinymq.clock import Clock, SystemClock
+from tinymq.errors import Closed, TinymqError
+from tinymq.types import RecordMetadata
+
+
+class AsyncClient:
+    """A connection to a tinymq cluster, for asyncio.
+
+        async with AsyncClient("localhost:7070") as mq:
+            await mq.send("orders", b"...")
+
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
+    Connects when first used; belongs to the loop that uses it first. Raises InvalidConfig.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        connector: Connector | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        **settings: Unpack[ClientOptions],
+    ) -> None:
+        self.servers = parse_servers(servers)
+        self.config = configure(ClientConfig, settings)
+        self._connector = connector
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._cluster: Cluster | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sending: AsyncProducer | None = None
+        self._opened: list[AsyncProducer | AsyncReader] = []
+        self._closed = False
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """Topics and the state of the cluster."""
+        return AsyncAdmin(self._core())
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
+
+        A resend is never written twice. Raises UnknownTopic, InvalidBatch, BatchTooLarge; at the deadline
+        (request_timeout_ms) DeadlineExceeded, nothing was written, or OutcomeUnknown.
+        """
+        producer = self.sending()
+        delivery = await producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        return await delivery
+
+    def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
+        """A producer of its own buffer and settings (see ProducerConfig). Use it in `async with`."""
+        producer = AsyncProducer(self._core(), configure(ProducerConfig, settings), self._soon)
+        self._keep(producer)
+        return producer
+
+    def reader(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Places = "earliest",
+        end: Places | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> AsyncReader:
+        """Read `topic`: iterate over it, `poll` it, or take it as a table.
+
+        start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
+        place that is not read; without it the reader tails. Settings: see ReaderConfig (replica= among them).
+        """
+        config = configure(ReaderConfig, settings)
+        reader = AsyncReader(self._core(), topic, config, self._soon, partitions=partitions, start=start, end=end)
+        self._keep(reader)
+        return reader
+
+    async def close(self) -> None:
+        """Close producers (flushing them), readers and connections. Raises NotDelivered. Closing twice is nothing."""
+        self._closed = True
+        first: TinymqError | None = None
+        opened, self._opened = self._opened, []
+        for each in opened:
+            try:
+                await each.close()
+            except TinymqError as error:
+                first = first or error
+        if self._cluster is not None:
+            await self._cluster.close()
+        if first is not None:
+            raise first
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except TinymqError as undelivered:
+            if error is None:
+                raise
+            error.add_note(f"and {undelivered}")
+
+    def sending(self) -> AsyncProducer:
+        """The producer behind `send`: nothing lingers, what waits for the same answer travels together."""
+        if self._sending is None:
+            timeout_ms = self.config.request_timeout_ms
+            self._sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
+        return self._sending
+
+    def _keep(self, opened: AsyncProducer | AsyncReader) -> None:
+        self._opened = [each for each in self._opened if not each.closed]
+        self._opened.append(opened)
+
+    def _core(self) -> Cluster:
+        if self._closed:
+            raise Closed("the client is closed")
+        if self._cluster is None:
+            self._loop = asyncio.get_running_loop()
+            if self._connector is None:
+                from tinymq.client.channel import GrpcConnector  # grpc is loaded when it is needed
+
+                self._connector = GrpcConnector(self.config.limits)
+            self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
+        return self._cluster
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Make `call` on the client's loop, from any thread."""
+        loop = self._loop
+        assert loop is not None, "made with the core"
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop:
+            loop.call_soon(call)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(call)

@@ -1,0 +1,323 @@
+"""The cluster as one client sees it: links and pipes by broker, the view, and questions that any broker answers.
+
+All of it lives on one loop. A question has a deadline and ends as an answer, a definite failure, or
+OutcomeUnknown; an error that may pass is never raised before the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tinymq.client import routing
+from tinymq.client.config import ClientConfig
+from tinymq.client.health import Health
+from tinymq.client.pipes import FetchPipe, ProducePipe
+from tinymq.client.ports import Connector, Link, Method
+from tinymq.client.routing import Topic, View
+from tinymq.clock import Clock
+from tinymq.errors import (
+    BrokerUnreachable,
+    Closed,
+    DeadlineExceeded,
+    NotLeader,
+    OutcomeUnknown,
+    TinymqError,
+    UnknownTopic,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import from_wire
+
+LOG = logging.getLogger("tinymq.client")
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
+WATCH_S = 0.2  # how often silence is looked for
+TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
+
+
+class Cluster:
+    """Links, view and health of one client. `changed` is called whenever the view is another one."""
+
+    def __init__(
+        self, servers: Sequence[str], config: ClientConfig, connector: Connector, clock: Clock, rng: random.Random
+    ) -> None:
+        self.view = View()
+        self.config = config
+        self.clock = clock
+        self.rng = rng
+        self.health = Health()
+        self.changed: set[Callable[[], None]] = set()
+        self.closed = False
+        self._servers = tuple(servers)
+        self._connector = connector
+        self._links: dict[str, Link] = {}
+        self._produce: dict[str, ProducePipe] = {}
+        self._fetch: dict[str, FetchPipe] = {}
+        self._silences: dict[str, int] = {}
+        self._names: set[str] = set()  # topics that this client uses
+        self._requests = 0
+        self._refreshed_s = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    # ---- connections ---------------------------------------------------------------------------------
+
+    def link(self, address: str) -> Link:
+        """The one link to this address; connects when used."""
+        link = self._links.get(address)
+        if link is None:
+            if self.closed:
+                raise Closed("the client is closed")
+            link = self._links[address] = self._connector.link(address)
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch())
+        return link
+
+    def produce_pipe(self, broker_id: int) -> ProducePipe | None:
+        """The pipe to that broker, open or not. None: its address is not known."""
+        address = self.view.address(broker_id)
+        if address is None:
+            return None
+        pipe = self._produce.get(address)
+        if pipe is None:
+            pipe = ProducePipe(self.link(address), self.clock, self, self.attempt_s)
+            pipe.changed = self.changed
+            self._produce[address] = pipe
+        return pipe
+
+    def fetch_pipe(self, address: str) -> FetchPipe:
+        pipe = self._fetch.get(address)
+        if pipe is None:
+            pipe = self._fetch[address] = FetchPipe(self.link(address), self.clock, self, self.attempt_s)
+        return pipe
+
+    def next_request(self) -> int:
+        """A number for one batch on its way: producers share streams, so it is the client's."""
+        self._requests += 1
+        return self._requests
+
+    @property
+    def attempt_s(self) -> float:
+        return self.config.attempt_timeout_ms / 1000
+
+    def answered(self, address: str, latency_s: float) -> None:
+        self.health.answered(address, latency_s, self.clock.monotonic())
+        self._silences.pop(address, None)
+
+    def broke(self, address: str, error: TinymqError) -> None:
+        if self.closed:
+            return
+        self.health.failed(address, error.message, self.clock.monotonic())
+        self.refresh_soon()
+
+    def cost(self, broker_id: int) -> tuple[float, float]:
+        """(seconds it is still put aside, usual latency) of a broker."""
+        address = self.view.address(broker_id)
+        return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
+
+    def forgive(self, broker_id: int) -> None:
+        """Put aside no more: there is news of it."""
+        address = self.view.address(broker_id)
+        if address is not None:
+            self.health.forgive(address)
+
+    async def close(self) -> None:
+        self.closed = True
+        tasks = [t for t in (self._refreshing, self._watching) if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(p.close() for p in self._produce.values()), *(f.close() for f in self._fetch.values()))
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        self._links.clear()
+
+    # ---- questions -----------------------------------------------------------------------------------
+
+    async def ask(
+        self, method: Method, request: Any, *, timeout_s: float, attempt_s: float | None = None, changes: bool = False
+    ) -> Any:
+        """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
+
+        Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
+        taken effect, else BrokerUnreachable (with every address and its reason) or DeadlineExceeded. An error
+        answered after an attempt of unknown outcome has the detail `unclear`.
+        """
+        deadline_s = self.clock.monotonic() + timeout_s
+        reasons: dict[str, str] = {}
+        last: TinymqError | None = None
+        unclear: TinymqError | None = None
+        backoff_s = BACKOFF_S_MIN
+        while True:
+            for address in self.addresses():
+                left_s = deadline_s - self.clock.monotonic()
+                if left_s <= 0:
+                    raise _give_up(method, timeout_s, reasons, last, unclear)
+                try:
+                    reply = await self._attempt(address, method, request, min(left_s, attempt_s or self.attempt_s))
+                except BrokerUnreachable as error:
+                    reasons[address] = _reason(error, address)
+                except OutcomeUnknown as error:
+                    reasons[address] = _reason(error, address)
+                    unclear = error if changes else unclear
+                else:
+                    error_in = _error_of(reply)
+                    if error_in is None:
+                        return reply
+                    if isinstance(error_in, OutcomeUnknown) and changes:
+                        unclear = error_in
+                    elif not error_in.retriable and not isinstance(error_in, OutcomeUnknown):
+                        if unclear is not None:
+                            error_in.detail["unclear"] = "true"
+                        raise error_in
+                    last = error_in
+                    reasons[address] = error_in.message
+            left_s = deadline_s - self.clock.monotonic()
+            if left_s <= 0:
+                raise _give_up(method, timeout_s, reasons, last, unclear)
+            await self.clock.sleep(min(left_s, backoff_s * (0.5 + self.rng.random() / 2)))
+            backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+
+    async def ask_broker(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        """Ask this broker, once. Raises what it answered, BrokerUnreachable or OutcomeUnknown."""
+        reply = await self._attempt(address, method, request, timeout_s)
+        error = _error_of(reply)
+        if error is not None:
+            raise error
+        return reply
+
+    async def _attempt(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        started_s = self.clock.monotonic()
+        try:
+            reply = await self.link(address).call(method, request, timeout_s)
+        except (BrokerUnreachable, OutcomeUnknown) as error:
+            self.health.failed(address, error.message, self.clock.monotonic())
+            raise
+        if method is not Method.CREATE_TOPIC:  # it waits for leaders: that is no latency
+            self.answered(address, self.clock.monotonic() - started_s)
+        return reply
+
+    def addresses(self) -> list[str]:
+        """Every address known, those to be preferred first."""
+        now_s = self.clock.monotonic()
+        known = {b.address: not b.alive for b in self.view.brokers.values()}
+        for address in self._servers:
+            known.setdefault(address, False)
+        shuffled = list(known)
+        self.rng.shuffle(shuffled)
+        return sorted(shuffled, key=lambda a: (self.health.cost(a, now_s)[0] > 0, known[a]))
+
+    # ---- the view ------------------------------------------------------------------------------------
+
+    def update(self, view: View) -> None:
+        """Take a newer view."""
+        if view is not self.view:
+            self.view = view
+            for call in list(self.changed):
+                call()
+
+    def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
+        """Take what a NotLeader answer says. True: another leader is known now."""
+        before = self.view
+        self.update(routing.learn_from(before, topic, partition, error))
+        return self.view is not before
+
+    def refresh_soon(self) -> None:
+        """Ask for fresh metadata, unless that is going on already."""
+        if self.closed or (self._refreshing is not None and not self._refreshing.done()):
+            return
+        self._refreshing = asyncio.create_task(self._refresh_in_background())
+
+    async def refresh(self, names: Iterable[str] = (), *, timeout_s: float, every: bool = False) -> View:
+        """Ask for the topics in use, and `names`; with `every`, for all topics there are."""
+        asked = sorted({*self._names, *names})
+        request = pb.MetadataRequest(topics=asked, all=every)
+        reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s)
+        self._refreshed_s = self.clock.monotonic()
+        self.update(routing.merge(self.view, reply, asked))
+        return self.view
+
+    async def topic(self, name: str, timeout_s: float) -> Topic:
+        """The topic, asked for if need be. Raises UnknownTopic once no broker that answers knows it."""
+        known = self.view.topics.get(name)
+        if known is None:
+            known = await self._look_up(name, timeout_s)
+        self._names.add(name)
+        return known
+
+    async def _look_up(self, name: str, timeout_s: float) -> Topic:
+        deadline_s = self.clock.monotonic() + timeout_s
+        view = await self.refresh([name], timeout_s=timeout_s)
+        if name not in view.topics:
+            # A broker that lags behind its peers has not heard of a new topic yet: ask them all.
+            left_s = max(0.001, min(self.attempt_s, deadline_s - self.clock.monotonic()))
+            request = pb.MetadataRequest(topics=[name])
+            asked = [self.ask_broker(a, Method.METADATA, request, left_s) for a in self.addresses()]
+            for reply in await asyncio.gather(*asked, return_exceptions=True):
+                if not isinstance(reply, BaseException):
+                    self.update(routing.merge(self.view, reply, [name]))
+        known = self.view.topics.get(name)
+        if known is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return known
+
+    async def still_there(self, name: str, topic_id: bytes, timeout_s: float) -> bool:
+        """Does the topic exist, being the same one? Asks afresh."""
+        try:
+            await self.refresh([name], timeout_s=timeout_s)
+            known = self.view.topics.get(name) or await self._look_up(name, timeout_s)
+        except UnknownTopic:
+            return False
+        return known.topic_id == topic_id
+
+    async def _refresh_in_background(self) -> None:
+        gap_s = self._refreshed_s + REFRESH_GAP_S - self.clock.monotonic()
+        if gap_s > 0:
+            await self.clock.sleep(gap_s)
+        try:
+            await self.refresh(timeout_s=self.attempt_s)
+        except TinymqError as error:
+            LOG.debug("metadata refresh failed: %s", error)
+
+    async def _watch(self) -> None:
+        """Look for silent produce streams and an old view, for as long as the client lives."""
+        while not self.closed:
+            await self.clock.sleep(WATCH_S)
+            now_s = self.clock.monotonic()
+            for address, pipe in self._produce.items():
+                silent_s = pipe.silent_for(now_s)
+                silences = self._silences.get(address, 0)
+                if silent_s > self.attempt_s * min(TIMEOUT_FACTOR_MAX, 1 + silences):
+                    self._silences[address] = silences + 1
+                    LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
+                    pipe.reset()
+                elif silent_s > min(1.0, self.attempt_s / 2):
+                    self.refresh_soon()  # perhaps another one leads by now
+            if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
+                self.refresh_soon()
+
+
+def _reason(error: TinymqError, address: str) -> str:
+    return error.message.removeprefix(f"{address}: ")
+
+
+def _error_of(reply: Any) -> TinymqError | None:
+    if "error" in reply.DESCRIPTOR.fields_by_name and reply.HasField("error"):
+        return from_wire(reply.error)
+    return None
+
+
+def _give_up(
+    method: Method, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
+) -> TinymqError:
+    what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.1f} s"
+    tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
+    if unclear is not None:
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
+    if last is not None:
+        return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)
+    return BrokerUnreachable(f"no broker answered {what}: {tried}")

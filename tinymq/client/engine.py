@@ -1,0 +1,69 @@
+"""The one crossing between an application's threads and the client's loop: a background thread per process.
+
+Started by the first call and not before, so that a process that forks after making a Client works: the child
+starts its own. What was made before a fork is dead in the child, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tinymq.client.aio import AsyncClient
+from tinymq.errors import Closed
+
+T = TypeVar("T")
+
+
+class Engine:
+    """A loop on a daemon thread, with one AsyncClient on it."""
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-client", daemon=True)
+        self._thread.start()
+        self.client = make()
+        self._stopped = False
+
+    @property
+    def alive(self) -> bool:
+        """Usable in this process."""
+        return not self._stopped and self._pid == os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it."""
+        if not self.alive:
+            work.close()
+            raise Closed("the client is closed" if self._stopped else "made before this process forked: make a new one")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupted wait takes its work with it
+            raise
+
+    def do(self, call: Callable[[], T]) -> T:
+        """Make a plain call on the loop and wait for it."""
+
+        async def wrapped() -> T:
+            return call()
+
+        return self.run(wrapped())
+
+    def stop(self) -> None:
+        """Close the client and end the thread. Raises what closing raises."""
+        try:
+            self.run(self.client.close())
+        finally:
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

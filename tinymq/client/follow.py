@@ -1,0 +1,268 @@
+"""Following one partition: which replica to ask, what its answer means, when to leave it for another.
+
+One fetch is on its way while the last one's records are unpacked. A replica is left when it is unreachable,
+silent, behind, damaged, or quiet for long while another one has more; it is tried again after a growing while.
+The partition fails when no replica has served it for unreachable_ms_max.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tinymq.client import routing
+from tinymq.client.cluster import Cluster
+from tinymq.client.config import ReaderConfig
+from tinymq.client.places import END
+from tinymq.client.ports import Fetched, Method
+from tinymq.client.records import Chunk, next_offset_after, read_chunks
+from tinymq.client.routing import Partition, Topic
+from tinymq.errors import (
+    BrokerUnreachable,
+    CorruptData,
+    NotLeader,
+    OutcomeUnknown,
+    StorageError,
+    TinymqError,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+SHUN_S_MIN = 0.2
+SHUN_S_MAX = 10.0
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far one partition is read."""
+
+    partition: int
+    offset: int  # the next to fetch
+    end: int | None  # where to stop; None: never
+    end_seen: int  # the high watermark at opening
+    epoch: int = 0  # the newest leader epoch that any replica told
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None and self.offset >= self.end
+
+
+@dataclass(slots=True)
+class Shunned:
+    """A replica that this partition is not read from for a while."""
+
+    until_s: float = 0.0
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Follower:
+    """Fetches what `cursor` wants and hands it to `deliver`, as long as there is `room`."""
+
+    cluster: Cluster
+    config: ReaderConfig
+    topic: Topic
+    cursor: Cursor
+    deliver: Callable[[Chunk], None]
+    room: asyncio.Event  # set while the application's buffer takes more
+    turn: int
+    _shunned: dict[int, Shunned] = field(default_factory=dict)
+    _reasons: dict[str, str] = field(default_factory=dict)
+    _last_error: TinymqError | None = None
+    _served_s: float = 0.0  # when a replica last answered without an error
+    _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
+    _backoff_s: float = BACKOFF_S_MIN
+
+    async def run(self) -> None:
+        """Until the cursor's end. Raises what stops this partition."""
+        now_s = self.cluster.clock.monotonic()
+        self._served_s = self._quiet_s = now_s
+        ahead: asyncio.Task[Fetched] | None = None
+        broker: int | None = None
+        try:
+            while not self.cursor.done:
+                if ahead is None:
+                    await self.room.wait()
+                    broker = self._choose()
+                    if broker is None:
+                        await self._wait_for_another("no replica's address is known")
+                        continue
+                    ahead = asyncio.create_task(self._fetch(broker, self.cursor.offset))
+                assert broker is not None, "somebody was asked"
+                fetching, ahead = ahead, None
+                try:
+                    fetched = await fetching
+                    ahead = await self._use(broker, fetched)
+                except TinymqError as error:
+                    await self._failed(broker, error)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    def _at(self) -> Partition:
+        view = self.cluster.view.topics.get(self.topic.name)
+        if view is None or view.topic_id != self.topic.topic_id:
+            view = self.topic
+        return view.partitions[self.cursor.partition]
+
+    def _choose(self) -> int | None:
+        """The replica to ask now."""
+        at = self._at()
+        view = self.cluster.view
+        if self.config.replica == "leader":
+            return at.leader if at.leader in view.brokers else None
+        now_s = self.cluster.clock.monotonic()
+
+        def cost(broker: int) -> tuple[float, float]:
+            aside_s, latency_s = self.cluster.cost(broker)
+            shunned = self._shunned.get(broker)
+            return (max(aside_s, shunned.until_s - now_s if shunned else 0.0), latency_s)
+
+        rack = self.cluster.config.rack
+        order = routing.read_order(view, at, self.config.replica, rack=rack, cost=cost, turn=self.turn)
+        return order[0] if order else None
+
+    async def _fetch(self, broker: int, offset: int) -> Fetched:
+        address = self.cluster.view.address(broker)
+        if address is None:
+            raise BrokerUnreachable(f"broker {broker} has no known address")
+        wait_ms = self.config.fetch_wait_ms
+        request = pb.FetchRequest(
+            topic_id=self.topic.topic_id,
+            partition=self.cursor.partition,
+            offset=offset,
+            max_bytes=self.config.fetch_bytes_max,
+            min_bytes=self.config.fetch_min_bytes,
+            max_wait_ms=int(wait_ms),
+            leader_epoch=self.cursor.epoch,
+            leader_only=self.config.replica == "leader",
+        )
+        return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+
+    async def _use(self, broker: int, fetched: Fetched) -> asyncio.Task[Fetched] | None:
+        """Take an answer: (the next fetch, begun already, when records came)."""
+        cursor = self.cursor
+        if fetched.leader_epoch >= cursor.epoch:
+            cursor.epoch = fetched.leader_epoch
+            view = self.cluster.view
+            learned = routing.learn_leader(
+                view, self.topic.name, cursor.partition, fetched.leader, fetched.leader_epoch
+            )
+            self.cluster.update(learned)
+        if fetched.error is not None:
+            raise fetched.error
+        now_s = self.cluster.clock.monotonic()
+        after = next_offset_after(fetched.frames)
+        start, cursor_end = cursor.offset, cursor.end
+        self._succeeded(broker, now_s)
+        if after is None:
+            cursor.offset = max(start, fetched.next_offset)
+            if now_s - self._quiet_s >= self.config.stale_ms_max / 1000:
+                self._quiet_s = now_s
+                await self._compare(broker)
+            return None
+        if after <= start:
+            raise CorruptData(f"broker {broker} answered what lies before offset {start}")
+        chunks = read_chunks(cursor.partition, fetched.frames, start, cursor_end, self.cluster.config.limits)
+        ahead: asyncio.Task[Fetched] | None = None
+        if (cursor_end is None or after < cursor_end) and self.room.is_set():
+            ahead = asyncio.create_task(self._fetch(broker, after))
+            await asyncio.sleep(0)  # the request leaves before the unpacking begins
+        try:
+            for chunk in chunks:
+                self.deliver(chunk)
+                cursor.offset = chunk.next_offset
+        except BaseException:
+            if ahead is not None:
+                ahead.cancel()
+            raise
+        cursor.offset = max(cursor.offset, after)
+        self._quiet_s = now_s
+        return ahead
+
+    def _succeeded(self, broker: int, now_s: float) -> None:
+        self._served_s = now_s
+        self._backoff_s = BACKOFF_S_MIN
+        self._reasons.clear()
+        self._last_error = None
+
+    async def _failed(self, broker: int, error: TinymqError) -> None:
+        """`broker` did not serve: go on with another one, or raise what is for good."""
+        where = f"{self.topic.name}/{self.cursor.partition}"
+        address = self.cluster.view.address(broker) or f"broker {broker}"
+        self._reasons[address] = error.message.removeprefix(f"{address}: ")
+        self._last_error = error
+        if isinstance(error, NotLeader):
+            if self.cluster.learn(self.topic.name, self.cursor.partition, error):
+                return
+        elif isinstance(error, UnknownTopic | UnknownPartition):
+            attempt_s = self.cluster.attempt_s
+            try:
+                there = await self.cluster.still_there(self.topic.name, self.topic.topic_id, attempt_s)
+            except TinymqError as unanswered:
+                LOG.debug("topic %s not looked up: %s", self.topic.name, unanswered)
+                there = True
+            if not there:
+                raise error
+        elif not error.retriable and not isinstance(error, StorageError | OutcomeUnknown):
+            raise error
+        elif not isinstance(error, BrokerUnreachable):
+            LOG.info("%s: leaving broker %d: %s", where, broker, error.message)
+        self._shun(broker)
+        await self._wait_for_another(error.message)
+
+    def _shun(self, broker: int) -> None:
+        shunned = self._shunned.setdefault(broker, Shunned())
+        for_s = min(SHUN_S_MAX, SHUN_S_MIN * 2 ** min(shunned.times, 10))
+        shunned.times += 1
+        shunned.until_s = self.cluster.clock.monotonic() + for_s
+
+    async def _wait_for_another(self, reason: str) -> None:
+        now_s = self.cluster.clock.monotonic()
+        if now_s - self._served_s >= self.config.unreachable_ms_max / 1000:
+            tried = "; ".join(f"{address}: {why}" for address, why in self._reasons.items()) or reason
+            text = f"{self.topic.name}/{self.cursor.partition}: no replica served it for"
+            text += f" {now_s - self._served_s:.1f} s: {tried}"
+            kind = type(self._last_error) if isinstance(self._last_error, CorruptData) else BrokerUnreachable
+            raise kind(text)
+        self.turn += 1
+        self.cluster.refresh_soon()
+        at = self._at()
+        fresh = [b for b in at.replicas if b not in self._shunned or self._shunned[b].until_s <= now_s]
+        if self.config.replica == "leader" or not fresh:
+            await self.cluster.clock.sleep(self._backoff_s)
+            self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
+
+    async def _compare(self, broker: int) -> None:
+        """Nothing came for long from a follower: has another replica more? Then this one is stale."""
+        at = self._at()
+        if broker == at.leader:
+            self._shunned.clear()
+            return
+        request = pb.ListOffsetsRequest(
+            topic_id=self.topic.topic_id,
+            queries=[pb.OffsetQuery(partition=self.cursor.partition, timestamp_us=END)],
+        )
+        for other in sorted((b for b in at.replicas if b != broker), key=lambda b: b != at.leader):
+            address = self.cluster.view.address(other)
+            if address is None:
+                continue
+            try:
+                reply = await self.cluster.ask_broker(address, Method.LIST_OFFSETS, request, self.cluster.attempt_s)
+            except TinymqError as error:
+                LOG.debug("broker %d not compared: %s", other, error)
+                continue
+            if any(answer.high_watermark > self.cursor.offset for answer in reply.answers):
+                LOG.info("%s/%d: broker %d is behind, leaving it", self.topic.name, self.cursor.partition, broker)
+                self._shun(broker)
+                return
+            if other == at.leader:
+                self._shunned.clear()
+                return

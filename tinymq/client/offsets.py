@@ -1,0 +1,112 @@
+"""ListOffsets over all leaders at once: where partitions begin and end, and where a time falls."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tinymq.client.cluster import Cluster
+from tinymq.client.ports import Method
+from tinymq.client.routing import Topic
+from tinymq.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError, UnknownPartition
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import from_wire
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+LEADER_TRIES = 3  # then other replicas are asked, where they may be
+
+
+async def list_offsets(
+    cluster: Cluster, topic: Topic, asks: dict[int, int], *, timeout_s: float, leader_only: bool
+) -> dict[int, pb.OffsetAnswer]:
+    """The answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
+
+    Leaders are asked first; without `leader_only` any replica's answer will do once a leader is not to be had.
+    Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded.
+    """
+    for partition in asks:
+        if not 0 <= partition < len(topic.partitions):
+            raise UnknownPartition(f"{topic.name}/{partition}: the topic has {len(topic.partitions)} partitions")
+    deadline_s = cluster.clock.monotonic() + timeout_s
+    found: dict[int, pb.OffsetAnswer] = {}
+    reasons: dict[str, str] = {}
+    backoff_s = BACKOFF_S_MIN
+    turn = 0
+    while True:
+        strict = leader_only or turn < LEADER_TRIES
+        groups = _by_broker(cluster, topic, [p for p in asks if p not in found], turn, strict)
+        left_s = deadline_s - cluster.clock.monotonic()
+        calls = [_ask(cluster, topic, broker, group, asks, strict, left_s) for broker, group in groups.items()]
+        for answers in await asyncio.gather(*calls):
+            for partition, answer in answers.items():
+                if isinstance(answer, TinymqError):
+                    reasons[f"{topic.name}/{partition}"] = answer.message
+                else:
+                    found[partition] = answer
+        if len(found) == len(asks):
+            return found
+        left_s = deadline_s - cluster.clock.monotonic()
+        if left_s <= 0:
+            why = "; ".join(f"{where}: {reason}" for where, reason in reasons.items()) or "no leader is known"
+            raise DeadlineExceeded(f"no offsets within {timeout_s:.1f} s: {why}")
+        cluster.refresh_soon()
+        await cluster.clock.sleep(min(left_s, backoff_s))
+        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+        turn += 1
+
+
+def _by_broker(cluster: Cluster, topic: Topic, partitions: list[int], turn: int, strict: bool) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for partition in partitions:
+        known = cluster.view.topics.get(topic.name, topic).partitions
+        at = known[partition] if partition < len(known) else topic.partitions[partition]
+        broker = at.leader
+        if not strict and at.replicas:
+            broker = at.replicas[turn % len(at.replicas)]
+        if cluster.view.address(broker) is not None:
+            groups.setdefault(broker, []).append(partition)
+    return groups
+
+
+async def _ask(
+    cluster: Cluster,
+    topic: Topic,
+    broker: int,
+    partitions: list[int],
+    asks: dict[int, int],
+    strict: bool,
+    left_s: float,
+) -> dict[int, pb.OffsetAnswer | TinymqError]:
+    address = cluster.view.address(broker)
+    assert address is not None, "only brokers with an address are asked"
+    request = pb.ListOffsetsRequest(
+        topic_id=topic.topic_id,
+        queries=[pb.OffsetQuery(partition=p, timestamp_us=asks[p]) for p in partitions],
+        leader_only=strict,
+    )
+    timeout_s = max(0.001, min(left_s, cluster.attempt_s))
+    try:
+        reply = await cluster.ask_broker(address, Method.LIST_OFFSETS, request, timeout_s)
+    except TinymqError as error:
+        if not error.retriable and not isinstance(error, OutcomeUnknown):
+            raise
+        return dict.fromkeys(partitions, error)
+    answers: dict[int, pb.OffsetAnswer | TinymqError] = {}
+    for answer in reply.answers:
+        if not answer.HasField("error"):
+            answers[answer.partition] = answer
+            continue
+        refusal = from_wire(answer.error)
+        if isinstance(refusal, NotLeader):
+            cluster.learn(topic.name, answer.partition, refusal)
+        elif not refusal.retriable and not await _passing(cluster, topic, refusal):
+            raise refusal
+        answers[answer.partition] = refusal
+    return answers
+
+
+async def _passing(cluster: Cluster, topic: Topic, error: TinymqError) -> bool:
+    """UnknownTopic from a broker that has not heard of it yet passes; from one whose topic is gone it does not."""
+    if error.code not in ("UnknownTopic", "UnknownPartition"):
+        return False
+    return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s)

@@ -1,0 +1,45 @@
+"""The settings as keyword arguments, for type checkers: the same names as the dataclasses in config.py."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from tinymq.client.config import Partitioner
+from tinymq.config import Limits
+
+
+class ClientOptions(TypedDict, total=False):
+    """See ClientConfig."""
+
+    request_timeout_ms: float
+    attempt_timeout_ms: float
+    metadata_max_age_ms: float
+    rack: str
+    limits: Limits
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See ProducerConfig."""
+
+    linger_ms: float
+    batch_bytes_max: int
+    compression: str
+    buffer_bytes_max: int
+    block_ms_max: float
+    acks: str
+    idempotent: bool
+    delivery_timeout_ms: float
+    inflight_batches_max: int
+    partitioner: str | Partitioner
+
+
+class ReaderOptions(TypedDict, total=False):
+    """See ReaderConfig."""
+
+    replica: str
+    fetch_bytes_max: int
+    fetch_min_bytes: int
+    fetch_wait_ms: float
+    buffer_bytes_max: int
+    unreachable_ms_max: float
+    stale_ms_max: float

@@ -1,0 +1,67 @@
+"""Where reading starts and ends: what an application says, as a question to a broker or an offset. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from tinymq.client.values import check_timestamp
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition
+from tinymq.types import Offset
+
+Place = Literal["earliest", "latest"] | Offset | datetime
+"""The first kept record; what comes after the last; an offset; the first record at or after a time."""
+
+Places = Place | Mapping[int, Place]
+"""One place for all partitions, or one for each."""
+
+END, EARLIEST, MAX_TIMESTAMP = -1, -2, -3  # OffsetQuery.timestamp_us
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An offset that needs no question."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question for ListOffsets."""
+
+    timestamp_us: int  # or END, EARLIEST
+
+
+def read_place(place: object) -> Known | Ask:
+    """Raises InvalidRequest for what is not a place, OffsetOutOfRange for a negative offset."""
+    match place:
+        case "earliest":
+            return Ask(EARLIEST)
+        case "latest":
+            return Ask(END)
+        case Offset(value=value):
+            if value < 0:
+                raise OffsetOutOfRange(f"offset {value} is negative")
+            return Known(value)
+        case datetime():
+            return Ask(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
+    raise InvalidRequest(
+        f"{place!r} is not a place to read from", hint="'earliest', 'latest', Offset(5) or a datetime with a zone"
+    )
+
+
+def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, Known | Ask]:
+    """The place of each partition. A mapping has to name them all. Raises as `read_place`."""
+    if not isinstance(places, Mapping):
+        place = read_place(places)
+        return dict.fromkeys(partitions, place)
+    unknown = [p for p in places if p not in partitions]
+    missing = [p for p in partitions if p not in places]
+    if unknown or missing:
+        raise UnknownPartition(
+            f"places are given for partitions {sorted(places)}, and read are {list(partitions)}",
+            hint="name every partition that is read, and no other",
+        )
+    return {p: read_place(places[p]) for p in partitions}

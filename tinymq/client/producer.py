@@ -1,0 +1,166 @@
+"""Producers, asynchronous: many records on their way at once, in batches, each with a Delivery.
+
+`send` returns as soon as the record has its place in the buffer. The synchronous facade (tinymq/client/sync.py)
+shares everything below `append`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tinymq.batch import conform
+from tinymq.client import partitioner
+from tinymq.client.batcher import BATCH_OVERHEAD_BYTES, Batcher, Sink
+from tinymq.client.cluster import Cluster
+from tinymq.client.config import ProducerConfig
+from tinymq.client.delivery import BatchDelivery, Delivery, Pending
+from tinymq.client.sender import Sender
+from tinymq.client.splitting import by_partition, by_size
+from tinymq.client.values import HeadersLike, Timestamp
+from tinymq.errors import BufferFull, Closed, NotDelivered
+from tinymq.types import check_topic_name
+
+LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
+
+
+class AsyncProducer:
+    """Sends records in batches. Made by AsyncClient.producer(); use it in `async with`, which flushes at the end."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None]) -> None:
+        """`wake` makes a call on the loop, soon, from any thread."""
+        self.config = config
+        self._cluster = cluster
+        self._closed = False
+        self._batcher = Batcher(
+            config,
+            cluster.config.limits,
+            monotonic=cluster.clock.monotonic,
+            wall_us=cluster.clock.wall_us,
+            rng=cluster.rng,
+            wake=lambda: wake(self._sender.pump),
+        )
+        self._sender = Sender(cluster, config, self._batcher)
+        self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
+
+        The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
+        datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidBatch, BatchTooLarge.
+        """
+        while True:
+            delivery = self.append(topic, value, key, headers, timestamp, partition)
+            if delivery is not None:
+                return delivery
+            await self.ready(topic)
+
+    async def send_batch(
+        self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> BatchDelivery:
+        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.batch.conform).
+
+        Rows go by their key as single records would, to `partition` if given. A record batch of about
+        batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
+        """
+        await self.ready(topic)
+        sink = self._batcher.sinks.get(topic)
+        parts: list[Pending] = []
+        for place, piece in self._pieces(data, partition, sink):
+            while True:
+                if sink is None or self._closed:
+                    raise Closed("the producer is closed")
+                pending = self._batcher.append_batch(sink, place, piece)
+                if pending is not None:
+                    parts.append(pending)
+                    break
+                await self.ready(topic)
+        return BatchDelivery(parts)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
+        last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent)."""
+        await self._sender.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
+
+        Raises NotDelivered with those records. Closing twice is nothing.
+        """
+        if not self._closed:
+            self._closed = True
+            await self._sender.close(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close(LEAVING_IN_ERROR_S)
+        except NotDelivered as undelivered:
+            error.add_note(f"and {undelivered}")
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def ready(self, topic: str) -> None:
+        """Wait until `append` would take a record for this topic. Raises what stands against it."""
+        if self._closed:
+            raise Closed("the producer is closed")
+        block_s = self.config.block_ms_max / 1000
+        if topic not in self._batcher.sinks:
+            check_topic_name(topic)
+            known = await self._cluster.topic(topic, max(block_s, self._cluster.attempt_s))
+            if self._closed:
+                raise Closed("the producer is closed")
+            self._batcher.add_topic(topic, known.topic_id, len(known.partitions))
+        room = asyncio.Event()
+        self._batcher.when_room(room.set)
+        try:
+            async with asyncio.timeout(block_s):
+                await room.wait()
+        except TimeoutError:
+            raise BufferFull(
+                f"{self._batcher.buffered_bytes} bytes wait to be acknowledged; no room came free in {block_s:.1f} s"
+            ) from None
+
+    def _pieces(
+        self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: Sink | None
+    ) -> list[tuple[int | None, pa.RecordBatch]]:
+        limits = self._cluster.config.limits
+        pieces: list[tuple[int | None, pa.RecordBatch]] = []
+        for batch in conform(data, self._cluster.clock.wall_us()):
+            placed = [(partition, batch)] if partition is not None or sink is None else self._placed(batch, sink)
+            for place, part in placed:
+                cuts = by_size(part, self.config.batch_bytes_max, limits.batch_bytes_max - BATCH_OVERHEAD_BYTES)
+                pieces += [(place, cut) for cut in cuts]
+        return pieces
+
+    def _placed(self, batch: pa.RecordBatch, sink: Sink) -> list[tuple[int | None, pa.RecordBatch]]:
+        count = len(sink.lanes)
+        chosen = self.config.partitioner
+        choose = partitioner.named(chosen) if isinstance(chosen, str) else chosen
+        if choose is not None:
+            return by_partition(batch, lambda key: choose(key, count))
+        if chosen == "sticky" or batch.column(0).null_count == batch.num_rows:
+            return [(None, batch)]
+        return by_partition(batch, lambda key: partitioner.keyed(key, count) if key else None)

@@ -1,0 +1,328 @@
+"""A producer's half that lives on the loop: takes sealed batches, sends each to its leader, acts on the answers.
+
+What an answer means is decided by the lane (tinymq/client/lane.py); what is here is the doing: which broker,
+when again, who is told. Nothing here is per record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from tinymq.client.batcher import Batcher
+from tinymq.client.cluster import Cluster
+from tinymq.client.config import ProducerConfig
+from tinymq.client.delivery import Pending, Unsent
+from tinymq.client.lane import Ended, Lane
+from tinymq.client.pipes import State
+from tinymq.client.ports import Method
+from tinymq.client.wire import batch_head, produce_batch
+from tinymq.clock import Timer
+from tinymq.errors import (
+    BrokerUnreachable,
+    Closed,
+    NotDelivered,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import from_wire
+
+LOG = logging.getLogger("tinymq.client")
+
+TICK_S = 0.1  # deadlines are looked at this often
+ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
+
+
+class Sender:
+    """The sending of one producer. All calls on the loop."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, batcher: Batcher) -> None:
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._config = config
+        self._batcher = batcher
+        self._acks = ACKS[config.acks]
+        self._active: dict[Lane, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
+        self._retries: dict[Lane, Timer] = {}
+        self._linger: Timer | None = None
+        self._tick: Timer | None = None
+        self._producer_id = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: list[Pending] = []
+        self._failed_bytes = 0
+        self._left_out = 0
+        self._closed = False
+        cluster.changed.add(self.look)
+
+    # ---- what makes it move --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Batches were encoded, or one was opened, or one is due."""
+        for lane in self._batcher.woken():
+            self._drive(lane)
+        self._seal_due()
+
+    def _seal_due(self, *, all_open: bool = False) -> None:
+        now_s = self._clock.monotonic()
+        lanes, next_s = self._batcher.seal_due(now_s, all_open=all_open)
+        for lane in lanes:
+            self._drive(lane)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if next_s is not None:
+            self._linger = self._clock.call_later(max(0.0, next_s - now_s), self._seal_due)
+
+    def look(self) -> None:
+        """The view or a pipe has changed: whoever waited for that goes on."""
+        for lane, seen in list(self._active.items()):
+            topic = self._cluster.view.topics.get(lane.topic)
+            if topic is not None and topic.topic_id == lane.topic_id and lane.partition < len(topic.partitions):
+                at = topic.partitions[lane.partition]
+                if at.leader and (at.leader, at.leader_epoch) != seen:
+                    self._active[lane] = (at.leader, at.leader_epoch)
+                    if seen != (0, 0):
+                        self._leader_moved(lane, at.leader)
+            self._drive(lane)
+
+    def _leader_moved(self, lane: Lane, leader: int) -> None:
+        """Answers of the former leader are not waited for: it may be stopped, and a resend is safe."""
+        self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
+        now_s = self._clock.monotonic()
+        if self._config.numbered:
+            for batch in lane.flight:
+                if batch.sent:
+                    self._end_all(lane.lost(batch, now_s, OutcomeUnknown("the leader changed")))
+        lane.hurry()
+
+    def _drive(self, lane: Lane) -> None:
+        """Send what the lane has to send."""
+        if lane.idle:
+            self._active.pop(lane, None)
+            return
+        if lane not in self._active:
+            self._active[lane] = (0, 0)
+            if self._tick is None:
+                self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
+        if self._config.numbered and not self._producer_id:
+            self._spawn("producer id", self._open_producer())
+            return
+        topic = self._cluster.view.topics.get(lane.topic)
+        if topic is None or topic.topic_id != lane.topic_id:
+            self._check_topic(lane)
+            return
+        at = topic.partitions[lane.partition]
+        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
+        if pipe is None:
+            self._cluster.refresh_soon()
+            return
+        self._active[lane] = (at.leader, at.leader_epoch)
+        if pipe.state is not State.OPEN:
+            if pipe.state is State.IDLE:
+                self._cluster.refresh_soon()
+                if not self._cluster.cost(at.leader)[0]:
+                    pipe.open()
+            return
+        now_s = self._clock.monotonic()
+        while not pipe.full:
+            batch = lane.take(now_s)
+            if batch is None:
+                break
+            self._send(lane, batch, pipe.submit)
+        if lane.resume_s > now_s:
+            self._again_at(lane, lane.resume_s - now_s)
+
+    def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
+        request_id = batch.request_id = self._cluster.next_request()
+        assert batch.message is not None, "taken before it was encoded"
+        numbered = self._config.numbered
+        head = batch_head(
+            codec=batch.codec,
+            record_count=batch.count,
+            producer_id=self._producer_id if numbered else 0,
+            producer_epoch=batch.epoch if numbered else 0,
+            first_sequence=batch.first_sequence if numbered else -1,
+        )
+        left_s = max(0.001, batch.deadline_s - batch.attempt_s)
+        pieces, size = produce_batch(
+            request_id=request_id, topic_id=lane.topic_id, partition=lane.partition, head=head,
+            message=batch.message, acks=self._acks, timeout_ms=int(left_s * 1000) or 1,
+        )  # fmt: skip
+        if self._acks == pb.ACKS_NONE:
+            submit(request_id, pieces, size, None)
+            lane.acknowledged(batch)
+            self._succeed(batch, -1, 0, False)
+        else:
+            submit(request_id, pieces, size, partial(self._answered, batch, request_id))
+
+    def _again_at(self, lane: Lane, delay_s: float) -> None:
+        timer = self._retries.pop(lane, None)
+        if timer is not None:
+            timer.cancel()
+
+        def again() -> None:
+            self._retries.pop(lane, None)
+            self._drive(lane)
+
+        self._retries[lane] = self._clock.call_later(delay_s, again)
+
+    def _look_at_deadlines(self) -> None:
+        self._tick = None
+        now_s = self._clock.monotonic()
+        for lane in list(self._active):
+            self._end_all(lane.expire(now_s))
+            self._drive(lane)
+        if self._active and self._tick is None:
+            self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
+
+    # ---- answers -------------------------------------------------------------------------------------
+
+    def _answered(self, batch: Pending, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
+        if batch.request_id != request_id or not batch.sent:
+            return  # of an attempt that was given up
+        lane = batch.lane
+        if isinstance(result, TinymqError):
+            self._failed_attempt(lane, batch, result)
+        elif result.HasField("error"):
+            self._failed_attempt(lane, batch, from_wire(result.error))
+        else:
+            lane.acknowledged(batch)
+            self._succeed(batch, result.base_offset, result.append_time_us, result.duplicate)
+        if lane.open is not None:
+            self._seal_due()
+        self._drive(lane)
+
+    def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
+        now_s = self._clock.monotonic()
+        if isinstance(error, NotLeader):
+            moved = self._cluster.learn(lane.topic, lane.partition, error)
+            if batch.sent:  # learning may have given it up already
+                lane.refused(batch, now_s, 0.0 if moved else None)
+            if not moved:
+                self._cluster.refresh_soon()
+        elif isinstance(error, UnknownTopic | UnknownPartition):
+            lane.refused(batch, now_s)  # the broker may not have heard of it yet
+            self._check_topic(lane)
+        elif isinstance(error, OutOfOrderSequence | UnknownProducer):
+            self._end_all(lane.out_of_sequence(batch, now_s, error))
+        elif isinstance(error, OutcomeUnknown):
+            self._end_all(lane.lost(batch, now_s, error))
+            self._cluster.refresh_soon()
+        elif error.retriable:
+            wish_ms = error.detail.get("retry_after_ms", "")
+            lane.refused(batch, now_s, int(wish_ms) / 1000 if wish_ms.isdigit() else None)
+            if isinstance(error, BrokerUnreachable):
+                self._cluster.refresh_soon()
+        else:
+            self._end_all([lane.rejected(batch, error)])
+
+    def _succeed(self, batch: Pending, base_offset: int, append_time_us: int, duplicate: bool) -> None:
+        self._batcher.release(batch.bytes)
+        batch.succeed(base_offset, append_time_us, duplicate)
+
+    def _end_all(self, ended: list[Ended]) -> None:
+        for batch, error in ended:
+            self._batcher.release(batch.bytes)
+            if self._failed_bytes + batch.bytes <= self._config.buffer_bytes_max:
+                self._failed.append(batch)
+                self._failed_bytes += batch.bytes
+            else:
+                self._left_out += batch.count
+            batch.fail(error)
+
+    # ---- background questions ------------------------------------------------------------------------
+
+    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
+        if self._closed or any(task.get_name() == name for task in self._tasks):
+            work.close()
+            return
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open_producer(self) -> None:
+        try:
+            timeout_s = self._config.delivery_timeout_ms / 1000
+            reply = await self._cluster.ask(Method.OPEN_PRODUCER, pb.OpenProducerRequest(), timeout_s=timeout_s)
+        except TinymqError as error:
+            LOG.warning("no producer id yet: %s", error)
+            if not error.retriable and not isinstance(error, OutcomeUnknown):
+                for lane in list(self._active):
+                    self._end_all(lane.abandon(error))
+            return
+        self._producer_id = reply.producer_id
+        asyncio.get_running_loop().call_soon(self.look)
+
+    def _check_topic(self, lane: Lane) -> None:
+        self._spawn(f"check {lane.topic}", self._check(lane.topic, lane.topic_id))
+
+    async def _check(self, name: str, topic_id: bytes) -> None:
+        try:
+            there = await self._cluster.still_there(name, topic_id, self._cluster.attempt_s)
+        except TinymqError as error:
+            LOG.debug("topic %s not looked up: %s", name, error)
+            return
+        if there:
+            return
+        self._batcher.forget(name, topic_id)
+        gone = UnknownTopic(f"topic {name!r} is gone, or was made again")
+        for lane in [x for x in self._active if x.topic_id == topic_id]:
+            self._end_all(lane.abandon(gone))
+            self._drive(lane)
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
+        self.pump()
+        self._seal_due(all_open=True)
+        pending = [b for lane in self._batcher.lanes for b in (*lane.flight, *lane.sealed)]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for batch in pending:
+                    await batch.wait_async()
+        except TimeoutError:
+            left = sum(batch.count for batch in pending if not batch.done)
+            raise TimeoutError(f"{left} records are still on their way after {timeout_s} s") from None
+        self._raise_failed()
+
+    async def close(self, timeout_s: float) -> None:
+        """Flush, and end at the deadline what is left. Raises NotDelivered."""
+        if self._closed:
+            return
+        for call in self._batcher.close():
+            call()
+        try:
+            await self.flush(timeout_s)
+        except TimeoutError:
+            gone = Closed(f"the producer was closed, and not delivered within {timeout_s:.1f} s")
+            for lane in self._batcher.lanes:
+                self._end_all(lane.abandon(gone))
+            self._raise_failed()
+        finally:
+            self._closed = True
+            self._cluster.changed.discard(self.look)
+            timers = [t for t in (self._linger, self._tick, *self._retries.values()) if t is not None]
+            for timer in timers:
+                timer.cancel()
+            for task in list(self._tasks):
+                task.cancel()
+
+    def _raise_failed(self) -> None:
+        failed, self._failed = self._failed, []
+        left_out, self._left_out = self._left_out, 0
+        self._failed_bytes = 0
+        records: list[Unsent] = [record for batch in failed for record in batch.unsent()]
+        if records or left_out:
+            first = f": {records[0].error.message}" if records else ""
+            raise NotDelivered(
+                f"{len(records) + left_out} records were not delivered{first}", records=records, left_out=left_out
+            )

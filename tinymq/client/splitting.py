@@ -1,0 +1,42 @@
+"""A table becomes batches: rows by partition, then by size, order kept within each partition. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+
+def by_partition(
+    batch: pa.RecordBatch, partition_of: Callable[[bytes | None], int | None]
+) -> list[tuple[int | None, pa.RecordBatch]]:
+    """(partition, its rows) for a batch of SCHEMA. None: these rows may go anywhere, together.
+
+    Rows are copied only where they have to be: a batch whose rows all go to one place is given back as it is.
+    """
+    rows: dict[int | None, list[int]] = {}
+    for row, key in enumerate(batch.column(0).to_pylist()):
+        rows.setdefault(partition_of(key), []).append(row)
+    if len(rows) == 1:
+        return [(next(iter(rows)), batch)]
+    return [(partition, batch.take(pa.array(places, pa.int64()))) for partition, places in rows.items()]
+
+
+def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int) -> list[pa.RecordBatch]:
+    """`batch` in slices of about `bytes_aim` unpacked bytes, none over `bytes_max` unless it is a single row."""
+    pieces = max(1, round(batch.nbytes / bytes_aim))
+    rows = batch.num_rows
+    if pieces > 1:
+        step = -(-rows // pieces)
+        slices = [batch.slice(start, min(step, rows - start)) for start in range(0, rows, step)]
+    else:
+        slices = [batch]
+    fitting = []
+    for piece in slices:
+        if piece.nbytes > bytes_max and piece.num_rows > 1:
+            half = piece.num_rows // 2
+            for part in (piece.slice(0, half), piece.slice(half)):
+                fitting.extend(by_size(part, bytes_aim, bytes_max))
+        else:
+            fitting.append(piece)
+    return fitting

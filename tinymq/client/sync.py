@@ -1,0 +1,307 @@
+"""Client: the synchronous facade. The same names as AsyncClient; every method is thin.
+
+The work is done by an AsyncClient on a background thread (tinymq/client/engine.py). What is not merely passed on:
+`Producer.send`, which stays in the calling thread until a batch is full, and a reader's messages, which cross
+threads a batch at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import NoReturn, Self, Unpack
+
+import pyarrow as pa
+
+from tinymq.client.admin import ClusterStatus, PartitionOffsets, TopicDescription
+from tinymq.client.aio import AsyncClient
+from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
+from tinymq.client.delivery import BatchDelivery, Delivery
+from tinymq.client.engine import Engine
+from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
+from tinymq.client.places import Place, Places
+from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
+from tinymq.client.reader import AsyncReader
+from tinymq.client.records import Message
+from tinymq.client.values import HeadersLike, Timestamp
+from tinymq.errors import Closed, NotDelivered
+from tinymq.types import RecordMetadata
+
+
+class Client:
+    """A connection to a tinymq cluster.
+
+        with Client("localhost:7070") as mq:
+            mq.send("orders", b"...")
+
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
+    Connects when first used, in whatever process that is. Safe to share between threads. Raises InvalidConfig.
+    """
+
+    def __init__(self, servers: str | Sequence[str], **settings: Unpack[ClientOptions]) -> None:
+        self.servers = parse_servers(servers)
+        self.config = configure(ClientConfig, settings)
+        self._settings = settings
+        self._engine: Engine | None = None
+        self._sending: AsyncProducer | None = None
+        self._starting = threading.Lock()
+        self._closed = False
+        _CLIENTS.add(self)
+
+    @property
+    def admin(self) -> Admin:
+        """Topics and the state of the cluster."""
+        return Admin(self.engine())
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """As AsyncClient.send: one record, on a majority of disks when this returns."""
+        engine = self.engine()
+        if self._sending is None:
+            self._sending = engine.do(engine.client.sending)
+        sending = self._sending
+        delivery = sending.append(topic, value, key, headers, timestamp, partition)
+        while delivery is None:
+            engine.run(sending.ready(topic))
+            delivery = sending.append(topic, value, key, headers, timestamp, partition)
+        return delivery.result()
+
+    def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
+        """A producer of its own buffer and settings (see ProducerConfig). Use it in `with`, which flushes."""
+        configure(ProducerConfig, settings)
+        engine = self.engine()
+        return Producer(engine, engine.do(lambda: engine.client.producer(**settings)))
+
+    def reader(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Places = "earliest",
+        end: Places | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> Reader:
+        """As AsyncClient.reader: iterate over it, `poll` it, or take it as a table."""
+        configure(ReaderConfig, settings)
+        engine = self.engine()
+        return Reader(engine, engine.do(lambda: engine.client.reader(topic, partitions, start, end, **settings)))
+
+    def close(self) -> None:
+        """Close producers (flushing them), readers and connections. Raises NotDelivered. Closing twice is nothing."""
+        with self._starting:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None and engine.alive:
+            engine.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except NotDelivered as undelivered:
+            if error is None:
+                raise
+            error.add_note(f"and {undelivered}")
+
+    def engine(self) -> Engine:
+        """This process's loop thread, started if need be."""
+        engine = self._engine
+        if engine is not None:
+            return engine
+        with self._starting:
+            if self._closed:
+                raise Closed("the client is closed")
+            if self._engine is None:
+                self._engine = Engine(lambda: AsyncClient(self.servers, **self._settings))
+            return self._engine
+
+    def _forked(self) -> None:
+        self._engine = None
+        self._sending = None
+        self._starting = threading.Lock()
+
+
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class Producer:
+    """Sends records in batches, from any thread. Made by Client.producer()."""
+
+    def __init__(self, engine: Engine, core: AsyncProducer) -> None:
+        self._engine = engine
+        self._core = core
+        self._append: Callable[..., Delivery | None] = core.append
+        _PRODUCERS.add(self)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """As AsyncProducer.send. Returns at once, or blocks for room up to block_ms_max, then raises BufferFull."""
+        delivery = self._append(topic, value, key, headers, timestamp, partition)
+        while delivery is None:
+            self._engine.run(self._core.ready(topic))
+            delivery = self._append(topic, value, key, headers, timestamp, partition)
+        return delivery
+
+    def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> BatchDelivery:
+        """As AsyncProducer.send_batch: a whole table or record batch."""
+        return self._engine.run(self._core.send_batch(topic, data, partition=partition))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As AsyncProducer.flush. Raises NotDelivered, TimeoutError."""
+        self._engine.run(self._core.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """As AsyncProducer.close. Raises NotDelivered. Closing twice is nothing."""
+        if not self._core.closed:
+            self._engine.run(self._core.close(timeout))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close(LEAVING_IN_ERROR_S)
+        except (NotDelivered, Closed) as undelivered:
+            error.add_note(f"and {undelivered}")
+
+    def _forked(self) -> None:
+        self._append = _dead
+
+
+_PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _dead(*_: object) -> NoReturn:
+    raise Closed("made before this process forked: make a new one")
+
+
+class Reader:
+    """Reads a topic. Made by Client.reader(). For one thread at a time."""
+
+    def __init__(self, engine: Engine, core: AsyncReader) -> None:
+        self._engine = engine
+        self._core = core
+        self._intake = core.intake
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        """As AsyncReader: the next message; ends at `end`."""
+        message = self._intake.next_message()
+        while message is None:
+            if not self._engine.run(self._core.arrival(None)):
+                raise StopIteration
+            message = self._intake.next_message()
+        return message
+
+    def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
+        """As AsyncReader.poll: [] when nothing came within `timeout` seconds."""
+        found = self._intake.next_messages(max_records)
+        return found or self._engine.run(self._core.poll(timeout, max_records))
+
+    def to_arrow(self, limit: int | None = None) -> pa.Table:
+        """As AsyncReader.to_arrow: up to the end seen at opening, as one table."""
+        return self._engine.run(self._core.to_arrow(limit))
+
+    def position(self) -> dict[int, int]:
+        """The offset that comes next, for every partition that is read; empty before the first use."""
+        return self._core.position()
+
+    @property
+    def at_end(self) -> bool:
+        """As AsyncReader.at_end."""
+        return self._core.at_end
+
+    def open(self) -> None:
+        """As AsyncReader.open: find where to start, now rather than at the first use."""
+        self._engine.run(self._core.open())
+
+    def close(self) -> None:
+        """Stop reading. Closing twice is nothing."""
+        if self._engine.alive and not self._core.closed:
+            self._engine.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Admin:
+    """What `client.admin` can do: AsyncAdmin, synchronous."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._core = engine.do(lambda: engine.client.admin)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int | None = None, *, timeout: float | None = None
+    ) -> TopicDescription:
+        """As AsyncAdmin.create_topic."""
+        return self._engine.run(self._core.create_topic(name, partitions, replication_factor, timeout=timeout))
+
+    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """As AsyncAdmin.delete_topic."""
+        self._engine.run(self._core.delete_topic(name, timeout=timeout))
+
+    def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
+        """As AsyncAdmin.list_topics."""
+        return self._engine.run(self._core.list_topics(timeout=timeout))
+
+    def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
+        """As AsyncAdmin.describe_topic."""
+        return self._engine.run(self._core.describe_topic(name, timeout=timeout))
+
+    def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
+        """As AsyncAdmin.offsets."""
+        return self._engine.run(self._core.offsets(name, timeout=timeout))
+
+    def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
+        """As AsyncAdmin.find_offsets."""
+        return self._engine.run(self._core.find_offsets(name, place, timeout=timeout))
+
+    def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """As AsyncAdmin.cluster_status."""
+        return self._engine.run(self._core.cluster_status(timeout=timeout))
+
+
+def _after_fork() -> None:
+    for client in list(_CLIENTS):
+        client._forked()
+    for producer in list(_PRODUCERS):
+        producer._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
