@@ -25,9 +25,12 @@ class GroupJournal(Journal):  # type: ignore[misc]
         self._ballots = ballots
 
     def __len__(self) -> int:
-        return self._log.last_index - self._log.first_index + 1
+        # A quarantined log may have lost everything; PySyncObj would begin an empty one anew.
+        return max(1, self._log.last_index - self._log.first_index + 1)
 
     def __getitem__(self, item: int) -> Item:
+        if self._log.last_index == 0:
+            return (b"", 0, 0)
         index = self._log.last_index + 1 + item if item < 0 else self._log.first_index + item
         term = self._log.term_at(index)
         if term is None:
