@@ -1,0 +1,192 @@
+"""Who came back with less than it had: hazard 22. What is here: it neither votes, stands nor counts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.log.layout import BALLOTS, group_folder, topic_folder
+from tinymq.raft import Role
+from tinymq.raft.membership import Membership
+from tinymq.raft.messages import AppendAck, Vote, to_wire
+
+
+async def wiped_follower(cluster: Cluster) -> None:
+    """Five writes on a and b; b's folder is lost and made again."""
+    await cluster.settle()
+    b, c = cluster.followers()
+    cluster.isolate(c.id)
+    for i in range(5):
+        await cluster.commit(b"%d" % i)
+    b.wipe()
+    await b.start()
+
+
+def test_a_wiped_replica_elects_nobody() -> None:
+    """The scenario of hazard 22: with b's forgetful vote c would win, and the five writes were gone."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        a, (b, c) = cluster.leader(), cluster.followers()
+        cluster.isolate(c.id)
+        for i in range(5):
+            await cluster.commit(b"%d" % i)
+        b.wipe()
+        a.kill()
+        cluster.heal()
+        await b.start()
+        await cluster.run_for(5.0)
+        assert b.group().role is Role.LEARNER
+        assert not cluster.leaders(), cluster.describe()
+        await a.start()
+        await cluster.settle()
+        assert c.machine().payloads == [b"%d" % i for i in range(5)]
+
+    simulate(scenario)
+
+
+def test_the_scenario_notices_when_incarnations_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
+    with pytest.raises(AssertionError):
+        test_a_wiped_replica_elects_nobody()
+
+
+def test_a_wiped_replica_is_filled_but_does_not_count() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await wiped_follower(cluster)
+        a, b = cluster.brokers[1], cluster.brokers[2]
+        assert b.group().role is Role.LEARNER
+        lost = a.propose(b"held by a and by a stranger")
+        await cluster.until(lambda: b.group().log.durable_index >= lost.index, 2.0)
+        await cluster.run_for(2.0)
+        assert a.group().commit_index < lost.index, "its ack is no vote"
+        cluster.heal()
+        await cluster.until(lambda: a.machine().index >= lost.index, 2.0)
+        await cluster.settle()
+        assert b.machine().payloads == [*(b"%d" % i for i in range(5)), b"held by a and by a stranger"]
+        assert b.group().role is Role.LEARNER
+        cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_a_wiped_replica_does_not_stand() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await wiped_follower(cluster)
+        cluster.heal()
+        await cluster.settle()
+        b = cluster.brokers[2]
+        cluster.brokers[1].kill()
+        cluster.brokers[3].kill()
+        await cluster.run_for(3.0)
+        assert b.group().role is Role.LEARNER
+        assert b.group().term == 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("lost", ["ballots", "folder"])
+def test_a_lost_ballot_or_group_folder_is_another_incarnation(lost: str) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        await cluster.run_for(1.0)
+        broker = cluster.followers()[0]
+        broker.kill()
+        if lost == "ballots":
+            for path in BALLOTS:
+                broker.files.remove(path)
+        else:
+            broker.files.remove_tree(group_folder(GROUP))
+            broker.files.sync_folder(topic_folder(GROUP))
+        await broker.start()
+        assert broker.group().role is Role.LEARNER
+        await cluster.commit(b"y")
+        await cluster.settle()
+        assert broker.machine().payloads == [b"x", b"y"]
+        broker.power_cut()
+        await broker.start()
+        await cluster.settle()
+        assert broker.group().role is Role.LEARNER, "it stays another one"
+
+    simulate(scenario)
+
+
+def forge(cluster: Cluster, source: int, message: Vote | AppendAck) -> None:
+    """Deliver a message to broker 1 as if `source` had sent it."""
+    one = cluster.brokers[1]
+    head, body = to_wire(GROUP, message)
+    one.process.do(lambda: one.host._on_message(source, head, b"".join(body)))
+
+
+async def lonely_candidate(cluster: Cluster) -> int:
+    """Broker 1 hears nobody and stands, in a term that the others do not reach; that term."""
+    await cluster.settle()
+    one = cluster.brokers[1]
+    cluster.isolate(1)
+    await cluster.until(lambda: one.group().role is Role.CANDIDATE, 3.0)
+    while one.group().term < 20:
+        one.process.do(lambda: one.group().core._stand(pre=False))
+    await cluster.run_for(0.05)
+    return one.group().term
+
+
+def test_a_strangers_vote_counts_for_nothing() -> None:
+    """Hazard 4: brokers 8 and 9 are no members, and broker 3's vote is another incarnation's."""
+
+    async def scenario(cluster: Cluster) -> None:
+        term = await lonely_candidate(cluster)
+        for source, count in ((8, 0), (9, 0), (3, 1)):
+            forge(cluster, source, Vote(term, True, False, count))
+        await cluster.run_for(0.1)
+        assert cluster.brokers[1].group().role is Role.CANDIDATE
+        forge(cluster, 3, Vote(term, True, False, 0))
+        assert cluster.brokers[1].group().role is Role.LEADER, "the check would have noticed"
+
+    simulate(scenario)
+
+
+def test_a_vote_counts_once() -> None:
+    """Hazard 4, with five members: two votes of one voter and our own are no three."""
+
+    async def scenario(cluster: Cluster) -> None:
+        term = await lonely_candidate(cluster)
+        for _ in range(5):
+            forge(cluster, 3, Vote(term, True, False, 0))
+        forge(cluster, 4, Vote(term - 1, True, False, 0))  # of another term
+        forge(cluster, 4, Vote(term, True, True, 0))  # before a vote
+        forge(cluster, 4, Vote(term, False, False, 0))
+        await cluster.run_for(0.05)
+        assert cluster.brokers[1].group().role is Role.CANDIDATE
+        forge(cluster, 4, Vote(term, True, False, 0))
+        assert cluster.brokers[1].group().role is Role.LEADER
+
+    simulate(scenario, nodes=5)
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [{"term": 0}, {"count": 1}, {}],
+    ids=["of another term", "of another incarnation", "true"],
+)
+def test_an_ack_of_another_term_or_incarnation_commits_nothing(stale: dict[str, int]) -> None:
+    """Hazards 3 and 22. The last row is the check's check: the same ack, honest, commits."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader = cluster.leader()
+        cluster.isolate(leader.id)
+        position = leader.propose(b"y")
+        await cluster.until(lambda: leader.group().log.durable_index >= position.index, 0.1)
+        ack = AppendAck(1, position.index, position.index, False, 0, 0, 1, 0)
+        forge(cluster, 2, dataclasses.replace(ack, **stale))
+        await cluster.run_for(0.01)
+        assert (leader.group().commit_index >= position.index) is (not stale)
+        if not stale:  # a forged majority: nothing further would hold
+            cluster.ledger.chosen[GROUP].clear()
+
+    simulate(scenario)
