@@ -1,60 +1,85 @@
 """tinymq: a replicated, partitioned message log in Python.
 
-    from tinymq import Client
+from tinymq import Client
 
-    with Client("localhost:7070") as mq:
-        mq.send("orders", b"...")
-
-Names are loaded when they are used, so that `import tinymq` costs nothing.
+with Client("localhost:7070") as mq:
+    mq.send("orders", b"...")
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tinymq.client.admin import (
-        BrokerStatus,
-        ClusterStatus,
-        PartitionOffsets,
-        ReplicaStatus,
-        TopicDescription,
+    from tinymq.client import (
+        AsyncClient as AsyncClient,
     )
-    from tinymq.client.aio import AsyncClient
-    from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig
-    from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery, Unsent
-    from tinymq.client.producer import AsyncProducer
-    from tinymq.client.reader import AsyncReader
-    from tinymq.client.records import Message
-    from tinymq.client.sync import Client, Producer, Reader
-    from tinymq.errors import TinymqError
-    from tinymq.types import Offset, RecordMetadata
-
-_HOMES = {
-    "AsyncClient": "tinymq.client.aio",
-    "AsyncProducer": "tinymq.client.producer",
-    "AsyncReader": "tinymq.client.reader",
-    "BatchDelivery": "tinymq.client.delivery",
-    "BatchMetadata": "tinymq.client.delivery",
-    "BrokerStatus": "tinymq.client.admin",
-    "Client": "tinymq.client.sync",
-    "ClientConfig": "tinymq.client.config",
-    "ClusterStatus": "tinymq.client.admin",
-    "Delivery": "tinymq.client.delivery",
-    "Message": "tinymq.client.records",
-    "Offset": "tinymq.types",
-    "PartitionOffsets": "tinymq.client.admin",
-    "Producer": "tinymq.client.sync",
-    "ProducerConfig": "tinymq.client.config",
-    "Reader": "tinymq.client.sync",
-    "ReaderConfig": "tinymq.client.config",
-    "RecordMetadata": "tinymq.types",
-    "ReplicaStatus": "tinymq.client.admin",
-    "TinymqError": "tinymq.errors",
-    "TopicDescription": "tinymq.client.admin",
-    "Unsent": "tinymq.client.delivery",
-}
+    from tinymq.client import (
+        AsyncProducer as AsyncProducer,
+    )
+    from tinymq.client import (
+        AsyncReader as AsyncReader,
+    )
+    from tinymq.client import (
+        BatchDelivery as BatchDelivery,
+    )
+    from tinymq.client import (
+        BatchMetadata as BatchMetadata,
+    )
+    from tinymq.client import (
+        Broker as Broker,
+    )
+    from tinymq.client import (
+        BrokerStatus as BrokerStatus,
+    )
+    from tinymq.client import (
+        Client as Client,
+    )
+    from tinymq.client import (
+        ClientConfig as ClientConfig,
+    )
+    from tinymq.client import (
+        ClusterStatus as ClusterStatus,
+    )
+    from tinymq.client import (
+        Delivery as Delivery,
+    )
+    from tinymq.client import (
+        Message as Message,
+    )
+    from tinymq.client import (
+        Offset as Offset,
+    )
+    from tinymq.client import (
+        PartitionOffsets as PartitionOffsets,
+    )
+    from tinymq.client import (
+        Producer as Producer,
+    )
+    from tinymq.client import (
+        ProducerConfig as ProducerConfig,
+    )
+    from tinymq.client import (
+        Reader as Reader,
+    )
+    from tinymq.client import (
+        ReaderConfig as ReaderConfig,
+    )
+    from tinymq.client import (
+        RecordMetadata as RecordMetadata,
+    )
+    from tinymq.client import (
+        ReplicaStatus as ReplicaStatus,
+    )
+    from tinymq.client import (
+        TinymqError as TinymqError,
+    )
+    from tinymq.client import (
+        TopicDescription as TopicDescription,
+    )
+    from tinymq.client import (
+        Unsent as Unsent,
+    )
 
 __all__ = [
     "AsyncClient",
@@ -62,6 +87,7 @@ __all__ = [
     "AsyncReader",
     "BatchDelivery",
     "BatchMetadata",
+    "Broker",
     "BrokerStatus",
     "Client",
     "ClientConfig",
@@ -83,11 +109,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'tinymq' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
+    from tinymq import client
+
+    value = globals()[name] = getattr(client, name)
     return value
 
 

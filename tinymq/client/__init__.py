@@ -1,1 +1,94 @@
-"""The client: producers, readers, admin; an async core and a synchronous facade."""
+"""The client: producers, readers, admin; an async core and a synchronous facade.
+
+Its public names are here, and in `tinymq` itself. They are loaded when they are used, so that `import tinymq`
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tinymq.client.admin import (
+        BrokerStatus,
+        ClusterStatus,
+        PartitionOffsets,
+        ReplicaStatus,
+        TopicDescription,
+    )
+    from tinymq.client.aio import AsyncClient
+    from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig
+    from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery, Unsent
+    from tinymq.client.producer import AsyncProducer
+    from tinymq.client.reader import AsyncReader
+    from tinymq.client.records import Message
+    from tinymq.client.routing import Broker
+    from tinymq.client.sync import Client, Producer, Reader
+    from tinymq.errors import TinymqError
+    from tinymq.types import Offset, RecordMetadata
+
+_HOMES = {
+    "AsyncClient": "tinymq.client.aio",
+    "AsyncProducer": "tinymq.client.producer",
+    "AsyncReader": "tinymq.client.reader",
+    "BatchDelivery": "tinymq.client.delivery",
+    "BatchMetadata": "tinymq.client.delivery",
+    "Broker": "tinymq.client.routing",
+    "BrokerStatus": "tinymq.client.admin",
+    "Client": "tinymq.client.sync",
+    "ClientConfig": "tinymq.client.config",
+    "ClusterStatus": "tinymq.client.admin",
+    "Delivery": "tinymq.client.delivery",
+    "Message": "tinymq.client.records",
+    "Offset": "tinymq.types",
+    "PartitionOffsets": "tinymq.client.admin",
+    "Producer": "tinymq.client.sync",
+    "ProducerConfig": "tinymq.client.config",
+    "Reader": "tinymq.client.sync",
+    "ReaderConfig": "tinymq.client.config",
+    "RecordMetadata": "tinymq.types",
+    "ReplicaStatus": "tinymq.client.admin",
+    "TinymqError": "tinymq.errors",
+    "TopicDescription": "tinymq.client.admin",
+    "Unsent": "tinymq.client.delivery",
+}
+
+__all__ = [
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncReader",
+    "BatchDelivery",
+    "BatchMetadata",
+    "Broker",
+    "BrokerStatus",
+    "Client",
+    "ClientConfig",
+    "ClusterStatus",
+    "Delivery",
+    "Message",
+    "Offset",
+    "PartitionOffsets",
+    "Producer",
+    "ProducerConfig",
+    "Reader",
+    "ReaderConfig",
+    "RecordMetadata",
+    "ReplicaStatus",
+    "TinymqError",
+    "TopicDescription",
+    "Unsent",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tinymq.client' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

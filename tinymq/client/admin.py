@@ -12,7 +12,7 @@ from tinymq.client.cluster import Cluster
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
-from tinymq.client.routing import Partition, Topic
+from tinymq.client.routing import Broker, Partition, Topic
 from tinymq.client.values import as_datetime
 from tinymq.errors import InvalidRequest, OutcomeUnknown, TinymqError, TopicExists, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
@@ -149,6 +149,11 @@ class AsyncAdmin:
         await self._cluster.refresh([name], timeout_s=timeout_s)
         return _describe(await self._cluster.topic(name, timeout_s))
 
+    async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
+        """The brokers that the registry knows, asked for afresh, by id."""
+        view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
+        return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
+
     async def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """Where every partition begins and ends. Raises UnknownTopic."""
         answers = await self._list(name, "latest", self._timeout_s(timeout))
@@ -200,11 +205,11 @@ def _describe(topic: Topic) -> TopicDescription:
     )
 
 
-def _unreachable(broker: routing.Broker, reason: str) -> BrokerStatus:
+def _unreachable(broker: Broker, reason: str) -> BrokerStatus:
     return BrokerStatus(broker.broker_id, broker.address, broker.rack, broker.alive, "unreachable", reason, "", ())
 
 
-def _broker_status(broker: routing.Broker, reply: pb.ClusterStatusReply) -> BrokerStatus:
+def _broker_status(broker: Broker, reply: pb.ClusterStatusReply) -> BrokerStatus:
     replicas = tuple(
         ReplicaStatus(
             r.topic, r.partition, r.role, r.term, r.leader, r.last_index, r.durable_index, r.commit_index,

@@ -12,13 +12,14 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tinymq.batch import SCHEMA, BatchLimits, decode_batch
 from tinymq.client.delivery import rows_of
 from tinymq.client.values import as_datetime
-from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, crc32c, parse_header
+from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, parse_header
 from tinymq.errors import CorruptData, InvalidBatch, UnsupportedVersion
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
@@ -132,7 +133,7 @@ def read_chunks(
             continue
         start = position + HEADER_SIZE
         payload = frames[start : start + header.length]
-        if crc32c(payload) != header.payload_crc:
+        if int(google_crc32c.value(pa.py_buffer(payload))) != header.payload_crc:  # it takes no memoryview
             raise CorruptData("a payload's checksum does not match", index=header.index, partition=partition)
         try:
             batch = decode_batch(payload, limits)

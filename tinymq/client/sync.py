@@ -26,6 +26,7 @@ from tinymq.client.places import Place, Places
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
+from tinymq.client.routing import Broker
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, NotDelivered
 from tinymq.types import RecordMetadata
@@ -283,6 +284,10 @@ class Admin:
     def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """As AsyncAdmin.describe_topic."""
         return self._engine.run(self._core.describe_topic(name, timeout=timeout))
+
+    def brokers(self, *, timeout: float | None = None) -> list[Broker]:
+        """As AsyncAdmin.brokers."""
+        return self._engine.run(self._core.brokers(timeout=timeout))
 
     def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """As AsyncAdmin.offsets."""
