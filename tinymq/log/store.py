@@ -17,7 +17,7 @@ from tinymq.log.files import Files, Lock
 from tinymq.log.identity import Identity, read_identity, write_identity
 from tinymq.log.layout import GROUPS, LOCK, SEGMENT, group_folder, group_of, in_group, topic_folder
 from tinymq.log.log import Log
-from tinymq.log.marks import FORGOTTEN, SUSPECT, TAIL_LOST, LoadedMarks, Mark, Marks, load_marks
+from tinymq.log.marks import DELETING, FORGOTTEN, SUSPECT, TAIL_LOST, LoadedMarks, Mark, Marks, load_marks
 from tinymq.log.reads import Span, locate
 from tinymq.log.recovery import Recovered, recover
 from tinymq.log.runner import Runner
@@ -106,6 +106,8 @@ class Store:
         assert group not in self._logs, group
         assert first_entry.index == 1, first_entry
         mark = self._marks.get(group)
+        if mark is not None and mark.flags & DELETING:
+            await self._runner.run(lambda: self._files.remove_tree(group_folder(group)))
         if mark is not None and mark.index and not self._files.exists(group_folder(group)):
             mark = Mark(group, count=mark.count + 1)
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
@@ -155,13 +157,17 @@ class Store:
 
         def delete() -> None:
             self._rounds.forget(group_folder(group))
+            mark = self._marks.get(group)
+            if mark is not None:  # first: a crash in the middle of the removal is no damage
+                self._marks.write([replace(mark, flags=mark.flags | DELETING)])
+                self._marks.sync()
             self._files.remove_tree(group_folder(group))
             if self._files.exists(topic_folder(group)):
                 self._files.sync_folder(topic_folder(group))
                 if not self._files.list(topic_folder(group)):
                     self._files.remove_tree(topic_folder(group))
                     self._files.sync_folder(GROUPS)
-            if self._marks.get(group) is not None:
+            if mark is not None:
                 self._marks.write([Mark(group, flags=FORGOTTEN)])
                 self._marks.sync()
 
@@ -233,6 +239,7 @@ def _groups_on_disk(files: Files) -> list[GroupId]:
 
 def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: int, *, listed: bool) -> Recovered:
     recovered = recover(files, mark, segment_bytes)
+    created = recovered is None
     if recovered is None:
         return _create(files, mark.group, first)
     if recovered.damage is None and recovered.segments[0].first_index == 1:
@@ -240,7 +247,7 @@ def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: in
         found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
         if found.header_crc != first.header.header_crc:
             recovered.damage = "the log begins with another first entry than its group does"
-    if not listed and recovered.damage is None:
+    if (created or not listed) and recovered.damage is None:
         _sync_folders(files, mark.group)
     return recovered
 

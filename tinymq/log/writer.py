@@ -229,8 +229,10 @@ class Writer:
         for call, future in chores:
             try:
                 result = await self._runner.run(call)
-            except Exception as error:
+            except BaseException as error:  # whatever it is, it belongs to whoever waits
                 future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
             else:
                 future.set_result(result)
 
