@@ -1,0 +1,150 @@
+"""The bare limit: what this machine gives to three processes that move and sync bytes without any logic.
+
+`make bench` runs it between tinymq's rounds; alone it prints JSON:
+
+    python -m benchmarks.bare --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from benchmarks.bare_roles import COUNT, FETCH_BYTES, GRPC_OPTIONS
+from benchmarks.measure import AGED_SHARE, MIB, Latency, Round, Summary, aged_memory
+
+INFLIGHT_MAX = 8  # messages not yet answered, as tinymq's producer has batches
+
+
+class BareLimit:
+    """Three processes on loopback, and a client of theirs. Each method is one round."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[str]] = []
+        self._channel: grpc.aio.Channel | None = None
+
+    async def __aenter__(self) -> BareLimit:
+        followers = [self._start(f"follower-{i}") for i in (1, 2)]
+        leader = self._start("leader", "--followers", *map(str, followers))
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{leader}", options=GRPC_OPTIONS)
+        await self._channel.channel_ready()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            process.wait(10)
+
+    async def write_bulk(self, messages: int, message: bytes) -> Round:
+        """Many messages on one stream. MB/s, and the time from each write to its answer."""
+        call = self._call("Produce")
+        sent: deque[float] = deque()
+        took: list[float] = []
+        room = asyncio.Semaphore(INFLIGHT_MAX)
+
+        async def answers() -> None:
+            while len(took) < messages:
+                counted = COUNT.unpack(await call.read())[0]
+                now = time.perf_counter()
+                while len(took) < counted:
+                    took.append(now - sent.popleft())
+                    room.release()
+
+        started = time.perf_counter()
+        reading = asyncio.create_task(answers())
+        for _ in range(messages):
+            await room.acquire()
+            sent.append(time.perf_counter())
+            await call.write(message)
+        await reading
+        elapsed = time.perf_counter() - started
+        await call.done_writing()
+        return Round(messages * len(message) / elapsed / 1e6, Latency.of(took))
+
+    async def write_alone(self, messages: int, message: bytes) -> Round:
+        """One message at a time, each written when the one before has its answer. Messages per second."""
+        call = self._call("Produce")
+        took = []
+        for _ in range(messages):
+            started = time.perf_counter()
+            await call.write(message)
+            await call.read()
+            took.append(time.perf_counter() - started)
+        await call.done_writing()
+        return Round(messages / sum(took), Latency.of(took))
+
+    async def read(self, messages: int) -> Round:
+        """Messages of 1 MiB from a stream. MB/s."""
+        call = self._call("Fetch")
+        started = time.perf_counter()
+        await call.write(COUNT.pack(messages))
+        for _ in range(messages):
+            message = await call.read()
+            assert len(message) == FETCH_BYTES
+        elapsed = time.perf_counter() - started
+        await call.done_writing()
+        return Round(messages * FETCH_BYTES / elapsed / 1e6)
+
+    def _call(self, method: str) -> Any:
+        assert self._channel is not None
+        return self._channel.stream_stream(f"/bare.Limit/{method}")()
+
+    def _start(self, name: str, *arguments: str) -> int:
+        command = [sys.executable, "-m", "benchmarks.bare_roles", "--file", str(self._folder / name), *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the bare limit's {name} did not start")
+        return int(json.loads(line)["port"])
+
+
+async def measure(folder: Path, rounds: int, bulk_mib: int, alone: int) -> dict[str, object]:
+    """All workloads in turn, after one round of each that does not count."""
+    batch, record = os.urandom(MIB), os.urandom(1024)
+    results: dict[str, list[Round]] = {"write_mb_s": [], "alone_per_s": [], "read_mb_s": []}
+    async with BareLimit(folder) as bare:
+        for _ in range(rounds + 1):
+            results["write_mb_s"].append(await bare.write_bulk(bulk_mib, batch))
+            results["alone_per_s"].append(await bare.write_alone(alone, record))
+            results["read_mb_s"].append(await bare.read(bulk_mib))
+    return {name: Summary.of(some[1:]).as_dict() for name, some in results.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The bare limit of this machine, as JSON.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bulk-mib", type=int, default=192, help="written, and read, per round")
+    parser.add_argument("--alone", type=int, default=500, help="lone writes per round")
+    parser.add_argument("--dir", type=Path, default=None, help="where the files go; a temporary folder by default")
+    parser.add_argument("--no-age", action="store_true", help="do not touch the memory first: on a warm machine")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tinymq-bare-", dir=args.dir) as name:
+        folder = Path(name)
+        with aged_memory(folder, 0.0 if args.no_age else AGED_SHARE) as aged_s:
+            results = asyncio.run(measure(folder, args.rounds, args.bulk_mib, args.alone))
+        print(json.dumps({"aged_s": round(aged_s, 1), **results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
