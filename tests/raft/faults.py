@@ -171,7 +171,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
         await cluster.commit(b"after the storm", group)
         await cluster.settle(group)
         assert cluster.ledger.end(group) > before
-        cluster.check_logs(group)
+        await cluster.check_logs(group)
         for broker in cluster.brokers.values():
             assert broker.group(group).role in (Role.LEADER, Role.FOLLOWER), cluster.describe()
             check_recorder(broker.machine(group))

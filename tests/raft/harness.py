@@ -10,6 +10,7 @@ is ever given two entries and no term two leaders; what a test wants besides it 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -346,6 +347,11 @@ class Cluster:
         if not task.cancelled():
             task.result()
 
+    def end_background(self) -> None:
+        """End all that runs beside the scenario."""
+        for task in list(self._tasks):
+            task.cancel()
+
     def all_up(self) -> bool:
         """Whether every broker runs, with all its groups open."""
         return all(b.up and len(b.host.groups) == len(self.groups) for b in self.brokers.values())
@@ -424,15 +430,20 @@ class Cluster:
             if g.role not in (Role.FAILED, Role.QUARANTINED)
         )
 
-    def check_logs(self, group: GroupId = GROUP) -> None:
+    async def check_logs(self, group: GroupId = GROUP) -> None:
         """What was ever applied lies in every running replica's log, and running states are equal."""
         chosen = self.ledger.chosen[group]
         for broker in self.running:
             log = broker.group(group).log
-            for index in range(max(1, log.first_index), min(len(chosen), log.last_index) + 1):
-                assert (log.term_at(index), log.crc_at(index)) == chosen[index - 1], (
-                    f"broker {broker.id} holds another entry {index} than was committed"
-                )
+            index = log.first_index
+            while entries := await broker.process.run(log.read(index, 1 << 20)):
+                for entry in entries:
+                    if entry.index <= len(chosen):
+                        held = (entry.term, entry.header.header_crc)
+                        assert held == chosen[entry.index - 1], (
+                            f"broker {broker.id} holds another entry {entry.index} than was committed"
+                        )
+                index = entries[-1].index + 1
         states = {b.machines[group].index: b.machines[group].state for b in self.running}
         for broker in self.running:
             machine = broker.machines[group]
@@ -469,7 +480,7 @@ class Cluster:
         assert position not in machine.unknown
         return position
 
-    async def load(self, pause_s: float = 0.004, payload_bytes_max: int = 400) -> None:
+    async def load(self, pause_s: float = 0.01, payload_bytes_max: int = 400) -> None:
         """Propose for ever, on everybody who believes to lead."""
         count = 0
         while True:
@@ -507,4 +518,8 @@ def simulate(
         await scenario(cluster)
         return cluster
 
-    return run_virtually(main)
+    try:
+        return run_virtually(main)
+    except BaseException as error:
+        error.add_note(f"seed {seed}. To replay it: pytest '{os.environ.get('PYTEST_CURRENT_TEST', '').split(' ')[0]}'")
+        raise

@@ -79,7 +79,7 @@ def test_a_replica_whose_sync_failed_comes_back_after_a_restart() -> None:
         await cluster.settle()
         assert follower.group().role is Role.FOLLOWER
         assert follower.machine().payloads == [b"x", b"y", *(b"%d" % i for i in range(5))]
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 
@@ -115,7 +115,7 @@ def test_a_full_disk_stops_the_replica_and_says_so() -> None:
         await follower.start()
         await cluster.settle()
         assert follower.group().role is Role.FOLLOWER
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 

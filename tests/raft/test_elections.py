@@ -52,7 +52,7 @@ def test_what_is_proposed_is_applied_everywhere_once_and_in_order(seed: int) -> 
             )
             assert broker.group().high_watermark == 50
             assert broker.machine().entries[0].header.kind == Kind.CONFIG, "index 1 is applied, too"
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario, seed)
 
@@ -89,7 +89,7 @@ def test_a_killed_broker_comes_back_as_a_follower_and_catches_up() -> None:
         assert cluster.leader() is not first
         assert cluster.leader().group().term == term, "coming back deposes nobody"
         assert first.machine().payloads == [b"before", *(b"%d" % i for i in range(200))]
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 
@@ -107,7 +107,7 @@ def test_a_follower_far_behind_is_caught_up_from_disk_while_the_group_goes_on() 
         for i in range(10):
             await cluster.commit(b"%d" % i)
         await cluster.settle()
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 
@@ -232,7 +232,7 @@ def test_all_brokers_may_stop_and_start_again() -> None:
         await cluster.commit(b"more")
         await cluster.settle()
         assert [len(b.machine().payloads) for b in cluster.running] == [31] * 3
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 
@@ -249,6 +249,6 @@ def test_other_numbers_of_replicas(nodes: int) -> None:
         await cluster.commit(b"more")
         await cluster.settle()
         assert cluster.leader().group().high_watermark == 11
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario, nodes=nodes)

@@ -68,7 +68,7 @@ def test_a_wiped_replica_is_filled_but_does_not_count() -> None:
         await cluster.settle()
         assert b.machine().payloads == [*(b"%d" % i for i in range(5)), b"held by a and by a stranger"]
         assert b.group().role is Role.LEARNER
-        cluster.check_logs()
+        await cluster.check_logs()
 
     simulate(scenario)
 

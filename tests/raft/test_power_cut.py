@@ -1,0 +1,100 @@
+"""The power of all brokers is cut at any moment under load: what was acknowledged is there when it is back.
+
+`kill -9` keeps the page cache, so it proves no sync; here each disk keeps what was synced and a random part of the
+rest, and a round under way gets as far as chance has it. The mutants show that the check can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.log.files import File
+from tinymq.log.log import Log
+from tinymq.raft import Role, opening
+from tinymq.raft.core import RaftCore
+from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.types import GroupId
+
+MUTANT_SEEDS_MAX = 40  # within which a mutant has to be caught
+
+
+async def cut_under_load(cluster: Cluster) -> None:
+    """Load, cut, reopen; the ledger compares what is applied again with what was applied before."""
+    await cluster.until(cluster.leaders, 1.0)
+    cluster.background(cluster.load(pause_s=0.002))
+    for _ in range(2):
+        await cluster.run_for(cluster.rng.uniform(0.0, 0.25))
+        for broker in cluster.brokers.values():
+            broker.power_cut()
+        acknowledged = {group: max(indexes) for group, indexes in cluster.ledger.acknowledged.items()}
+        await cluster.start()
+        for group in cluster.groups:
+            await cluster.until(lambda g=group: cluster.leaders(g), 5.0, "somebody leads")
+            leader = cluster.leader(group)
+            assert leader.group(group).log.first_index == 1
+            assert leader.machines[group].index >= acknowledged.get(group, 0), "acknowledged, and lost"
+            await cluster.check_logs(group)
+    cluster.end_background()
+    for group in cluster.groups:
+        await cluster.settle(group)
+        await cluster.check_logs(group)
+        assert all(b.group(group).role in (Role.LEADER, Role.FOLLOWER) for b in cluster.running), cluster.describe()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_was_acknowledged_survives(seed: int) -> None:
+    cluster = simulate(cut_under_load, seed)
+    assert cluster.ledger.acknowledged[GROUP]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_several_groups_that_share_their_syncs(seed: int) -> None:
+    simulate(cut_under_load, seed, groups=[GroupId(GROUP.topic_id, p) for p in range(4)])
+
+
+class Unsynced:
+    """A log that takes what is appended for durable."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, "last_index" if name == "durable_index" else name)
+
+
+class AcknowledgesBeforeTheSync(RaftCore):
+    """Without hazard 7's fix."""
+
+    def __init__(self, group: object, me: object, log: Log, *rest: object) -> None:
+        super().__init__(group, me, Unsynced(log), *rest)
+
+
+def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "RaftCore", AcknowledgesBeforeTheSync)
+
+
+def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk, or whoever should have asked it, does nothing once the brokers run."""
+    real = FaultyFiles.sync
+
+    def sync(self: FaultyFiles, files: list[File]) -> None:
+        real(self, [f for f in files if not f.path.startswith("groups/")])
+
+    monkeypatch.setattr(FaultyFiles, "sync", sync)
+
+
+@pytest.mark.parametrize("mutate", [acknowledge_before_the_sync, sync_nothing])
+def test_the_check_notices_when_the_sync_is_taken_out(
+    monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mutate(monkeypatch)
+    for seed in range(MUTANT_SEEDS_MAX):
+        try:
+            simulate(cut_under_load, seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{mutate.__name__} was not noticed in {MUTANT_SEEDS_MAX} seeds")
