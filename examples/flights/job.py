@@ -18,7 +18,7 @@ from examples.flights import compare, produce, replicas, report, source
 from examples.flights.fault import PARTITION, Fault
 from examples.flights.source import Flight
 from tinymq.cli import devcluster, devfolder
-from tinymq.client import Client
+from tinymq.client import Client, TopicDescription
 from tinymq.errors import NotFound, TinymqError
 
 TOPIC = "flights"
@@ -62,14 +62,13 @@ class Job:
         done = time.monotonic()
         self._say("waiting for every replica of every partition to have it all")
         devcluster.wait_ready(self.folder, fault.broker)
-        addresses = [broker.address for broker in cluster.brokers]
-        partitions, unequal = replicas.wait_equal(addresses, TOPIC, records, REPLICAS, CATCH_UP_S_MAX)
+        partitions, unequal = replicas.wait_equal(client, TOPIC, records, REPLICAS, CATCH_UP_S_MAX)
         self.wrong += unequal
         caught_up_s = time.monotonic() - done
 
         verdict, read_s = self._read_back(flights, client, production)
-        leaders_last = _leaders(client)
-        equal = self._compare_disks(partitions)
+        last = client.admin.describe_topic(TOPIC)
+        equal = self._compare_disks(cluster, last.topic_id, partitions)
         of_partition = [i for i, place in enumerate(production.places) if place and place[0] == PARTITION]
         measured = report.Measured(
             records=verdict.read,
@@ -83,7 +82,7 @@ class Job:
             replicas_equal=equal,
             replicas=PARTITIONS * REPLICAS,
             leaders_first=leaders_first,
-            leaders_last=leaders_last,
+            leaders_last=_leaders(last),
         )
         self._print(measured, verdict)
         return verdict.same and not self.wrong
@@ -106,10 +105,11 @@ class Job:
         self._say("removed what an earlier run left")
 
     def _create_topic(self, client: Client) -> dict[int, int]:
-        client.admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS)
+        leaders = _leaders(client.admin.create_topic(TOPIC, PARTITIONS, REPLICAS))
         deadline = time.monotonic() + EVEN_S_MAX
-        while not _even(leaders := _leaders(client)) and time.monotonic() < deadline:
+        while not _even(leaders) and time.monotonic() < deadline:
             time.sleep(0.1)
+            leaders = _leaders(client.admin.describe_topic(TOPIC))
         if not _even(leaders):
             self.wrong.append(f"the new topic is not led evenly: {leaders}")
         self._say(
@@ -145,16 +145,15 @@ class Job:
         self.wrong += verdict.examples
         return verdict, time.monotonic() - began
 
-    def _compare_disks(self, partitions: replicas.Partitions) -> int:
+    def _compare_disks(self, cluster: devfolder.DevFolder, topic_id: bytes, partitions: replicas.Partitions) -> int:
         self._say("stopping the brokers, comparing the replicas on their disks byte for byte")
         devcluster.down(self.folder, purge=False)
-        cluster = devfolder.load(self.folder)
         equal = 0
         for partition, these in sorted(partitions.items()):
             digests: Counter[str] = Counter()
             for replica in these:
                 try:
-                    digests[replicas.digest(cluster.data(replica.broker), replica)] += 1
+                    digests[replicas.digest(cluster.data(replica.broker), topic_id, replica)] += 1
                 except TinymqError as error:
                     self.wrong.append(f"partition {partition} on broker {replica.broker}: {error}")
             best = max(digests.values(), default=0)
@@ -193,8 +192,8 @@ class Job:
             yield lambda done: bar.update(task, completed=done)
 
 
-def _leaders(client: Client) -> dict[int, int]:
-    return {p.partition: p.leader for p in client.admin.describe_topic(TOPIC).partitions}
+def _leaders(topic: TopicDescription) -> dict[int, int]:
+    return {p.partition: p.leader for p in topic.partitions}
 
 
 def _even(leaders: dict[int, int]) -> bool:

@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.cli import ask
-from tinymq.errors import TinymqError
+from tinymq.client import Client
 from tinymq.log.files import RealFiles
 from tinymq.log.layout import SEGMENT, first_index_of, group_folder, in_group
 from tinymq.log.scan import frames
 from tinymq.types import GroupId, TopicId
 
-ASK_S_MAX = 2.0
 POLL_S = 0.1
 
 
@@ -25,7 +23,6 @@ class Replica:
     """One replica, as its broker describes it."""
 
     broker: int
-    topic_id: bytes
     partition: int
     role: str
     commit_index: int
@@ -36,29 +33,25 @@ class Replica:
 Partitions = Mapping[int, Sequence[Replica]]
 
 
-def describe(addresses: Sequence[str], topic: str) -> Partitions:
+def describe(client: Client, topic: str) -> Partitions:
     """The replicas of `topic` that answer, by partition."""
     found: dict[int, list[Replica]] = defaultdict(list)
-    for reply in ask.status(addresses, ASK_S_MAX):
-        if isinstance(reply, TinymqError):
-            continue
-        for r in reply.replicas:
+    for broker in client.admin.cluster_status().brokers:
+        for r in broker.replicas:
             if r.topic == topic:
-                replica = Replica(
-                    reply.broker_id, r.topic_id, r.partition, r.role, r.commit_index, r.high_watermark, r.chain_crc
-                )
+                replica = Replica(broker.broker_id, r.partition, r.role, r.commit_index, r.high_watermark, r.chain_crc)
                 found[r.partition].append(replica)
     return found
 
 
 def wait_equal(
-    addresses: Sequence[str], topic: str, records: Mapping[int, int], replicas: int, timeout_s: float
+    client: Client, topic: str, records: Mapping[int, int], replicas: int, timeout_s: float
 ) -> tuple[Partitions, list[str]]:
     """Wait until each partition p has `replicas` replicas that agree and hold records[p]; return them, and what
     still differs when the time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = describe(addresses, topic)
+        found = describe(client, topic)
         wrong = differences(found, records, replicas)
         if not wrong or time.monotonic() >= deadline:
             return found, wrong
@@ -83,13 +76,13 @@ def differences(found: Partitions, records: Mapping[int, int], replicas: int) ->
     return wrong
 
 
-def digest(data_folder: Path, replica: Replica) -> str:
+def digest(data_folder: Path, topic_id: bytes, replica: Replica) -> str:
     """A hash of the frames of `replica` up to its commit index, read from the disk of its stopped broker and verified.
 
     Raises CorruptData.
     """
     files = RealFiles(data_folder)
-    folder = group_folder(GroupId(TopicId(replica.topic_id), replica.partition))
+    folder = group_folder(GroupId(TopicId(topic_id), replica.partition))
     firsts = [first for name in files.list(folder) if (first := first_index_of(name, SEGMENT)) is not None]
     result = hashlib.blake2b()
     for first in sorted(firsts):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from examples.flights.replicas import Replica, differences
 
-ONE = Replica(1, bytes(16), 0, "leader", commit_index=9, high_watermark=100, chain_crc=7)
+ONE = Replica(1, 0, "leader", commit_index=9, high_watermark=100, chain_crc=7)
 EQUAL = [ONE, replace(ONE, broker=2, role="follower"), replace(ONE, broker=3, role="follower")]
 
 

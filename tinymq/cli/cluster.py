@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +12,12 @@ from cyclopts import App, Parameter
 from tinymq.cli import ask
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import TinymqError
 
 if TYPE_CHECKING:
-    from tinymq.proto import tinymq_pb2 as pb
+    from tinymq.client import ClusterStatus, ReplicaStatus
 
 app = App(name="cluster", help="Form a cluster, and see how it is.")
 
-ASK_S_MAX = 3.0
 METADATA = "(metadata)"
 
 
@@ -43,9 +42,7 @@ def init(
 def status(*, where: Where = HERE, output: Output = "table") -> int:
     """Show every broker and every replica, each asked itself. Exit code 1 when one does not answer or is not well."""
     with where.connect() as mq:
-        known = {broker.address: broker for broker in mq.admin.brokers()}
-    replies = dict(zip(known, ask.status(list(known), min(ASK_S_MAX, where.timeout)), strict=True))
-    document = describe(replies, {address: broker.broker_id for address, broker in known.items()})
+        document = describe(mq.admin.cluster_status())
     if output == "json":
         print_json(document)
     else:
@@ -53,53 +50,44 @@ def status(*, where: Where = HERE, output: Output = "table") -> int:
     return 0 if document["healthy"] else 1
 
 
-def describe(replies: dict[str, pb.ClusterStatusReply | TinymqError], ids: dict[str, int]) -> dict[str, Any]:
-    """All answers as one document. Pure."""
-    brokers: list[dict[str, Any]] = []
-    replicas: list[dict[str, Any]] = []
-    cluster_id, metadata_leader = None, None
-    for address, reply in replies.items():
-        if isinstance(reply, TinymqError):
-            brokers.append({"id": ids[address], "address": address, "state": "unreachable", "reason": reply.message})
-            continue
-        cluster_id, metadata_leader = reply.cluster_id.hex(), reply.metadata_leader or metadata_leader
-        brokers.append({"id": reply.broker_id, "address": address, "state": reply.state, "version": reply.version})
-        replicas += [_replica(reply.broker_id, replica) for replica in reply.replicas]
+def describe(status: ClusterStatus) -> dict[str, Any]:
+    """The state of a cluster as one JSON document. Pure."""
+    brokers = [
+        {
+            "id": broker.broker_id,
+            "address": broker.address,
+            "rack": broker.rack,
+            "registered": broker.alive,
+            "state": broker.state,
+            "version": broker.version,
+            "reason": broker.reason,
+        }
+        for broker in status.brokers
+    ]
+    replicas = [_replica(broker.broker_id, replica) for broker in status.brokers for replica in broker.replicas]
     replicas.sort(key=lambda replica: (replica["topic"], replica["partition"], replica["broker"]))
-    well = all(broker["state"] == "running" for broker in brokers)
+    well = all(broker.state == "running" and broker.alive for broker in status.brokers)
     return {
-        "cluster_id": cluster_id,
-        "metadata_leader": metadata_leader,
+        "cluster_id": status.cluster_id.hex(),
+        "metadata_leader": status.metadata_leader or None,
         "healthy": well and all(replica["role"] in ("leader", "follower") for replica in replicas),
-        "brokers": sorted(brokers, key=lambda broker: broker["id"]),
+        "brokers": brokers,
         "replicas": replicas,
     }
 
 
-def _replica(broker: int, replica: pb.ReplicaStatus) -> dict[str, Any]:
-    return {
-        "topic": replica.topic or METADATA,
-        "partition": replica.partition,
-        "broker": broker,
-        "role": replica.role,
-        "leader": replica.leader or None,
-        "term": replica.term,
-        "last_index": replica.last_index,
-        "durable_index": replica.durable_index,
-        "commit_index": replica.commit_index,
-        "high_watermark": replica.high_watermark,
-        "log_start": replica.log_start,
-        "chain_crc": f"{replica.chain_crc:08x}",
-        "bytes": replica.bytes,
-        "reason": replica.reason,
-    }
+def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
+    values = asdict(replica)
+    topic, partition = values.pop("topic") or METADATA, values.pop("partition")
+    values["chain_crc"] = f"{replica.chain_crc:08x}"
+    return {"topic": topic, "partition": partition, "broker": broker, **values, "leader": replica.leader or None}
 
 
 def _print(document: dict[str, Any]) -> None:
     say(f"cluster {document['cluster_id']}, metadata led by broker {document['metadata_leader']}")
     print_table(
         ["broker", "address", "state", "reason"],
-        [(b["id"], b["address"], b["state"], b.get("reason", "")) for b in document["brokers"]],
+        [(b["id"], b["address"], b["state"], b["reason"]) for b in document["brokers"]],
     )
     print()
     names = ["topic", "partition", "broker", "role", "term", "durable", "commit", "high watermark", "MB", "reason"]

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tinymq.cli.offsets import Last, Start, parse_start
+from tinymq.cli.offsets import Last, parse_start
 from tinymq.cli.output import Output
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown, compile_template, iso
 from tinymq.errors import InvalidRequest
+from tinymq.types import Offset
 
 if TYPE_CHECKING:
-    from tinymq.client import Client
+    from tinymq.client import Client, Reader
+    from tinymq.client.places import Places
 
 DEFAULT_FORMAT = r"%v\n"
 POLL_S = 1.0
@@ -58,7 +60,35 @@ def consume(
     show = as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
     start = parse_start(offset)
     with where.connect() as mq:
-        _copy(mq, topic, start, partition, count, exit_at_end, replica, show)
+        places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
+        end: Places | None = "latest" if exit_at_end else None
+        with mq.reader(topic, partition, places, end, replica=replica) as reader:
+            _copy(reader, show, count)
+
+
+def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> dict[int, Offset]:
+    """The offset of the last `count` records of each partition that is read."""
+    return {
+        partition: Offset(max(at.log_start, at.high_watermark - count))
+        for partition, at in mq.admin.offsets(topic).items()
+        if partitions is None or partition in partitions
+    }
+
+
+def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> None:
+    """Print what the reader gives, until its end or `count` records. What has come is printed before waiting."""
+    left = RECORDS_PER_POLL_MAX if count is None else count
+    out = sys.stdout.buffer
+    while left > 0:
+        found = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
+        for m in found:
+            out.write(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+        if found:
+            out.flush()
+        elif reader.at_end:
+            return
+        if count is not None:
+            left -= len(found)
 
 
 def as_json(record: Shown) -> bytes:
@@ -67,7 +97,7 @@ def as_json(record: Shown) -> bytes:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": iso(record.timestamp),
+        "timestamp": iso(record.timestamp_us),
         **_json_bytes("key", record.key),
         **_json_bytes("value", record.value),
     }

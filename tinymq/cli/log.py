@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import App, Parameter
-
-from tinymq.cli.output import Output
+from cyclopts import App
 
 app = App(name="log", help="Look into segment files, offline.")

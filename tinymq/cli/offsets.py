@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from tinymq.errors import InvalidRequest
 from tinymq.types import Offset
@@ -25,7 +26,7 @@ class Last:
     count: int
 
 
-Start = str | Offset | Last | datetime  # str: "earliest" or "latest", as the client calls them
+Start = Literal["earliest", "latest"] | Offset | Last | datetime  # all but Last as the client has them
 
 
 def parse_start(text: str) -> Start:

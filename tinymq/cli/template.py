@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 
 from tinymq.errors import InvalidRequest
 
+_EPOCH = datetime(1970, 1, 1)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
@@ -25,7 +26,7 @@ class Shown:
     topic: str
     partition: int
     offset: int
-    timestamp: datetime
+    timestamp_us: int
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
@@ -44,7 +45,7 @@ _FIELDS: dict[str, Piece] = {
     "o": lambda record: b"%d" % record.offset,
     "k": lambda record: record.key or b"",
     "v": lambda record: record.value or b"",
-    "T": lambda record: iso(record.timestamp).encode(),
+    "T": lambda record: iso(record.timestamp_us).encode(),
     "h": _headers,
     "%": lambda record: b"%",
 }
@@ -70,9 +71,9 @@ def compile_template(text: str) -> Callable[[Shown], bytes]:
     return lambda record: b"".join(piece(record) for piece in pieces)
 
 
-def iso(time: datetime) -> str:
-    """A time in UTC, with a Z."""
-    return time.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+def iso(timestamp_us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC, with a Z."""
+    return (_EPOCH + timedelta(microseconds=timestamp_us)).isoformat() + "Z"
 
 
 def _constant(data: bytes) -> Piece:

@@ -10,7 +10,7 @@ from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 
 if TYPE_CHECKING:
-    from tinymq.client import Topic
+    from tinymq.client import TopicDescription
 
 app = App(name="topic", help="Create, list, describe and delete topics.")
 
@@ -35,17 +35,14 @@ def create(
         Copies of each partition. [default: 3, or the number of brokers when they are fewer]
     """
     with where.connect() as mq:
-        if replication_factor is None:
-            replication_factor = min(3, sum(broker.alive for broker in mq.admin.brokers()))
-        topic = mq.admin.create_topic(name, partitions=partitions, replication_factor=replication_factor)
-        _print_topics([topic], output)
+        _print_topics([mq.admin.create_topic(name, partitions, replication_factor)], output)
 
 
 @app.command(name="list")
 def list_(*, where: Where = HERE, output: Output = "table") -> None:
     """List all topics."""
     with where.connect() as mq:
-        _print_topics(mq.admin.topics(), output)
+        _print_topics(mq.admin.list_topics(), output)
 
 
 @app.command
@@ -53,10 +50,17 @@ def describe(name: Name, /, *, where: Where = HERE, output: Output = "table") ->
     """Show a topic's partitions: leader, replicas and offsets."""
     with where.connect() as mq:
         topic = mq.admin.describe_topic(name)
-        ends = mq.admin.end_offsets(name)
-        starts = mq.admin.start_offsets(name)
-    rows = [(p.partition, p.leader or None, list(p.replicas), starts[p.partition], ends[p.partition])
-            for p in topic.partitions]  # fmt: skip
+        offsets = mq.admin.offsets(name)
+    rows = [
+        (
+            p.partition,
+            p.leader or None,
+            list(p.replicas),
+            offsets[p.partition].log_start,
+            offsets[p.partition].high_watermark,
+        )
+        for p in topic.partitions
+    ]
     if output == "json":
         keys = ("partition", "leader", "replicas", "start_offset", "end_offset")
         document: dict[str, Any] = {"name": topic.name, "replication_factor": topic.replication_factor}
@@ -74,7 +78,7 @@ def delete(name: Name, /, *, where: Where = HERE) -> None:
     say(f"topic {name} deleted")
 
 
-def _print_topics(topics: list[Topic], output: Output) -> None:
+def _print_topics(topics: list[TopicDescription], output: Output) -> None:
     if output == "json":
         rows = [
             {"name": t.name, "partitions": len(t.partitions), "replication_factor": t.replication_factor}
