@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from tinymq.broker.broker import Broker, Surroundings
-from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.formation import Formation
-from tinymq.broker.hosting import Hosting
-from tinymq.broker.partition import Partition
-from tinymq.broker.registration import Registration
+from tinymq.broker.member import Means, Member
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, format_address, parse_address
 from tinymq.entry import Entry
@@ -31,14 +27,11 @@ from tinymq.log.store import Store
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.state import BrokersChanged, Effect
-from tinymq.registry.values import BrokerRecord, QueueRecord
+from tinymq.registry.values import BrokerRecord
 from tinymq.rpc.server import RpcServer
 from tinymq.rpc.services import AdminService, BrokerService
 from tinymq.rpc.serving import Serving, State
-from tinymq.types import METADATA_GROUP, PeerAddress
+from tinymq.types import METADATA_GROUP
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
@@ -69,7 +62,7 @@ class BrokerApp:
         self.serving = Serving()
         self._clock = outside.clock
         self._rng = outside.rng
-        self._session = self._rng.getrandbits(63) | 1
+        self.session = self._rng.getrandbits(63) | 1  # of this start: another start is another registration
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
         self._runner = outside.runner or ThreadRunner(self._executor)
         self._files = outside.files
@@ -80,9 +73,7 @@ class BrokerApp:
         self._transport: Transport | None = None
         self._host: Host | None = None
         self._server: RpcServer | None = None
-        self._registry: ReplicatedRegistry | None = None
-        self._registration: Registration | None = None
-        self._hosting: Hosting | None = None
+        self._member: Member | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -----------------------------------------------------------------------------
@@ -90,11 +81,6 @@ class BrokerApp:
     @property
     def state(self) -> State:
         return self.serving.state
-
-    @property
-    def session(self) -> int:
-        """Random, of this start: another start is another registration."""
-        return self._session
 
     @property
     def address(self) -> str:
@@ -148,7 +134,7 @@ class BrokerApp:
             self._files, self._runner, self._clock, broker_id=config.broker_id, limits=config.limits, rng=self._rng,
             idle_mark_s=config.timing.idle_mark_s,
         )  # fmt: skip
-        self._transport = self._make_transport(store, self._session)
+        self._transport = self._make_transport(store, self.session)
         for voter in config.voters:
             self._transport.set_peer(voter)
         host = self._host = Host(
@@ -162,11 +148,12 @@ class BrokerApp:
         admin = AdminService(self.serving, formation, self, config.secret)
         self._server = RpcServer(config.limits, BrokerService(self.serving, config.limits), admin)
         self._client_port = await self._server.start(*parse_address(config.listen))
+        means = Means(config, store, self._transport, host, self._clock, self._rng, self._runner)
         if first is not None:
-            await self._run(store, first)
+            await self._run(means, first)
         else:
             self._enter(State.UNFORMED)
-            formation.on_formed = lambda entry: self._spawn(self._run(store, entry))
+            formation.on_formed = lambda entry: self._spawn(self._run(means, entry))
 
     def _tcp(self, store: Store, session: int) -> Transport:
         config = self.config
@@ -175,46 +162,21 @@ class BrokerApp:
             random.Random(self._rng.getrandbits(64)), config.limits,
         )  # fmt: skip
 
-    async def _run(self, store: Store, first: Entry) -> None:
+    async def _run(self, means: Means, first: Entry) -> None:
         """The folder belongs to a cluster: take part in it."""
-        config, host = self.config, self.host
         self._enter(State.STARTING)
-        on_disk = await self._runner.run(store.list_groups)
-        machine = RegistryMachine()
-        machine.attach(await host.open_group(METADATA_GROUP, first, machine))
-        registry = self._registry = ReplicatedRegistry(
-            config.broker_id, machine, host, self._clock, self._rng, config.timing
-        )
-        registry.watch(self._registry_changed)
-        deadlines = Deadlines(self._clock)
-        hosting = self._hosting = Hosting(
-            config.broker_id, registry, host, on_disk, lambda queue: self._make_partition(queue, deadlines)
-        )
-        assert store.identity.cluster_id is not None
-        around = Surroundings(
-            config.broker_id, store.identity.cluster_id, registry, hosting, host, deadlines, self._clock, self._runner,
-            config.limits, config.timing,
-        )  # fmt: skip
-        self.serving.broker = Broker(around)
-        hosting.start()
+        incarnation = means.store.identity.incarnation
         record = BrokerRecord(
-            config.broker_id, store.identity.incarnation, self._session, self.address, self.peer_address, config.rack
+            self.config.broker_id, incarnation, self.session, self.address, self.peer_address, self.config.rack
         )
-        registration = self._registration = Registration(registry, record, self._clock, config.timing)
-        registration.start()
+        member = self._member = Member(means, record)
+        await member.start(first)
+        self.serving.broker = member.broker
         self._enter(State.RUNNING)
-        self._spawn(self._serve_once_registered(registration))
+        self._spawn(self._serve_once_registered(member))
 
-    def _make_partition(self, queue: QueueRecord, deadlines: Deadlines) -> Partition:
-        soon = asyncio.get_running_loop().call_soon
-        return Partition(f"{queue.topic}/{queue.partition}", deadlines, soon, self._address_of)
-
-    def _address_of(self, broker_id: int) -> str | None:
-        broker = self.serving.broker
-        return broker.address_of(broker_id) if broker is not None else None
-
-    async def _serve_once_registered(self, registration: Registration) -> None:
-        await registration.registered.wait()
+    async def _serve_once_registered(self, member: Member) -> None:
+        await member.wait_registered()
         if self._server is not None and self.state is State.RUNNING:
             await self._server.set_serving(True)
 
@@ -227,8 +189,8 @@ class BrokerApp:
             self._enter(State.STOPPING)
         if self._server is not None:
             await self._server.set_serving(False)
-        if self._registration is not None:
-            await self._registration.stop(leave=hand_over and not failed)
+        if self._member is not None:
+            await self._member.leave(politely=hand_over and not failed)
         if self._host is not None:
             await self._host.stop(hand_over=hand_over and not failed and self._has_company(self._host))
         await self._close(STREAM_GRACE_S)
@@ -249,8 +211,8 @@ class BrokerApp:
         if self._store is not None:
             await self._store.abandon()
             self._store = None
-        if self._registration is not None:
-            await self._registration.stop(leave=False)
+        if self._member is not None:
+            await self._member.leave(politely=False)
         if self._host is not None:
             await self._host.stop(hand_over=False)
         await self._close(None)
@@ -260,10 +222,8 @@ class BrokerApp:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._registry is not None:
-            self._registry.close()
-        if self._hosting is not None:
-            await self._hosting.stop()
+        if self._member is not None:
+            await self._member.stop()
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
@@ -293,22 +253,11 @@ class BrokerApp:
         self._enter(State.FAILED)
         if self._server is not None:
             self._spawn(self._server.set_serving(False))
-        if self._registration is not None:
-            self._spawn(self._registration.stop(leave=False))
+        if self._member is not None:
+            self._spawn(self._member.leave(politely=False))
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(error)
 
     def _group_changed(self, group: Group) -> None:
-        if self._hosting is not None:
-            self._hosting.group_changed(group.id)
-
-    def _registry_changed(self, effects: Sequence[Effect]) -> None:
-        """Brokers beyond the configured voters are dialled where they registered."""
-        if not any(isinstance(effect, BrokersChanged) for effect in effects):
-            return
-        voters = {voter.broker_id for voter in self.config.voters}
-        assert self._registry is not None
-        assert self._transport is not None
-        for broker in self._registry.get_all_brokers():
-            if broker.broker_id not in voters:
-                self._transport.set_peer(PeerAddress(broker.broker_id, *parse_address(broker.peer_address)))
+        if self._member is not None:
+            self._member.group_changed(group)

@@ -31,7 +31,7 @@ class Bench:
         self.hosting = self.make()
 
     def make(self, broker_id: int = 2) -> Hosting:
-        return Hosting(broker_id, self.registry, self.groups, list(self.groups.on_disk), self.partition)
+        return Hosting(broker_id, self.registry, self.groups, self.partition)
 
     def partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon
@@ -41,7 +41,7 @@ class Bench:
         await self.hosting.stop()
         self.groups.open.clear()
         self.hosting = self.make()
-        self.hosting.start()
+        self.hosting.start(list(self.groups.on_disk))
 
 
 def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
@@ -49,7 +49,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench()
         for number in (1, 2, 3):
             await bench.registry.register_broker(broker(number))
-        bench.hosting.start()
+        bench.hosting.start([])
         await scenario(bench)
         await bench.hosting.stop()
         bench.registry.close()
@@ -76,9 +76,9 @@ def test_only_this_brokers_replicas_are_opened() -> None:
 
 def test_every_replica_begins_with_the_same_bytes() -> None:
     async def scenario(b: Bench) -> None:
-        others = [Hosting(n, b.registry, FakeGroups(), [], b.partition) for n in (1, 3)]
+        others = [Hosting(n, b.registry, FakeGroups(), b.partition) for n in (1, 3)]
         for other in others:
-            other.start()
+            other.start([])
         topic = await b.registry.register_topic("t", 1, 3)
         await settle()
         firsts = [h._groups.on_disk[topic.queues[0].group] for h in (b.hosting, *others)]  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_a_restart_opens_what_there_is_and_deletes_what_was_deleted_meanwhile() 
         b.groups.on_disk[stranger] = b.groups.on_disk[gone.queues[0].group]
         await b.registry.unregister_topic("gone")
         b.hosting = b.make()
-        b.hosting.start()
+        b.hosting.start(list(b.groups.on_disk))
         await settle()
         assert {topic_id for topic_id, _ in b.hosting.partitions} == {kept.topic_id}
         assert set(b.groups.on_disk) == {q.group for q in kept.queues} | {stranger}, "never without a recorded deletion"

@@ -48,14 +48,12 @@ class Hosting:
         broker_id: int,
         registry: RegistryService,
         groups: Groups,
-        on_disk: Sequence[GroupId],
         make_partition: Callable[[QueueRecord], Partition],
     ) -> None:
-        """`on_disk`: groups whose data this broker has, as of its start."""
         self._broker_id = broker_id
         self._registry = registry
         self._groups = groups
-        self._on_disk = set(on_disk) - {METADATA_GROUP}
+        self._on_disk: set[GroupId] = set()
         self._make_partition = make_partition
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}
@@ -75,8 +73,9 @@ class Hosting:
     def get(self, topic_id: bytes, partition: int) -> Partition | None:
         return self._open.get((topic_id, partition))
 
-    def start(self) -> None:
-        """Open what the registry says, now and from now on."""
+    def start(self, on_disk: Sequence[GroupId]) -> None:
+        """Open what the registry says, now and from now on. `on_disk`: groups whose data is here already."""
+        self._on_disk = set(on_disk) - {METADATA_GROUP}
         self._registry.watch(self._changed)
         self._look_at_all()
         self._task = asyncio.get_running_loop().create_task(self._run())

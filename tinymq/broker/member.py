@@ -1,0 +1,105 @@
+"""What a broker runs once its folder belongs to a cluster: metadata group, registry, registration, partitions.
+
+start: metadata group → registry → partitions as the registry says → registration
+stop:  leave the registry; then, leaderships handed over, follow it no more and tell who waits
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinymq.broker.broker import Broker, Surroundings
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.hosting import Hosting
+from tinymq.broker.partition import Partition
+from tinymq.broker.registration import Registration
+from tinymq.clock import Clock
+from tinymq.config import BrokerConfig, parse_address
+from tinymq.entry import Entry
+from tinymq.log.runner import Runner
+from tinymq.log.store import Store
+from tinymq.raft import Group, Host
+from tinymq.raft.transport import Transport
+from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.state import BrokersChanged, Effect
+from tinymq.registry.values import BrokerRecord, QueueRecord
+from tinymq.types import METADATA_GROUP, PeerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a member is made of; all of it is started before and stopped after it."""
+
+    config: BrokerConfig
+    store: Store
+    transport: Transport
+    host: Host
+    clock: Clock
+    rng: random.Random
+    runner: Runner
+
+
+class Member:
+    """From `start` to `stop`; not to be started twice."""
+
+    def __init__(self, means: Means, record: BrokerRecord) -> None:
+        """`record`: what this broker registers as."""
+        config, host = means.config, means.host
+        self._means = means
+        self._machine = RegistryMachine()
+        self._registry = ReplicatedRegistry(
+            config.broker_id, self._machine, host, means.clock, means.rng, config.timing
+        )
+        self._deadlines = Deadlines(means.clock)
+        self._registration = Registration(self._registry, record, means.clock, config.timing)
+        self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition)
+        cluster_id = means.store.identity.cluster_id
+        assert cluster_id is not None, "a member of no cluster"
+        around = Surroundings(
+            config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
+            means.runner, config.limits, config.timing,
+        )  # fmt: skip
+        self.broker = Broker(around)
+
+    async def start(self, first_entry: Entry) -> None:
+        """Take part. Raises StorageError when the metadata group's log cannot be opened."""
+        host, store = self._means.host, self._means.store
+        on_disk = await self._means.runner.run(store.list_groups)
+        self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
+        self._registry.watch(self._registry_changed)
+        self._hosting.start(on_disk)
+        self._registration.start()
+
+    async def wait_registered(self) -> None:
+        """Return once the registry counts this broker among the living."""
+        await self._registration.registered.wait()
+
+    async def leave(self, *, politely: bool) -> None:
+        """Renew the registration no more; politely, end it now."""
+        await self._registration.stop(leave=politely)
+
+    async def stop(self) -> None:
+        """Follow the registry no more; who waits on a partition is told that the broker stops."""
+        self._registry.close()
+        await self._hosting.stop()
+
+    def group_changed(self, group: Group) -> None:
+        """The host says that a group's role, leader or term is another."""
+        self._hosting.group_changed(group.id)
+
+    def _make_partition(self, queue: QueueRecord) -> Partition:
+        soon = asyncio.get_running_loop().call_soon
+        return Partition(f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of)
+
+    def _registry_changed(self, effects: Sequence[Effect]) -> None:
+        """Brokers beyond the configured voters are dialled where they registered."""
+        if not any(isinstance(effect, BrokersChanged) for effect in effects):
+            return
+        voters = {voter.broker_id for voter in self._means.config.voters}
+        for broker in self._registry.get_all_brokers():
+            if broker.broker_id not in voters:
+                self._means.transport.set_peer(PeerAddress(broker.broker_id, *parse_address(broker.peer_address)))
