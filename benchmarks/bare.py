@@ -23,7 +23,18 @@ from typing import Any
 import grpc
 
 from benchmarks.bare_roles import COUNT, FETCH_BYTES, GRPC_OPTIONS
-from benchmarks.measure import AGED_SHARE, MIB, Latency, Round, Summary, aged_memory
+from benchmarks.driver import serve
+from benchmarks.measure import (
+    AGED_SHARE,
+    BATCH_BYTES,
+    BULK_BATCHES,
+    LONE_WRITES,
+    RECORD_BYTES,
+    Latency,
+    Round,
+    Summary,
+    aged_memory,
+)
 
 INFLIGHT_MAX = 8  # messages not yet answered, as tinymq's producer has batches
 
@@ -54,8 +65,9 @@ class BareLimit:
         for process in self._processes:
             process.wait(10)
 
-    async def write_bulk(self, messages: int, message: bytes) -> Round:
-        """Many messages on one stream. MB/s, and the time from each write to its answer."""
+    async def write_bulk(self, messages: int) -> Round:
+        """Many messages of a batch's size on one stream. MB/s, and the time from each write to its answer."""
+        message = os.urandom(BATCH_BYTES)
         call = self._call("Produce")
         sent: deque[float] = deque()
         took: list[float] = []
@@ -80,8 +92,9 @@ class BareLimit:
         await call.done_writing()
         return Round(messages * len(message) / elapsed / 1e6, Latency.of(took))
 
-    async def write_alone(self, messages: int, message: bytes) -> Round:
-        """One message at a time, each written when the one before has its answer. Messages per second."""
+    async def write_alone(self, messages: int) -> Round:
+        """One record at a time, each written when the one before has its answer. Records per second."""
+        message = os.urandom(RECORD_BYTES)
         call = self._call("Produce")
         took = []
         for _ in range(messages):
@@ -119,31 +132,35 @@ class BareLimit:
         return int(json.loads(line)["port"])
 
 
-async def measure(folder: Path, rounds: int, bulk_mib: int, alone: int) -> dict[str, object]:
+async def measure(bare: BareLimit, rounds: int) -> dict[str, object]:
     """All workloads in turn, after one round of each that does not count."""
-    batch, record = os.urandom(MIB), os.urandom(1024)
-    results: dict[str, list[Round]] = {"write_mb_s": [], "alone_per_s": [], "read_mb_s": []}
-    async with BareLimit(folder) as bare:
-        for _ in range(rounds + 1):
-            results["write_mb_s"].append(await bare.write_bulk(bulk_mib, batch))
-            results["alone_per_s"].append(await bare.write_alone(alone, record))
-            results["read_mb_s"].append(await bare.read(bulk_mib))
+    results: dict[str, list[Round]] = {"write_bulk": [], "write_alone": [], "read": []}
+    for _ in range(rounds + 1):
+        results["write_bulk"].append(await bare.write_bulk(BULK_BATCHES))
+        results["write_alone"].append(await bare.write_alone(LONE_WRITES))
+        results["read"].append(await bare.read(BULK_BATCHES))
     return {name: Summary.of(some[1:]).as_dict() for name, some in results.items()}
+
+
+async def run(args: argparse.Namespace, folder: Path) -> None:
+    async with BareLimit(folder) as bare:
+        if args.serve:
+            await serve({"write_bulk": bare.write_bulk, "write_alone": bare.write_alone, "read": bare.read})
+            return
+        with aged_memory(folder, 0.0 if args.no_age else AGED_SHARE) as aged_s:
+            results = await measure(bare, args.rounds)
+        print(json.dumps({"aged_s": round(aged_s, 1), **results}, indent=2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The bare limit of this machine, as JSON.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--bulk-mib", type=int, default=192, help="written, and read, per round")
-    parser.add_argument("--alone", type=int, default=500, help="lone writes per round")
     parser.add_argument("--dir", type=Path, default=None, help="where the files go; a temporary folder by default")
     parser.add_argument("--no-age", action="store_true", help="do not touch the memory first: on a warm machine")
+    parser.add_argument("--serve", action="store_true", help="run what standard input names, round by round")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tinymq-bare-", dir=args.dir) as name:
-        folder = Path(name)
-        with aged_memory(folder, 0.0 if args.no_age else AGED_SHARE) as aged_s:
-            results = asyncio.run(measure(folder, args.rounds, args.bulk_mib, args.alone))
-        print(json.dumps({"aged_s": round(aged_s, 1), **results}, indent=2))
+        asyncio.run(run(args, Path(name)))
 
 
 if __name__ == "__main__":

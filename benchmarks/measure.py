@@ -5,6 +5,7 @@ Nothing here knows what is measured.
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
@@ -15,6 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 MIB = 1 << 20
+RECORD_BYTES = 1024
+BATCH_RECORDS = 1000  # as many records of 1 KiB as a batch of 1 MiB has room for, its own overhead included
+BATCH_BYTES = BATCH_RECORDS * RECORD_BYTES
+BULK_BATCHES = 192  # written, and read, per round
+LONE_WRITES = 500  # per round
 AGED_SHARE = 0.97  # of the memory: new files take what is free first, so little may be left
 AGING_S_MAX = 60.0
 READ_BYTES = 8 * MIB
@@ -45,6 +51,17 @@ class Round:
 
     rate: float  # in the workload's own unit per second
     latency: Latency | None = None  # from handing over to the answer
+
+    @classmethod
+    def parse(cls, line: str) -> Round:
+        """The inverse of `dump`."""
+        values = json.loads(line)
+        latency = values["latency"]
+        return cls(values["rate"], Latency(**latency) if latency else None)
+
+    def dump(self) -> str:
+        """As one line."""
+        return json.dumps(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

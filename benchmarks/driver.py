@@ -1,0 +1,65 @@
+"""One process per measured system, which runs a round when told to: clients do not share an interpreter.
+
+What belongs here: asking for a round over pipes. What a round does belongs to the system's own module.
+
+    line in: {"workload": NAME, "count": N}          line out: a Round
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+
+from benchmarks.measure import Round
+
+Workloads = Mapping[str, Callable[[int], Awaitable[Round]]]
+
+
+class Driver:
+    """The process of one system. Leaving ends it."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, "--serve", *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._module = module
+
+    def run(self, workload: str, count: int) -> Round:
+        """One round, here and now. Raises RuntimeError when the process has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"workload": workload, "count": count}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RuntimeError(f"{self._module} ended during {workload}; what it said is above")
+        return Round.parse(line)
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+async def serve(workloads: Workloads) -> None:
+    """The process's side: run what standard input names, until it ends."""
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        asked = json.loads(line)
+        result = await workloads[asked["workload"]](asked["count"])
+        print(result.dump(), flush=True)

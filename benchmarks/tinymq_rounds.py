@@ -1,0 +1,155 @@
+"""tinymq's rounds, through its public client alone. Run by `make bench`, by way of driver.py.
+
+Every round of bulk writes has a topic of its own, which the round of reads that follows reads back: nothing
+is deleted between rounds. Batches are made before the clock starts: the bare limit's messages are, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pyarrow as pa
+
+from benchmarks.driver import serve
+from benchmarks.measure import BATCH_RECORDS, MIB, RECORD_BYTES, Latency, Round
+from tinymq import AsyncClient, BatchDelivery, Client, Delivery
+
+BUFFER_BATCHES = 8  # not yet acknowledged, as at the bare limit
+SMALL_RECORD_BYTES = 100
+SAMPLED_EVERY = 1000  # small records whose acknowledgement is timed
+BATCHES_MADE = 4  # different ones, sent in turn
+
+T = TypeVar("T")
+
+
+def make_batch() -> pa.RecordBatch:
+    """1,000 records of 1 KiB that do not compress, without keys."""
+    values = pa.array([os.urandom(RECORD_BYTES) for _ in range(BATCH_RECORDS)], pa.binary())
+    return pa.RecordBatch.from_arrays([values], ["value"])
+
+
+class Rounds:
+    """Each method is one round, on the synchronous client. Topics have one partition, three replicas."""
+
+    def __init__(self, servers: str) -> None:
+        self._client = Client(servers)
+        self._batches = [make_batch() for _ in range(BATCHES_MADE)]
+        self._written: list[str] = []  # topics of bulk rounds; the last one is read back
+        self._alone = self._topic("alone")
+        self._small = self._topic("small")
+
+    def write_bulk(self, batches: int) -> Round:
+        """Whole Arrow batches by send_batch. MB/s of values, and the time from each call to its acknowledgement."""
+        topic = self._topic(f"bulk-{len(self._written)}")
+        self._written.append(topic)
+        took: list[float] = []
+
+        def timed(started: float) -> Callable[[BatchDelivery], None]:
+            return lambda delivery: took.append(time.perf_counter() - started)
+
+        with self._client.producer(buffer_bytes_max=BUFFER_BATCHES * MIB) as producer:
+            producer.send_batch(topic, self._batches[0].slice(0, 1)).result()  # opens the streams
+            started = time.perf_counter()
+            deliveries = []
+            for i in range(batches):
+                called = time.perf_counter()
+                delivery = producer.send_batch(topic, self._batches[i % BATCHES_MADE])
+                delivery.add_done_callback(timed(called))
+                deliveries.append(delivery)
+            parts = [delivery.result() for delivery in deliveries]
+            elapsed = time.perf_counter() - started
+        assert all(len(part) == 1 for part in parts), "a batch was split: it is not what is measured"
+        return Round(batches * BATCH_RECORDS * RECORD_BYTES / elapsed / 1e6, Latency.of(took))
+
+    def write_alone(self, records: int) -> Round:
+        """Client.send, one record at a time. Records per second."""
+        value = os.urandom(RECORD_BYTES)
+        self._client.send(self._alone, value)
+        took = []
+        for _ in range(records):
+            started = time.perf_counter()
+            self._client.send(self._alone, value)
+            took.append(time.perf_counter() - started)
+        return Round(records / sum(took), Latency.of(took))
+
+    def read(self, batches: int) -> Round:
+        """The topic written last, whole, as one Arrow table. MB/s of values."""
+        started = time.perf_counter()
+        with self._client.reader(self._written[-1]) as reader:
+            table = reader.to_arrow()
+        elapsed = time.perf_counter() - started
+        records = batches * BATCH_RECORDS + 1
+        assert table.num_rows == records, f"{table.num_rows} records read, {records} written"
+        return Round(records * RECORD_BYTES / elapsed / 1e6)
+
+    def write_small(self, records: int) -> Round:
+        """Producer.send of 100 B, to the last acknowledgement. Records per second."""
+        value = os.urandom(SMALL_RECORD_BYTES)
+        took: list[float] = []
+
+        def timed(started: float) -> Callable[[Delivery], None]:
+            return lambda delivery: took.append(time.perf_counter() - started)
+
+        with self._client.producer() as producer:
+            producer.send(self._small, value).result()
+            send, topic = producer.send, self._small
+            started = time.perf_counter()
+            for start in range(0, records, SAMPLED_EVERY):
+                send(topic, value).add_done_callback(timed(time.perf_counter()))
+                for _ in range(min(SAMPLED_EVERY, records - start) - 1):
+                    send(topic, value)
+            producer.flush()
+            elapsed = time.perf_counter() - started
+        return Round(records / elapsed, Latency.of(took))
+
+    def _topic(self, name: str) -> str:
+        return self._client.admin.create_topic(name, partitions=1, replication_factor=3).name
+
+    def close(self) -> None:
+        self._client.close()
+
+
+async def write_alone_async(servers: str, records: int) -> Round:
+    """As Rounds.write_alone, on AsyncClient: without the way to another thread and back."""
+    value = os.urandom(RECORD_BYTES)
+    took = []
+    async with AsyncClient(servers) as client:
+        await client.send("alone", value)
+        for _ in range(records):
+            started = time.perf_counter()
+            await client.send("alone", value)
+            took.append(time.perf_counter() - started)
+    return Round(records / sum(took), Latency.of(took))
+
+
+async def run(args: argparse.Namespace) -> None:
+    if args.asynchronous:
+        await serve({"write_alone": lambda count: write_alone_async(args.servers, count)})
+        return
+    rounds = await asyncio.to_thread(Rounds, args.servers)
+
+    def on_thread(method: Callable[[int], Round]) -> Callable[[int], asyncio.Future[Round]]:
+        return lambda count: asyncio.ensure_future(asyncio.to_thread(method, count))
+
+    try:
+        methods = (rounds.write_bulk, rounds.write_alone, rounds.read, rounds.write_small)
+        await serve({method.__name__: on_thread(method) for method in methods})
+    finally:
+        await asyncio.to_thread(rounds.close)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="tinymq's rounds; started by benchmarks.bench.")
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--serve", action="store_true", help="run what standard input names, round by round")
+    parser.add_argument("--asynchronous", action="store_true", help="on AsyncClient")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
