@@ -169,9 +169,9 @@ class Job:
         self.console.print()
         self.console.print(table)
         for each in self.wrong:
-            self.console.print(f"differs: {each}", markup=False)
+            self.console.print(f"differs: {each}", markup=False, soft_wrap=True)
         self.console.print(f"\nthe whole run took {time.monotonic() - self.began:.0f} s")
-        self.console.print(report.last_line(verdict, self.wrong), style="bold", highlight=False)
+        self.console.print(report.last_line(verdict, self.wrong), style="bold", highlight=False, soft_wrap=True)
 
     def _stop(self, well: bool) -> None:
         try:
@@ -182,12 +182,14 @@ class Job:
             self._say(f"the brokers are stopped; their data and logs are kept in {self.folder}")
 
     def _say(self, text: str) -> None:
-        self.console.print(f"{time.monotonic() - self.began:6.1f} s  {text}", markup=False, highlight=False)
+        self.console.print(
+            f"{time.monotonic() - self.began:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
+        )
 
     @contextmanager
     def _progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         columns = (TextColumn("          {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console, transient=True) as bar:
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,7 @@ from examples.flights.acks import Times
 from examples.flights.compare import Place
 from examples.flights.source import Flight
 from tinymq.client import Client
-from tinymq.errors import TinymqError
+from tinymq.errors import NotDelivered, TinymqError
 
 PROGRESS_EVERY = 2_000
 
@@ -43,7 +44,7 @@ def produce(
 
     began = time.monotonic()
     deliveries = []
-    with client.producer() as producer:
+    with suppress(NotDelivered), client.producer() as producer:  # each delivery is asked below
         for i, flight in enumerate(flights):
             if i % PROGRESS_EVERY == 0:
                 progress(i)

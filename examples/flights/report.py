@@ -37,8 +37,8 @@ def rows(m: Measured, topic: str) -> list[tuple[str, str]]:
         ("caught up", f"{m.caught_up_s:.1f} s after the last acknowledgement"),
         ("read from followers", f"{m.records / m.read_s:,.0f} records/s, {m.bytes / 1e6 / m.read_s:.1f} MB/s"),
         ("replicas equal", f"{m.replicas_equal} of {m.replicas}, byte for byte"),
-        ("leaders at first", _leaders(m.leaders_first)),
-        ("leaders at the end", _leaders(m.leaders_last)),
+        (f"leaders of {topic}/0 to {len(m.leaders_first) - 1}, at first", _leaders(m.leaders_first)),
+        ("at the end", _leaders(m.leaders_last)),
     ]
 
 
@@ -52,4 +52,4 @@ def last_line(verdict: Verdict, differences: Sequence[str]) -> str:
 
 
 def _leaders(leaders: Mapping[int, int]) -> str:
-    return "  ".join(f"{partition}: broker {broker}" for partition, broker in sorted(leaders.items()))
+    return "broker " + ", ".join(f"{broker}" for _, broker in sorted(leaders.items()))

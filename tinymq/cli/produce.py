@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from tinymq.cli.output import Output, print_json, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import InvalidRequest, TinymqError
+from tinymq.errors import InvalidRequest, NotDelivered, TinymqError
 
 if TYPE_CHECKING:
     from tinymq.client import Delivery
@@ -70,7 +70,8 @@ def produce(
                 advance(tally.bytes)
             while waiting and waiting[0].done():
                 _count(waiting.popleft(), tally)
-        producer.flush()
+        with suppress(NotDelivered):  # each delivery is asked below
+            producer.flush()
         for delivery in waiting:
             _count(delivery, tally)
     _report(tally, time.monotonic() - began, output)

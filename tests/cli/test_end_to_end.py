@@ -1,0 +1,124 @@
+"""Topics, producing and consuming by the command line, against a real cluster inside this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.testing.cluster import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _servers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A new topic of two partitions, named after the test."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
+    return name
+
+
+def _feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+def test_topics(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "create", topic]) == Exit.FAILED
+    assert "TopicExists" in capfd.readouterr().err
+    assert run(["topic", "create", "no/slash"]) == Exit.USAGE
+    assert run(["topic", "create", "too-many", "-r", "4"]) == Exit.USAGE
+    capfd.readouterr()
+    assert run(["topic", "list", "-o", "json"]) == Exit.OK
+    topics = json.loads(capfd.readouterr().out)["topics"]
+    assert {"name": topic, "partitions": 2, "replication_factor": 3} in topics
+    assert run(["topic", "describe", topic, "-o", "json"]) == Exit.OK
+    described = json.loads(capfd.readouterr().out)
+    assert [p["partition"] for p in described["partitions"]] == [0, 1]
+    assert all(p["leader"] in p["replicas"] and p["end_offset"] == 0 for p in described["partitions"])
+    assert run(["topic", "describe", topic]) == Exit.OK
+    assert capfd.readouterr().out.splitlines()[0].split() == ["partition", "leader", "replicas", "start", "end"]
+    assert run(["topic", "delete", topic]) == Exit.OK
+    assert run(["topic", "describe", topic]) == Exit.NOT_FOUND
+    assert run(["topic", "delete", topic]) == Exit.NOT_FOUND
+
+
+def test_lines_in_and_out(topic: str, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"a:1\nb:2\n")
+    two.write_bytes(b"a:\xff3\nnothing")
+    assert run(["produce", topic, str(one), str(two), "-K", ":", "-H", "from=test", "-o", "json"]) == Exit.OK
+    report = json.loads(capfdbinary.readouterr().out)
+    assert (report["acknowledged"], report["failed"]) == (4, 0)
+    assert run(["consume", topic, "--exit-at-end", "-f", r"%k=%v %h\n"]) == Exit.OK
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert sorted(lines) == [b"=nothing from=test", b"a=1 from=test", b"a=\xff3 from=test", b"b=2 from=test"]
+    assert lines.index(b"a=1 from=test") < lines.index(b"a=\xff3 from=test")
+
+
+def test_standard_input_and_places(
+    topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _feed(monkeypatch, b"".join(b"%d\n" % i for i in range(100)))
+    assert run(["produce", topic, "--partition", "1"]) == Exit.OK
+    capfd.readouterr()
+
+    def consumed(*options: str) -> list[int]:
+        assert run(["consume", topic, "--exit-at-end", *options]) == Exit.OK
+        return [int(line) for line in capfd.readouterr().out.splitlines()]
+
+    assert consumed() == list(range(100))
+    assert consumed("--offset", "-10") == list(range(90, 100))
+    assert consumed("--offset", "-1000", "--partition", "1") == list(range(100))
+    assert consumed("--offset", "-10", "--partition", "0") == []
+    assert consumed("--offset", "42", "-n", "3", "--partition", "1") == [42, 43, 44]
+    assert consumed("--offset", "end") == []
+    assert consumed("--offset", "@2000-01-01", "--replica", "follower") == list(range(100))
+    assert consumed("-n", "0") == []
+
+
+def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    _feed(monkeypatch, b"hello\n")
+    assert run(["produce", topic, "-k", "me", "--partition", "0"]) == Exit.OK
+    capfd.readouterr()
+    assert run(["consume", topic, "-n", "1", "-o", "json"]) == Exit.OK
+    record = json.loads(capfd.readouterr().out)
+    assert (record["partition"], record["offset"], record["key"], record["value"]) == (0, 0, "me", "hello")
+
+
+def test_what_is_not_there(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["consume", "nobody", "--exit-at-end"]) == Exit.NOT_FOUND
+    _feed(monkeypatch, b"hello\n")
+    assert run(["produce", "nobody"]) == Exit.NOT_FOUND
+    assert "UnknownTopic" in capfd.readouterr().err
+
+
+def test_cluster_status(cluster: Cluster, topic: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "status", "-o", "json"]) == Exit.OK
+    status = json.loads(capfd.readouterr().out)
+    assert status["healthy"]
+    assert [b["state"] for b in status["brokers"]] == ["running"] * 3
+    ours = [r for r in status["replicas"] if r["topic"] == topic]
+    assert sorted((r["partition"], r["broker"]) for r in ours) == [(p, b) for p in (0, 1) for b in (1, 2, 3)]
+    assert run(["cluster", "status"]) == Exit.OK
+    assert "follower" in capfd.readouterr().out
+    cluster.kill(2)
+    assert run(["cluster", "status"]) == Exit.FAILED, "one does not answer"
+    assert "unreachable" in capfd.readouterr().out
+    cluster.start(2)

@@ -1,0 +1,49 @@
+"""Ctrl-C in the middle of `make run` leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tinymq.cli import devfolder
+from tinymq.cli.exits import Exit
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(".tinymq") / "flights"
+DEADLINE_S = 90.0
+
+
+def test_no_broker_outlives_an_interrupt(tmp_path: Path) -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-u", "-m", "examples.flights"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert job.stdout is not None
+    deadline = time.monotonic() + DEADLINE_S
+    said = b""
+    while b"producing every flight" not in said:
+        ready, _, _ = select.select([job.stdout], [], [], deadline - time.monotonic())
+        assert ready, said
+        read = os.read(job.stdout.fileno(), 65536)
+        assert read, said
+        said += read
+    cluster = devfolder.load(tmp_path / FOLDER)
+    brokers = [cluster.process(broker.id) for broker in cluster.brokers]
+    # As a terminal does it: everybody in the foreground hears it, and some people press twice.
+    os.killpg(job.pid, signal.SIGINT)
+    os.killpg(job.pid, signal.SIGINT)
+    rest, _ = job.communicate(timeout=DEADLINE_S)
+    assert job.returncode == Exit.INTERRUPTED, said + rest
+    assert len(brokers) == 3
+    assert not [broker for broker in brokers if broker is None or broker.alive]
+    assert [cluster.process(broker.id) for broker in cluster.brokers] == [None] * 3
+    assert b"Traceback" not in rest
