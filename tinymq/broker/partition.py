@@ -16,7 +16,7 @@ from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, extend, judge
 from tinymq.broker.state import PartitionState
 from tinymq.entry import Entry, Kind
-from tinymq.errors import NotLeader, OutcomeUnknown, TinymqError
+from tinymq.errors import DiskFull, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.types import GroupId, Position
 
 
@@ -157,6 +157,13 @@ class Partition:
             leader_epoch=self.group.term,
         )
 
+    def _refusal(self) -> TinymqError:
+        """Why this replica does not accept: a full disk is said as such, for somebody has to make room."""
+        failure = self.group.failure
+        if isinstance(failure, DiskFull) and not self.group.leader:
+            return DiskFull(f"{self}: this replica stopped: {failure.message}")
+        return self.not_leader()
+
     # ---- produce: decide and append ---------------------------------------------------------------
 
     def produce(
@@ -165,12 +172,12 @@ class Partition:
         """Append a batch that passed every check, or find that it is there; `done` is told when `acks` holds.
 
         Raises, and then nothing was done and `done` is not called: NotLeader, Fenced, OutOfOrderSequence,
-        UnknownProducer, QuotaExceeded. `done` gets OutcomeUnknown when leadership is lost or the time is up.
+        UnknownProducer, QuotaExceeded, DiskFull. `done` gets OutcomeUnknown when leadership is lost or the time is up.
         """
         if self.closed is not None:
             raise self.closed
         if not self.leading:
-            raise self.not_leader()
+            raise self._refusal()
         header = batch.header
         known = self._projected(header.producer_id) if header.producer_id else None
         if header.producer_id:
@@ -178,13 +185,17 @@ class Partition:
             if found is not None:
                 self._answer_duplicate(header.producer_id, found, acks, timeout_s, done)
                 return
-        position = self.group.propose(
-            Kind.DATA,
-            payload,
-            record_count=header.record_count,
-            max_timestamp_us=batch.max_timestamp_us,
-            payload_crc=payload_crc,
-        )
+        try:
+            position = self.group.propose(
+                Kind.DATA,
+                payload,
+                record_count=header.record_count,
+                max_timestamp_us=batch.max_timestamp_us,
+                payload_crc=payload_crc,
+            )
+        except NotLeader:
+            epoch = self.group.term
+            raise NotLeader(f"{self}: the leadership is being handed over", leader_epoch=epoch) from None
         if header.producer_id:
             self._remember(header, known, position)
         if acks is Acks.NONE:
