@@ -48,8 +48,9 @@ class Lane:
         self._flight: list[Pending] = []  # SENT or AGAIN, in order
         self._draining = False  # invariant: some of _flight is SENT
         self._torn = False
-        self._written_sequence = 0  # the first not known to be written, in this epoch
-        self._next_sequence = 0
+        # In this epoch. A number given twice would be answered as a duplicate, and the second batch be lost.
+        self._written_sequence = 0  # the first not known to be written
+        self._next_sequence = 0  # invariant when a number is given: >= _written_sequence
 
     @property
     def idle(self) -> bool:
@@ -78,6 +79,8 @@ class Lane:
             return None
         if self._torn:
             self._begin_epoch()
+        elif not self._flight:  # what was rejected or timed out used no sequence
+            self._next_sequence = self._written_sequence
         batch = self.sealed.popleft()
         self._flight.append(batch)
         self._number(batch)
@@ -87,7 +90,8 @@ class Lane:
         if place == 0:
             self._next_sequence = self._written_sequence
         if batch.unclear:
-            self._next_sequence = batch.first_sequence + batch.count
+            # Later ones may be acknowledged already, when a lost attempt of this one arrived after all.
+            self._next_sequence = max(self._next_sequence, batch.first_sequence + batch.count)
             return self._send(batch, now_s)
         if self._torn:
             later_unclear = next((b for b in self._flight if b.unclear), None)
@@ -106,6 +110,7 @@ class Lane:
 
     def _number(self, batch: Pending) -> None:
         if self._numbered:
+            assert self._next_sequence >= self._written_sequence, "a sequence would be given twice"
             batch.epoch, batch.first_sequence = self.epoch, self._next_sequence
             self._next_sequence += batch.count
 
@@ -120,6 +125,7 @@ class Lane:
         self.failures = 0
         if self._numbered and batch.epoch == self.epoch:
             self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
+            self._next_sequence = max(self._next_sequence, self._written_sequence)
 
     def refused(self, batch: Pending, now_s: float, delay_s: float | None = None) -> None:
         """This attempt was definitely not written; a later one may be. `delay_s`: the broker's own wish."""
@@ -164,8 +170,9 @@ class Lane:
         """End every batch whose time is up."""
         ended: list[Ended] = []
         for batch in [b for b in self._flight if b.deadline_s <= now_s]:
+            unclear = batch.sent or batch.unclear
             self._remove(batch)
-            ended.append(self._expired(batch, batch.sent or batch.unclear))
+            ended.append(self._expired(batch, unclear))
         while self.sealed and self.sealed[0].deadline_s <= now_s and self.sealed[0].message is not None:
             ended.append(self._expired(self.sealed.popleft(), False))
         if ended:

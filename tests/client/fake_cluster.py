@@ -1,0 +1,449 @@
+"""A cluster in memory behind the client's seam (tinymq/client/ports.py): leaders, failover, lost replies, slow,
+hung and stale brokers. It keeps what a broker keeps (frames, producers), commits at once, and answers over the
+same messages as the real ones; requests are parsed by protobuf itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinymq.batch import check_batch, parse_batch_header
+from tinymq.broker.producers import Producer, extend, judge
+from tinymq.client.ports import Fetched, Method
+from tinymq.client.wire import read_fetched
+from tinymq.config import Limits
+from tinymq.entry import Kind, crc32c, make_entry, parse_header
+from tinymq.errors import (
+    BrokerUnreachable,
+    InvalidBatch,
+    NotLeader,
+    NotReady,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    TinymqError,
+    TopicExists,
+    UnknownTopic,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+
+NOW_US = 1_700_000_000_000_000
+
+
+@dataclass
+class FakePartition:
+    """One partition: its log, which all replicas share, and who may show how much of it."""
+
+    leader: int
+    replicas: list[int]
+    epoch: int = 1
+    frames: list[bytes] = field(default_factory=list)
+    next_offset: int = 0
+    last_crc: int = 0
+    log_start: int = 0
+    producers: dict[int, Producer] = field(default_factory=dict)
+    shown: dict[int, int] = field(default_factory=dict)  # broker -> high watermark, where it lags
+
+    def high_watermark(self, broker: int) -> int:
+        return self.shown.get(broker, self.next_offset)
+
+    def append(self, payload: bytes) -> int:
+        checked = check_batch(payload, Limits())
+        base = self.next_offset
+        entry = make_entry(
+            kind=Kind.DATA, index=len(self.frames) + 1, term=self.epoch, prev_crc=self.last_crc, base_offset=base,
+            record_count=checked.header.record_count, append_time_us=NOW_US, max_timestamp_us=checked.max_timestamp_us,
+            payload=payload,
+        )  # fmt: skip
+        self.last_crc = entry.header.header_crc
+        self.frames.append(entry.head + entry.payload)
+        self.next_offset += checked.header.record_count
+        if checked.header.producer_id:
+            known = self.producers.get(checked.header.producer_id)
+            self.producers[checked.header.producer_id] = extend(known, checked.header, base, NOW_US)
+        return base
+
+    def read(self, offset: int, end: int, bytes_max: int) -> bytes:
+        out: list[bytes] = []
+        for frame in self.frames:
+            header = parse_header(frame)
+            if header.next_offset <= offset or header.next_offset > end:
+                continue
+            if out and sum(map(len, out)) + len(frame) > bytes_max:
+                break
+            out.append(frame)
+        return b"".join(out)
+
+
+class FakeCluster:
+    """Brokers 1 to `nodes` at fake:1 to fake:N. Faults are fields that a test sets."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.nodes = range(1, nodes + 1)
+        self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}
+        self.down: set[int] = set()
+        self.hung: set[int] = set()  # takes everything, answers nothing
+        self.lose_replies = 0  # so many produce messages are carried out, and then the stream breaks
+        self.lose_requests = 0  # so many produce messages get lost with their stream
+        self.refusals: deque[TinymqError] = deque()  # answers to the next batches, instead of appending
+        self.requests: list[str] = []
+        self.produce_messages: list[int] = []  # batches in each
+        self.ignorant: set[int] = set()  # brokers that know no topic
+        self.corrupt: set[int] = set()  # brokers whose frames are damaged
+        self.hold: asyncio.Event | None = None  # produce answers wait for it
+        self.changed = asyncio.Event()  # set, and replaced, when waiting fetches should look again
+        self._streams: list[_Stream] = []
+        self._ids = 0
+        self._version = 0
+
+    # ---- what tests do --------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> list[str]:
+        return [f"fake:{n}" for n in self.nodes]
+
+    def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
+        self._ids += 1
+        self._version += 1
+        count = len(self.nodes)
+        made = [FakePartition(p % count + 1, [(p + r) % count + 1 for r in range(count)]) for p in range(partitions)]
+        self.topics[name] = (self._ids.to_bytes(16, "big"), made)
+        return made
+
+    def remove_topic(self, name: str) -> None:
+        del self.topics[name]
+        self._version += 1
+
+    def notify(self) -> None:
+        """What a broker shows has changed."""
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    def kill(self, broker: int, *, elect: bool = True) -> None:
+        self.down.add(broker)
+        self.break_streams(broker)
+        if elect:
+            self.elect_away_from(broker)
+
+    def hang(self, broker: int, *, elect: bool = True) -> None:
+        self.hung.add(broker)
+        if elect:
+            self.elect_away_from(broker)
+
+    def start(self, broker: int) -> None:
+        self.down.discard(broker)
+        self.hung.discard(broker)
+
+    def elect_away_from(self, broker: int) -> None:
+        for _, partitions in self.topics.values():
+            for at in partitions:
+                if at.leader == broker:
+                    at.leader = next(b for b in at.replicas if b not in self.down | self.hung)
+                    at.epoch += 1
+
+    def move(self, topic: str, partition: int, leader: int) -> None:
+        at = self.topics[topic][1][partition]
+        at.leader, at.epoch = leader, at.epoch + 1
+
+    def break_streams(self, broker: int) -> None:
+        for stream in [s for s in self._streams if s.broker == broker]:
+            stream.break_off("connection reset")
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes]:
+        """All values in the partition's log."""
+        import pyarrow as pa
+
+        from tinymq.batch import SCHEMA
+
+        at = self.topics[topic][1][partition]
+        found: list[bytes] = []
+        for frame in at.frames:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(frame).slice(64 + 32), SCHEMA)
+            found += batch.column(1).to_pylist()
+        return found
+
+    # ---- the seam: Connector --------------------------------------------------------------------------
+
+    def link(self, address: str) -> FakeLink:
+        return FakeLink(self, address)
+
+    def reach(self, broker: int) -> None:
+        if broker in self.down or broker not in self.nodes:
+            raise BrokerUnreachable(f"fake:{broker}: connection refused")
+
+    # ---- what brokers do ------------------------------------------------------------------------------
+
+    def find(self, topic_id: bytes, partition: int, broker: int) -> FakePartition:
+        for name, (known, partitions) in self.topics.items():
+            if known == topic_id and broker not in self.ignorant and partition < len(partitions):
+                assert name
+                return partitions[partition]
+        raise UnknownTopic("no such topic here")
+
+    def not_leader(self, at: FakePartition) -> NotLeader:
+        address = f"fake:{at.leader}"
+        return NotLeader("not the leader", leader=at.leader, leader_address=address, leader_epoch=at.epoch)
+
+    def produce(self, broker: int, batch: pb.ProduceBatch) -> pb.ProduceResult:
+        try:
+            if self.refusals:
+                raise self.refusals.popleft()
+            if crc32c(batch.payload) != batch.payload_crc:
+                raise InvalidBatch("wrong checksum")
+            at = self.find(batch.topic_id, batch.partition, broker)
+            if at.leader != broker:
+                raise self.not_leader(at)
+            header = parse_batch_header(batch.payload)
+            if header.producer_id:
+                found = judge(at.producers.get(header.producer_id), header)
+                if found is not None:
+                    return pb.ProduceResult(
+                        request_id=batch.request_id, base_offset=found.base_offset, append_time_us=NOW_US,
+                        leader_epoch=at.epoch, duplicate=True,
+                    )  # fmt: skip
+            base = at.append(batch.payload)
+            self.notify()
+        except TinymqError as error:
+            return pb.ProduceResult(request_id=batch.request_id, error=to_wire(error))
+        return pb.ProduceResult(
+            request_id=batch.request_id, base_offset=base, append_time_us=NOW_US, leader_epoch=at.epoch
+        )
+
+    def fetch(self, broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
+        """The answer; None: nothing yet, wait."""
+        reply = pb.FetchReply(request_id=request.request_id, next_offset=request.offset)
+        try:
+            at = self.find(request.topic_id, request.partition, broker)
+            end = at.high_watermark(broker)
+            reply.high_watermark, reply.log_start = end, at.log_start
+            reply.leader, reply.leader_epoch = at.leader, at.epoch
+            if request.leader_only and at.leader != broker:
+                raise self.not_leader(at)
+            if request.leader_epoch > at.epoch:
+                raise NotReady("behind")
+            if request.offset < at.log_start:
+                raise OffsetOutOfRange("below the log start", log_start=at.log_start)
+            if request.offset > end:
+                raise OffsetNotAvailable("beyond the end") if at.leader != broker else OffsetOutOfRange("beyond")
+            frames = at.read(request.offset, end, request.max_bytes)
+            if not frames:
+                return None
+            reply.frames = frames[:-3] + b"bad" if broker in self.corrupt else frames
+        except TinymqError as error:
+            reply.error.CopyFrom(to_wire(error))
+        return reply
+
+    def answer(self, broker: int, method: Method, request: Any) -> Any:
+        match method:
+            case Method.METADATA:
+                return self._metadata(broker, request)
+            case Method.OPEN_PRODUCER:
+                self._ids += 1
+                return pb.OpenProducerReply(producer_id=self._ids)
+            case Method.CREATE_TOPIC:
+                if request.name in self.topics:
+                    return pb.CreateTopicReply(error=to_wire(TopicExists("there is one")))
+                self.add_topic(request.name, request.partitions)
+                return pb.CreateTopicReply(topic=self._info(request.name))
+            case Method.DELETE_TOPIC:
+                if request.name not in self.topics:
+                    return pb.DeleteTopicReply(error=to_wire(UnknownTopic("no such topic")))
+                self.remove_topic(request.name)
+                return pb.DeleteTopicReply()
+            case Method.LIST_OFFSETS:
+                return self._offsets(broker, request)
+            case Method.CLUSTER_STATUS:
+                return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
+
+    def _info(self, name: str) -> pb.TopicInfo:
+        topic_id, partitions = self.topics[name]
+        infos = [
+            pb.PartitionInfo(partition=i, leader=p.leader, leader_epoch=p.epoch, replicas=p.replicas)
+            for i, p in enumerate(partitions)
+        ]
+        count = len(self.nodes)
+        return pb.TopicInfo(name=name, topic_id=topic_id, partitions=infos, replication_factor=count)
+
+    def _metadata(self, broker: int, request: pb.MetadataRequest) -> pb.MetadataReply:
+        ignorant = broker in self.ignorant
+        reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=0 if ignorant else self._version)
+        for n in self.nodes:
+            reply.brokers.add(id=n, address=f"fake:{n}", alive=n not in self.down, rack=f"rack-{n}")
+        for name in self.topics if request.all else request.topics:
+            if name in self.topics and not ignorant:
+                reply.topics.append(self._info(name))
+            else:
+                reply.topics.add(name=name, error=to_wire(UnknownTopic("no such topic")))
+        return reply
+
+    def _offsets(self, broker: int, request: pb.ListOffsetsRequest) -> pb.ListOffsetsReply:
+        reply = pb.ListOffsetsReply()
+        for query in request.queries:
+            try:
+                at = self.find(request.topic_id, query.partition, broker)
+                if request.leader_only and at.leader != broker:
+                    raise self.not_leader(at)
+                end = at.high_watermark(broker)
+                later = [parse_header(f) for f in at.frames]
+                wanted = [h.base_offset for h in later if h.max_timestamp_us >= query.timestamp_us]
+                offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
+                reply.answers.add(
+                    partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
+                    leader_epoch=at.epoch,
+                )  # fmt: skip
+            except TinymqError as error:
+                reply.answers.add(partition=query.partition, error=to_wire(error))
+        return reply
+
+
+class FakeLink:
+    """A connection to one fake broker."""
+
+    def __init__(self, cluster: FakeCluster, address: str) -> None:
+        self._cluster = cluster
+        self._address = address
+        self.broker = int(address.rsplit(":", 1)[1])
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        await asyncio.sleep(0)
+        self._cluster.requests.append(f"{method.name} {self.broker}")
+        self._cluster.reach(self.broker)
+        if self.broker in self._cluster.hung:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), timeout_s)
+            raise OutcomeUnknown(f"{self._address}: no answer in time")
+        return self._cluster.answer(self.broker, method, request)
+
+    async def open_produce(self, timeout_s: float) -> FakeProduceStream:
+        await asyncio.sleep(0)
+        self._cluster.reach(self.broker)
+        return FakeProduceStream(self._cluster, self.broker)
+
+    async def open_fetch(self, timeout_s: float) -> FakeFetchStream:
+        await asyncio.sleep(0)
+        self._cluster.reach(self.broker)
+        return FakeFetchStream(self._cluster, self.broker)
+
+    async def close(self) -> None:
+        self._cluster.requests.append(f"close {self.broker}")
+
+
+class _Stream:
+    """What both kinds share: replies in a queue, and an end."""
+
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.broken: str | None = None
+        self.replies: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
+        cluster._streams.append(self)
+
+    def break_off(self, reason: str) -> None:
+        if self.broken is None:
+            self.broken = reason
+            self.cluster._streams.remove(self)
+            self.replies.put_nowait(None)
+
+    def cancel(self) -> None:
+        self.break_off("closed here")
+
+    async def next(self) -> Any:
+        while True:
+            reply = await self.replies.get()
+            if self.broken is not None or reply is None:
+                raise OutcomeUnknown(f"fake:{self.broker}: {self.broken}")
+            if self.broker not in self.cluster.hung:
+                return reply()
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise OutcomeUnknown(f"fake:{self.broker}: {self.broken}")
+
+
+class FakeProduceStream(_Stream):
+    async def write(self, request: bytes) -> None:
+        self.check()
+        cluster = self.cluster
+        await asyncio.sleep(0)
+        if self.broker in cluster.hung:
+            return
+        if cluster.lose_requests:
+            cluster.lose_requests -= 1
+            self.break_off("connection reset before the request")
+            return
+        message = pb.ProduceRequest.FromString(request)
+        cluster.produce_messages.append(len(message.batches))
+        results = [cluster.produce(self.broker, batch) for batch in message.batches]
+        answered = [r for r, b in zip(results, message.batches, strict=True) if b.acks != pb.ACKS_NONE]
+        if cluster.lose_replies:
+            cluster.lose_replies -= 1
+            self.break_off("connection reset before the answer")
+            return
+        if cluster.hold is not None:
+            await cluster.hold.wait()
+        self.replies.put_nowait(lambda: pb.ProduceReply(results=answered))
+
+    async def read(self) -> pb.ProduceReply:
+        reply = await self.next()
+        assert isinstance(reply, pb.ProduceReply)
+        return reply
+
+
+class FakeFetchStream(_Stream):
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        super().__init__(cluster, broker)
+        self.waiting: dict[int, asyncio.Task[None]] = {}
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        self.check()
+        if request.cancel:
+            task = self.waiting.pop(request.request_id, None)
+            if task is not None:
+                task.cancel()
+            return
+        copy = pb.FetchRequest()
+        copy.CopyFrom(request)
+        self.waiting[request.request_id] = asyncio.create_task(self._serve(copy))
+
+    async def read(self) -> Fetched:
+        reply = await self.next()
+        assert isinstance(reply, bytes)
+        return read_fetched(reply)
+
+    async def _serve(self, request: pb.FetchRequest) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + request.max_wait_ms / 1000
+        reply = None
+        while reply is None and self.broken is None:
+            if self.broker in self.cluster.hung:
+                return
+            changed = self.cluster.changed
+            reply = self.cluster.fetch(self.broker, request)
+            if reply is None and loop.time() < until:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), until - loop.time())
+            elif reply is None:
+                at = self.cluster.find(request.topic_id, request.partition, self.broker)
+                reply = pb.FetchReply(
+                    request_id=request.request_id, next_offset=request.offset, leader=at.leader,
+                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker),
+                )  # fmt: skip
+        self.waiting.pop(request.request_id, None)
+        if reply is not None:
+            data = reply.SerializeToString()
+            self.replies.put_nowait(lambda: data)
+
+    def break_off(self, reason: str) -> None:
+        for task in self.waiting.values():
+            task.cancel()
+        super().break_off(reason)

@@ -1,0 +1,63 @@
+"""Settings: what is unknown or out of range is an error that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_type_hints
+
+import pytest
+
+from tinymq.client import Client
+from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
+from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
+from tinymq.errors import InvalidConfig
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(InvalidConfig, match=r"lingr_ms.*did you mean linger_ms"):
+        configure(ProducerConfig, {"lingr_ms": 1})
+    with pytest.raises(InvalidConfig, match="did you mean request_timeout_ms"):
+        Client("a:1", request_timeout=1)  # type: ignore[call-arg]
+    with pytest.raises(InvalidConfig, match="known: replica"):
+        configure(ReaderConfig, {"zzz": 1})
+
+
+BAD = [
+    (ProducerConfig, {"compression": "lz5"}, "did you mean 'lz4'"),
+    (ProducerConfig, {"acks": "all"}, "'quorum'"),
+    (ProducerConfig, {"partitioner": "murmur"}, "'keyed'"),
+    (ProducerConfig, {"linger_ms": -1}, "0 or more"),
+    (ProducerConfig, {"buffer_bytes_max": 0}, "above 0"),
+    (ProducerConfig, {"inflight_batches_max": 6}, "at most 5"),
+    (ReaderConfig, {"replica": "leder"}, "did you mean 'leader'"),
+    (ClientConfig, {"request_timeout_ms": 0}, "above 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "says"), BAD)
+def test_a_setting_out_of_range_is_refused(kind: type[object], settings: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        configure(kind, settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [(ClientOptions, ClientConfig), (ProducerOptions, ProducerConfig), (ReaderOptions, ReaderConfig)],
+)
+def test_type_checkers_know_the_same_settings(options: type[object], config: type[object]) -> None:
+    assert list(get_type_hints(options)) == [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+
+
+def test_servers_are_a_text_or_a_list() -> None:
+    assert parse_servers("a:1, b:2,[::1]:3") == ("a:1", "b:2", "[::1]:3")
+    assert parse_servers(["a:1"]) == ("a:1",)
+    bad_ones: list[str | list[str]] = ["", [], "a", "a:b", "a:1,b"]
+    for bad in bad_ones:
+        with pytest.raises(InvalidConfig):
+            parse_servers(bad)
+
+
+def test_without_sequences_one_batch_is_on_its_way() -> None:
+    assert ProducerConfig().inflight == 5
+    assert ProducerConfig(idempotent=False).inflight == 1
+    assert not ProducerConfig(acks="none").numbered

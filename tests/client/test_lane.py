@@ -1,0 +1,285 @@
+"""A lane against a model of the broker: every schedule of losses, refusals and forgetting keeps the promises."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinymq.batch import BatchHeader
+from tinymq.broker.producers import Producer, extend, judge
+from tinymq.client.delivery import Pending
+from tinymq.client.lane import Lane
+from tinymq.errors import (
+    BatchTooLarge,
+    DeadlineExceeded,
+    NotReady,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    UnknownProducer,
+)
+
+MESSAGE = pa.py_buffer(b"")
+PRODUCER = 7
+
+
+def lane_of(limit: int = 5, *, numbered: bool = True) -> Lane:
+    return Lane("t", b"i" * 16, 0, limit=limit, numbered=numbered)
+
+
+def sealed(lane: Lane, count: int = 1, deadline_s: float = 1e9) -> Pending:
+    batch = Pending(lane, 0.0, deadline_s)
+    batch.message, batch.count = MESSAGE, count
+    lane.sealed.append(batch)
+    return batch
+
+
+@dataclass
+class Attempt:
+    """A batch as it was when it was sent."""
+
+    batch: Pending
+    header: BatchHeader
+    name: int
+
+
+@dataclass
+class World:
+    """A partition of a broker, a lane that sends to it, and the wire between: schedules are drawn at random."""
+
+    rng: random.Random
+    numbered: bool = True
+    now_s: float = 0.0
+    log: list[int] = field(default_factory=list)  # names of batches, as appended
+    known: Producer | None = None
+    wire: list[Attempt] = field(default_factory=list)  # on their way, in order
+    zombies: list[Attempt] = field(default_factory=list)  # given up by the lane, and perhaps not yet dead
+    names: dict[int, int] = field(default_factory=dict)  # id(batch) -> name
+    ended: dict[int, TinymqError | None] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)  # as sealed
+
+    def __post_init__(self) -> None:
+        self.lane = lane_of(5 if self.numbered else 1, numbered=self.numbered)
+        self.batches: list[Pending] = []
+
+    def seal(self) -> None:
+        deadline_s = self.now_s + self.rng.choice((0.05, 1.0, 1e9))
+        batch = sealed(self.lane, self.rng.randrange(1, 4), deadline_s)
+        self.batches.append(batch)
+        self.names[id(batch)] = len(self.batches)
+        self.order.append(len(self.batches))
+
+    def send(self) -> None:
+        while (batch := self.lane.take(self.now_s)) is not None:
+            producer = PRODUCER if self.numbered else 0
+            header = BatchHeader(1, 0, batch.count, producer, batch.epoch, batch.first_sequence)
+            self.wire.append(Attempt(batch, header, self.names[id(batch)]))
+
+    def write(self, attempt: Attempt) -> TinymqError | None:
+        """What the broker does."""
+        if self.numbered:
+            try:
+                if judge(self.known, attempt.header) is not None:
+                    return None
+            except TinymqError as error:
+                return error
+            self.known = extend(self.known, attempt.header, len(self.log), 0)
+        self.log.append(attempt.name)
+        return None
+
+    def finish(self, ended: list[tuple[Pending, TinymqError]]) -> None:
+        for batch, error in ended:
+            self.end(batch, error)
+
+    def end(self, batch: Pending, error: TinymqError | None) -> None:
+        name = self.names[id(batch)]
+        assert name not in self.ended, "ended twice"
+        self.ended[name] = error
+        for attempt in [a for a in self.wire if a.batch is batch]:
+            self.wire.remove(attempt)
+            self.zombies.append(attempt)
+
+    def answer(self) -> None:
+        attempt = self.wire.pop(0)
+        batch, lane = attempt.batch, self.lane
+        refusal: TinymqError | None
+        match self.rng.randrange(12):
+            case 0:
+                refusal = NotReady("not now")
+            case 1:
+                refusal = BatchTooLarge("never")
+            case 2 if self.numbered and attempt.header.first_sequence > 0 and self.may_forget():
+                self.known = None
+                refusal = UnknownProducer("forgotten")
+            case _:
+                refusal = self.write(attempt)
+        if refusal is None:
+            lane.acknowledged(batch)
+            self.end(batch, None)
+        elif isinstance(refusal, OutOfOrderSequence | UnknownProducer):
+            self.finish(lane.out_of_sequence(batch, self.now_s, refusal))
+        elif refusal.retriable:
+            lane.refused(batch, self.now_s)
+        else:
+            self.finish([lane.rejected(batch, refusal)])
+
+    def may_forget(self) -> bool:
+        """A broker that forgets a producer takes its sequence 0 again: a limit of the protocol (KIP-360), which
+        10,000 other producers have to write to the partition in between to meet."""
+        again = [b for b in self.lane.flight if b.unclear and b.first_sequence == 0]
+        return not again and all(z.header.first_sequence for z in self.zombies)
+
+    def lose_stream(self) -> None:
+        """Everything on its way is cut off: a first part of it was written, the rest may yet be, or never."""
+        reached = self.rng.randrange(len(self.wire) + 1)
+        lost, self.wire = self.wire, []
+        for place, attempt in enumerate(lost):
+            if place < reached:
+                self.write(attempt)
+            else:
+                self.zombies.append(attempt)
+        for attempt in lost:
+            self.finish(self.lane.lost(attempt.batch, self.now_s, OutcomeUnknown("cut off")))
+
+    def zombie(self) -> None:
+        """A request that the client gave up arrives after all."""
+        place = self.rng.randrange(len(self.zombies))
+        attempt = self.zombies[place]
+        del self.zombies[: place + 1]  # streams keep order: what was sent before it is gone or arrived
+        self.write(attempt)
+
+    def step(self) -> None:
+        match self.rng.randrange(10):
+            case 0 | 1 | 2:
+                self.seal()
+            case 3 | 4 | 5 | 6 if self.wire:
+                self.answer()
+            case 7 if self.wire:
+                self.lose_stream()
+            case 8 if self.zombies and self.numbered:
+                self.zombie()
+            case _:
+                self.now_s += 0.05
+        self.finish(self.lane.expire(self.now_s))
+        self.send()
+
+    def settle(self) -> None:
+        for _ in range(10_000):
+            if self.lane.idle:
+                return
+            self.now_s += 0.05
+            self.send()
+            while self.wire:
+                self.answer()
+            self.finish(self.lane.expire(self.now_s))
+        raise AssertionError("the lane never came to rest")
+
+    def check(self) -> None:
+        assert set(self.ended) == set(self.order), "every batch ends"
+        if self.numbered:
+            assert len(set(self.log)) == len(self.log), "written twice"
+        acknowledged = [n for n in self.order if self.ended[n] is None]
+        assert set(acknowledged) <= set(self.log), "acknowledged and not written"
+        places = [self.log.index(n) for n in acknowledged]
+        assert places == sorted(places), "acknowledged batches changed places"
+        for name, error in self.ended.items():
+            if isinstance(error, DeadlineExceeded | BatchTooLarge):
+                assert name not in self.log, f"written, and ended as {error.code}"
+
+
+@given(st.integers(0, 1 << 32), st.booleans())
+@settings(max_examples=600, deadline=None)
+def test_every_schedule_keeps_the_promises(seed: int, numbered: bool) -> None:
+    world = World(random.Random(seed), numbered)
+    for _ in range(80):
+        world.step()
+    world.settle()
+    world.check()
+
+
+def take_all(lane: Lane, now_s: float = 0.0) -> list[Pending]:
+    taken = []
+    while (batch := lane.take(now_s)) is not None:
+        taken.append(batch)
+    return taken
+
+
+def test_five_are_on_their_way_with_sequences_in_a_row() -> None:
+    lane = lane_of()
+    for _ in range(7):
+        sealed(lane, 10)
+    assert [b.first_sequence for b in take_all(lane)] == [0, 10, 20, 30, 40]
+    lane.acknowledged(lane.flight[0])
+    assert [b.first_sequence for b in take_all(lane)] == [50]
+
+
+def test_after_a_failure_everything_on_its_way_ends_before_anything_goes_again() -> None:
+    lane = lane_of()
+    a, b, c = (sealed(lane) for _ in range(3))
+    assert take_all(lane) == [a, b, c]
+    lane.refused(a, 0.0, 0.0)
+    assert take_all(lane, 1.0) == []
+    lane.out_of_sequence(b, 0.0, OutOfOrderSequence(""))
+    assert take_all(lane, 1.0) == []
+    lane.lost(c, 0.0, OutcomeUnknown(""))
+    assert take_all(lane, 1.0) == [a, b, c]
+    assert [x.first_sequence for x in (a, b, c)] == [0, 1, 2]
+
+
+def test_a_forgotten_producer_gets_a_new_epoch_and_unclear_batches_never_enter_it() -> None:
+    lane = lane_of()
+    a, b, c = (sealed(lane) for _ in range(3))
+    take_all(lane)
+    lane.acknowledged(a)
+    lane.lost(b, 0.0, OutcomeUnknown("cut"))
+    lane.refused(c, 0.0, 0.0)
+    assert take_all(lane, 1.0) == [b, c]
+    assert (b.epoch, b.first_sequence) == (0, 1)
+    ((ended, error),) = lane.out_of_sequence(b, 1.0, UnknownProducer("who?"))
+    assert ended is b
+    assert isinstance(error, OutcomeUnknown)
+    lane.out_of_sequence(c, 1.0, UnknownProducer("who?"))
+    assert take_all(lane, 3.0) == [c]
+    assert (c.epoch, c.first_sequence) == (1, 0)
+
+
+def test_what_was_never_written_ends_as_such_and_what_may_have_been_as_unknown() -> None:
+    lane = lane_of()
+    a, b, c = sealed(lane, 1, 5.0), sealed(lane, 1, 5.0), sealed(lane, 1, 5.0)
+    take_all(lane)
+    lane.refused(a, 0.0, 10.0)
+    lane.lost(b, 0.0, OutcomeUnknown(""))
+    ended = dict(lane.expire(5.0))
+    assert isinstance(ended[a], DeadlineExceeded)
+    assert isinstance(ended[b], OutcomeUnknown)
+    assert isinstance(ended[c], OutcomeUnknown), "its attempt was still on its way"
+    assert lane.idle
+
+
+def test_without_sequences_a_lost_attempt_is_the_end() -> None:
+    lane = lane_of(1, numbered=False)
+    a, b = sealed(lane), sealed(lane)
+    assert take_all(lane) == [a]
+    ((ended, error),) = lane.lost(a, 0.0, OutcomeUnknown("cut"))
+    assert ended is a
+    assert isinstance(error, OutcomeUnknown)
+    assert take_all(lane) == [b]
+    assert b.first_sequence == -1
+
+
+@pytest.mark.parametrize("failures", range(1, 12))
+def test_waiting_grows_and_is_bounded(failures: int) -> None:
+    lane = lane_of(1)
+    batch = sealed(lane)
+    now_s = waited_s = 0.0
+    for _ in range(failures):
+        assert lane.take(now_s) is batch
+        lane.refused(batch, now_s)
+        waited_s = lane.resume_s - now_s
+        now_s = lane.resume_s
+    assert waited_s == pytest.approx(min(1.0, 0.02 * 2 ** (failures - 1)))

@@ -1,0 +1,103 @@
+"""The view of the cluster: a leader epoch never goes back, and replicas are ordered as asked."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinymq.client import routing
+from tinymq.client.health import Health
+from tinymq.client.routing import Broker, Partition, Topic, View
+from tinymq.errors import NotLeader
+from tinymq.proto import tinymq_pb2 as pb
+
+ID = b"1" * 16
+OTHER = b"2" * 16
+
+
+def reply(version: int, leader: int, epoch: int, topic_id: bytes = ID, name: str = "t") -> pb.MetadataReply:
+    made = pb.MetadataReply(cluster_id=b"c", version=version)
+    for n in (1, 2, 3):
+        made.brokers.add(id=n, address=f"b:{n}", alive=True)
+    at = pb.PartitionInfo(partition=0, leader=leader, leader_epoch=epoch, replicas=[1, 2, 3])
+    made.topics.add(name=name, topic_id=topic_id, partitions=[at], replication_factor=3)
+    return made
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9)), max_size=20))
+def test_epochs_never_go_back(news: list[tuple[int, int, int]]) -> None:
+    view = routing.merge(View(), reply(1, 1, 1), ["t"])
+    seen = 0
+    for version, leader, epoch in news:
+        view = routing.merge(view, reply(version, leader, epoch), ["t"])
+        at = view.partition("t", 0)
+        assert at.leader_epoch >= max(seen, epoch if leader else 0)
+        seen = at.leader_epoch
+        view = routing.learn_leader(view, "t", 0, leader, epoch)
+        assert view.partition("t", 0).leader_epoch >= seen
+
+
+def test_a_topic_made_again_replaces_the_old_one() -> None:
+    view = routing.merge(View(), reply(1, 1, 7), ["t"])
+    view = routing.merge(view, reply(2, 2, 1, OTHER), ["t"])
+    assert (view.topics["t"].topic_id, view.partition("t", 0).leader_epoch) == (OTHER, 1)
+    stale = routing.merge(view, reply(1, 1, 7), ["t"])
+    assert stale.topics["t"].topic_id == OTHER
+
+
+def test_a_topic_that_is_gone_is_forgotten_unless_the_news_is_old() -> None:
+    view = routing.merge(View(), reply(5, 1, 1), ["t"])
+    gone = pb.MetadataReply(version=4)
+    gone.topics.add(name="t", error=pb.Error(code="UnknownTopic"))
+    assert "t" in routing.merge(view, gone, ["t"]).topics
+    gone.version = 5
+    assert "t" not in routing.merge(view, gone, ["t"]).topics
+
+
+def test_not_leader_teaches_leader_address_and_epoch() -> None:
+    view = routing.merge(View(), reply(1, 1, 1), ["t"])
+    taught = routing.learn_from(view, "t", 0, NotLeader("", leader=9, leader_address="b:9", leader_epoch=2))
+    assert taught.partition("t", 0).leader == 9
+    assert taught.address(9) == "b:9"
+    assert routing.learn_from(taught, "t", 0, NotLeader("", leader=1, leader_epoch=1)) is taught
+    assert routing.learn_from(taught, "t", 0, NotLeader("")) is taught
+    assert routing.learn_from(taught, "t", 5, NotLeader("", leader=1, leader_epoch=9)) is taught
+
+
+AT = Partition(0, leader=1, leader_epoch=1, replicas=(1, 2, 3))
+VIEW = View(brokers={n: Broker(n, f"b:{n}", True, f"r{n}") for n in (1, 2, 3)}, topics={"t": Topic("t", ID, (AT,))})
+
+
+def order(replica: str, aside: set[int] | None = None, turn: int = 0, rack: str = "", latency: int = 0) -> list[int]:
+    def cost(broker: int) -> tuple[float, float]:
+        return (1.0 if broker in (aside or ()) else 0.0, 0.5 if broker == latency else 0.001)
+
+    return routing.read_order(VIEW, AT, replica, rack=rack, cost=cost, turn=turn)
+
+
+def test_replicas_are_ordered_as_asked() -> None:
+    assert order("leader", turn=2)[0] == 1
+    assert order("follower")[-1] == 1
+    assert {order("follower", turn=t)[0] for t in range(3)} == {2, 3}
+    assert order("follower", {2, 3})[0] == 1
+    assert order("nearest", rack="r3")[0] == 3
+    assert order("nearest", {3}, rack="r3")[0] != 3
+    assert order("nearest", latency=1)[-1] == 1
+    assert {order("any", turn=t)[0] for t in range(3)} == {1, 2, 3}
+
+
+def test_slow_brokers_are_put_aside_for_longer_and_dead_ones_for_growing_whiles() -> None:
+    health = Health()
+    for latency_s, aside_s in ((0.1, 0), (0.55, 2), (1.8, 5), (3.0, 6), (5.0, 10), (15.0, 30)):
+        health = Health()
+        health.answered("a", latency_s, 100.0)
+        assert health.cost("a", 100.0)[0] == aside_s
+    asides = []
+    for _ in range(8):
+        health.failed("b", "refused", 0.0)
+        asides.append(health.cost("b", 0.0)[0])
+    assert asides == sorted(asides)
+    assert asides[0] < 0.2
+    assert asides[-1] == asides[-2] == 2.0
+    health.answered("b", 0.001, 1.0)
+    assert health.cost("b", 1.0)[0] == 0

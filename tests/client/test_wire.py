@@ -1,0 +1,75 @@
+"""The hand-made messages are what protobuf makes and reads."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinymq.client.wire import join, produce_batch, read_fetched, varint
+from tinymq.entry import crc32c
+from tinymq.errors import CorruptData, NotReady
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+
+u64 = st.integers(0, (1 << 64) - 1)
+u32 = st.integers(0, (1 << 32) - 1)
+
+
+@given(
+    st.lists(st.tuples(u64, st.binary(max_size=20), u32, st.binary(max_size=300), st.integers(0, 2), u32), max_size=5)
+)
+def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]) -> None:
+    pieces: list[object] = []
+    total = 0
+    for request_id, topic_id, partition, message, acks, timeout_ms in batches:
+        some, size = produce_batch(
+            request_id=request_id, topic_id=topic_id, partition=partition, head=b"h" * 32,
+            message=pa.py_buffer(message), acks=acks, timeout_ms=timeout_ms,
+        )  # fmt: skip
+        pieces += some
+        total += size
+    data = join(pieces)
+    assert len(data) == total
+    parsed = pb.ProduceRequest.FromString(data)
+    assert len(parsed.batches) == len(batches)
+    for batch, (request_id, topic_id, partition, message, acks, timeout_ms) in zip(
+        parsed.batches, batches, strict=True
+    ):
+        payload = b"h" * 32 + message
+        assert (batch.request_id, batch.topic_id, batch.partition) == (request_id, topic_id, partition)
+        assert (batch.payload, batch.payload_crc) == (payload, crc32c(payload))
+        assert (batch.acks, batch.timeout_ms) == (acks, timeout_ms)
+
+
+@given(u64, u64, u64, u64, u32, st.binary(max_size=300), st.booleans())
+def test_fetch_replies(a: int, b: int, c: int, d: int, leader: int, frames: bytes, failed: bool) -> None:
+    reply = pb.FetchReply(
+        request_id=a, high_watermark=b, log_start=c, leader_epoch=d, leader=leader, frames=frames, next_offset=a
+    )
+    if failed:
+        reply.error.CopyFrom(to_wire(NotReady("x", why="y")))
+    fetched = read_fetched(reply.SerializeToString())
+    assert (fetched.request_id, fetched.high_watermark, fetched.log_start) == (a, b, c)
+    assert (fetched.leader_epoch, fetched.leader, fetched.next_offset) == (d, leader, a)
+    assert bytes(fetched.frames) == frames
+    assert (fetched.error is not None) == failed
+    if fetched.error is not None:
+        assert (fetched.error.code, fetched.error.detail) == ("NotReady", {"why": "y"})
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=500)
+def test_nonsense_is_refused_or_read(data: bytes) -> None:
+    with contextlib.suppress(CorruptData):
+        read_fetched(data)
+
+
+def test_varints() -> None:
+    assert varint(0) == b"\0"
+    assert varint(300) == b"\xac\x02"
+    with pytest.raises(CorruptData):
+        read_fetched(b"\x08" + b"\xff" * 11)
