@@ -33,7 +33,7 @@ class FetchStream:
         self._serving = serving
         self._limits = limits
         self._replies = replies
-        self._waiting: dict[int, Fetch] = {}  # by request id; begun and not yet written
+        self._waiting: dict[int, Fetch] = {}  # by request id; begun, and neither answered nor cancelled
         self._ready: deque[tuple[int, Fetch]] = deque()
         self._messages: deque[tuple[pb.FetchReply, int]] = deque()  # errors, and what was read ahead, with its bytes
         self._reading: set[asyncio.Task[None]] = set()
@@ -111,9 +111,8 @@ class FetchStream:
         while True:
             message = self._next()
             if message is not None:
-                self._waiting.pop(message.request_id, None)
                 await self._replies.write(message)
-            elif self._ended and not self._waiting and not self._reading:
+            elif self._ended and not self._waiting:
                 return
             else:
                 self._wake = asyncio.get_running_loop().create_future()
@@ -136,6 +135,7 @@ class FetchStream:
                 return None
             self._ready.popleft()
             if answer is not None:
+                del self._waiting[number]
                 return _reply(number, answer)
             if not cancelled:
                 self._read_ahead(number, fetch)
@@ -150,6 +150,7 @@ class FetchStream:
     async def _read(self, number: int, fetch: Fetch) -> None:
         answer = await fetch.read()
         if self._waiting.get(number) is fetch:
+            del self._waiting[number]
             self._messages.append((_reply(number, answer), fetch.bytes_max))
         else:
             self._read_ahead_bytes -= fetch.bytes_max
