@@ -1,0 +1,81 @@
+"""A crash at any operation of forming leaves a broker unformed or formed, and forming again completes it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.broker.formation import Formation
+from tinymq.config import Limits
+from tinymq.entry import Entry
+from tinymq.errors import WrongCluster
+from tinymq.log.runner import InlineRunner
+from tinymq.log.store import Store
+from tinymq.raft import Replica, make_first_entry
+from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.types import METADATA_GROUP
+
+CLUSTER = b"c" * 16
+
+
+async def open_broker(files: FaultyFiles) -> Formation:
+    store = await Store.open(files, InlineRunner(), ManualClock(), broker_id=1, limits=Limits(), rng=random.Random(1))
+    formation = Formation(1, [1], store, files, InlineRunner())
+    await formation.load()
+    return formation
+
+
+def first_entry(formation: Formation) -> Entry:
+    return make_first_entry(METADATA_GROUP, [Replica(1, formation.incarnation)], 5)
+
+
+def packed(entry: Entry) -> bytes:
+    return entry.head + entry.payload
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_crash_at_every_operation(seed: int) -> None:
+    async def main() -> None:
+        for operations in range(100):
+            files = FaultyFiles(random.Random(seed))
+            formation = await open_broker(files)
+            entry = first_entry(formation)
+            files.crash_after(operations)
+            crashed = False
+            try:
+                await formation.form(CLUSTER, packed(entry))
+            except Crash:
+                crashed = True
+            files.power_cut()
+            again = await open_broker(files)
+            if not crashed:
+                assert again.cluster_id == CLUSTER
+                assert again.first_entry == entry
+                return
+            assert again.cluster_id in (b"", CLUSTER)
+            assert again.incarnation == formation.incarnation
+            await again.form(CLUSTER, packed(entry))
+            assert (again.cluster_id, again.first_entry) == (CLUSTER, entry)
+        pytest.fail("it never ended")
+
+    asyncio.run(main())
+
+
+def test_once_formed_it_stays() -> None:
+    async def main() -> None:
+        formation = await open_broker(FaultyFiles(random.Random(1)))
+        assert await formation.is_empty()
+        entry = first_entry(formation)
+        told: list[Entry] = []
+        formation.on_formed = told.append
+        await formation.form(CLUSTER, packed(entry))
+        await formation.form(CLUSTER, packed(entry))
+        assert told == [entry]
+        for cluster_id, first in ((b"o" * 16, packed(entry)), (CLUSTER, packed(entry) + b"x")):
+            with pytest.raises(WrongCluster):
+                await formation.form(cluster_id, first)
+
+    asyncio.run(main())

@@ -1,0 +1,86 @@
+"""A registration is renewed while the broker runs, through failures, and ended when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.fakes.manual_clock import ManualClock
+from tests.registry.records import broker
+from tinymq.broker.registration import RETRY_S, Registration
+from tinymq.config import Timing
+from tinymq.errors import DeadlineExceeded
+from tinymq.registry.memory import MemoryRegistry
+from tinymq.registry.values import BrokerRecord
+
+TIMING = Timing()
+
+
+class Flaky(MemoryRegistry):
+    """Refuses while `down`."""
+
+    down = False
+    calls = 0
+
+    async def register_broker(self, broker: BrokerRecord) -> float:
+        self.calls += 1
+        if self.down:
+            raise DeadlineExceeded("no leader")
+        return await super().register_broker(broker)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_it_is_renewed_and_ended() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        registry = Flaky(clock, random.Random(1), TIMING)
+        registry.down = True
+        registration = Registration(registry, broker(1), clock, TIMING)
+        registration.start()
+        await settle()
+        assert not registration.registered.is_set()
+        registry.down = False
+        clock.advance(RETRY_S)
+        await settle()
+        assert registration.registered.is_set()
+        for _ in range(20):
+            clock.advance(TIMING.registration_renew_s)
+            await settle()
+        assert registry.get_broker(1) == broker(1)
+        registry.down = True
+        clock.advance(TIMING.registration_renew_s)
+        await settle()
+        registry.down = False
+        clock.advance(RETRY_S)
+        await settle()
+        await registration.stop(leave=True)
+        assert registry.get_broker(1) is None
+        calls = registry.calls
+        clock.advance(60)
+        await settle()
+        assert registry.calls == calls
+        registry.close()
+
+    asyncio.run(main())
+
+
+def test_leaving_a_registry_that_does_not_answer_is_given_up() -> None:
+    class Stuck(MemoryRegistry):
+        async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
+            raise DeadlineExceeded("no leader")
+
+    async def main() -> None:
+        clock = ManualClock()
+        registry = Stuck(clock, random.Random(1), TIMING)
+        registration = Registration(registry, broker(1), clock, TIMING)
+        await registration.stop(leave=True)
+        registration.start()
+        await settle()
+        await registration.stop(leave=True)
+        registry.close()
+
+    asyncio.run(main())
