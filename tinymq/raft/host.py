@@ -118,7 +118,7 @@ class Host:
         )  # fmt: skip
         group = await open_replica(self._store, opened, first_entry, machine, port, self.broker_id)
         self._groups[group_id] = group
-        group.log.on_durable = group.core.durable
+        group.log.on_durable = lambda: self._guarded(group, group.core.durable)
         group.log.on_failed = lambda error: self._fail(group, error)
         if opened.damage:
             self._fail(group, CorruptData(opened.damage))
@@ -179,17 +179,22 @@ class Host:
         group = self._groups.get(group_id)
         if group is None:
             return None
-        try:
-            group.core.tick()
-        except (TinymqError, AssertionError) as error:
-            self._fail(group, error)
+        self._guarded(group, group.core.tick)
         self._announce(group)
         return group.core.next_wake()
 
-    def _fail(self, group: Group, error: TinymqError | AssertionError) -> None:
+    def _guarded(self, group: Group, call: Callable[[], None]) -> None:
+        """Whatever a replica raises ends that replica. Going on after an exception might skip an entry, or apply it
+        twice; and whoever called (the loop, the writer) serves all other groups, too."""
+        try:
+            call()
+        except Exception as error:
+            self._fail(group, error)
+
+    def _fail(self, group: Group, error: Exception) -> None:
         """This replica stops; the broker and its other groups go on."""
-        reason = error if isinstance(error, TinymqError) else CorruptData(f"broken invariant: {error}")
-        trace = error if isinstance(error, AssertionError) else None
+        reason = error if isinstance(error, TinymqError) else CorruptData(f"broken invariant: {error!r}")
+        trace = None if reason is error else error
         logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
         group.core.fail(reason)
         self._announce(group)
@@ -266,10 +271,8 @@ class Host:
         group = None if received is None else self._groups.get(received[0])
         if received is None or group is None:
             return  # not opened here yet, or gone: its leader asks again
-        try:
-            group.core.receive(peer, received[1])
-        except (TinymqError, AssertionError) as error:
-            self._fail(group, error)
+        message = received[1]
+        self._guarded(group, lambda: group.core.receive(peer, message))
 
     def _on_heartbeat(self, peer: int, beat: pb.Heartbeat) -> None:
         who = self._transport.identity(peer)
@@ -346,7 +349,7 @@ class Host:
     def _on_ballots_durable(self) -> None:
         for group in self._groups.values():
             if group.core.waits_for_ballot:
-                group.core.durable()
+                self._guarded(group, group.core.durable)
 
     def _on_ballots_failed(self, error: TinymqError) -> None:
         logger.error("ballots_failed", error=error.code, reason=str(error))
