@@ -142,9 +142,15 @@ FAULTS: dict[Fault, int] = {  # and how often, against one another
 }
 
 
-async def storm(cluster: Cluster, seconds: float, pause_s: float = 0.4, faults: dict[Fault, int] = FAULTS) -> None:
+async def storm(
+    cluster: Cluster,
+    seconds: float,
+    pause_s: float = 0.4,
+    faults: dict[Fault, int] = FAULTS,
+    load_pause_s: float = 0.01,
+) -> None:
     """Draw from `faults` for `seconds`, under load."""
-    load = asyncio.create_task(cluster.load())
+    load = asyncio.create_task(cluster.load(load_pause_s))
     end = cluster.loop.time() + seconds
     kinds, weights = list(faults), list(faults.values())
     while cluster.loop.time() < end:

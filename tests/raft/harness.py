@@ -36,33 +36,38 @@ _STATE = struct.Struct("<QI")
 
 
 class Ledger:
-    """What was applied anywhere, for all time. Raises AssertionError as soon as two replicas disagree."""
+    """What was applied anywhere, for all time. As soon as two replicas disagree, `broken` says how, for good: the
+    AssertionError that is raised besides may end nothing but a replica."""
 
     def __init__(self) -> None:
         self.chosen: dict[GroupId, list[tuple[int, int]]] = {}  # by index - 1: (term, header crc) of what was applied
         self.acknowledged: dict[GroupId, set[int]] = {}  # indexes that a leader applied in its own term
         self.leaders: dict[tuple[GroupId, int], int] = {}
         self.lines: list[str] = []  # what happened, in order
+        self.broken: list[str] = []
 
     def applied(self, group: GroupId, broker_id: int, entry: Entry) -> None:
         chosen = self.chosen.setdefault(group, [])
         this = (entry.term, entry.header.header_crc)
-        if entry.index <= len(chosen):
-            known = chosen[entry.index - 1]
-            assert known == this, (
-                f"{group}: broker {broker_id} applies {this} as entry {entry.index}, which was {known}"
-            )
-        else:
-            assert entry.index == len(chosen) + 1, f"{group}: broker {broker_id} skips to {entry.index}"
+        if entry.index > len(chosen) + 1:
+            self._refuse(f"{group}: broker {broker_id} skips to entry {entry.index}")
+        elif entry.index == len(chosen) + 1:
             chosen.append(this)
+        elif (known := chosen[entry.index - 1]) != this:
+            self._refuse(f"{group}: broker {broker_id} applies {this} as entry {entry.index}, which was {known}")
 
     def leads(self, group: GroupId, broker_id: int, term: int) -> None:
         known = self.leaders.setdefault((group, term), broker_id)
-        assert known == broker_id, f"{group}: brokers {known} and {broker_id} both lead term {term}"
+        if known != broker_id:
+            self._refuse(f"{group}: brokers {known} and {broker_id} both lead term {term}")
 
     def end(self, group: GroupId) -> int:
         """The last index that was applied anywhere."""
         return len(self.chosen.get(group, ()))
+
+    def _refuse(self, what: str) -> None:
+        self.broken.append(what)
+        raise AssertionError(what)
 
 
 class Recorder:
@@ -461,6 +466,7 @@ class Cluster:
         """Let time pass until `holds()`; how long that took. Raises AssertionError after `within_s`."""
         start = self.loop.time()
         while not holds():
+            assert not self.ledger.broken, f"{self.ledger.broken}\n{self.describe()}"
             waited = self.loop.time() - start
             assert waited < within_s, f"not within {within_s} s: {what or holds}\n{self.describe()}"
             await self.clock.sleep(0.002)
@@ -516,6 +522,7 @@ def simulate(
         if start:
             await cluster.start()
         await scenario(cluster)
+        assert not cluster.ledger.broken, f"{cluster.ledger.broken}\n{cluster.describe()}"
         return cluster
 
     try:

@@ -1,0 +1,671 @@
+"""Hazards of stock PySyncObj (docs/raft.md has the table), each shown to be closed; where the fix can be taken out,
+a mutant shows that the test would notice. Others have tests of their own: elections, incarnations, power cuts, storms.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pysyncobj.pickle
+import pytest
+from pysyncobj import SyncObj
+
+from tests.raft.harness import LIMITS, Broker, Cluster, Recorder, Scenario, simulate
+from tests.raft.test_power_cut import acknowledge_before_the_sync
+from tests.raft.values import GROUP, chain
+from tinymq.config import KIB, Limits
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.errors import CorruptData, NotLeader, QuotaExceeded, UnsupportedVersion
+from tinymq.log.ballots import Ballots
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft import Role, catchup, core, leadership, stock, voting
+from tinymq.raft.core import RaftCore
+from tinymq.raft.election import Ballot
+from tinymq.raft.messages import Append, AppendAck, to_wire
+from tinymq.raft.transport import Channel
+
+
+def fails(scenario: Scenario, **options: Any) -> None:
+    """The check's check: with a mutant in place, the scenario does not pass."""
+    with pytest.raises(AssertionError):
+        simulate(scenario, **options)
+
+
+def listen(cluster: Cluster) -> list[tuple[int, int, Channel, pb.Peer, bytes]]:
+    """Every message that is delivered from now on."""
+    heard: list[tuple[int, int, Channel, pb.Peer, bytes]] = []
+    cluster.network.on_delivered = lambda *message: heard.append(message)
+    return heard
+
+
+def appends(heard: list[tuple[int, int, Channel, pb.Peer, bytes]], to: int) -> list[pb.Append]:
+    return [m.append for _, b, _, m, _ in heard if b == to and m.HasField("append")]
+
+
+def deliver(broker: Broker, source: int, message: Append | AppendAck) -> None:
+    """As if `source` had sent it."""
+    head, body = to_wire(GROUP, message)
+    broker.process.do(lambda: broker.host._on_message(source, head, b"".join(body)))
+
+
+def entry_after(broker: Broker, kind: int, term: int, payload: bytes = b"") -> Entry:
+    log = broker.group().log
+    return make_entry(
+        kind=kind, index=log.last_index + 1, term=term, prev_crc=log.last_crc, base_offset=log.next_offset,
+        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload,
+    )  # fmt: skip
+
+
+def append_to(broker: Broker, entry: Entry) -> Append:
+    log = broker.group().log
+    return Append(broker.group().term, log.last_index, log.last_term, 1, [entry])
+
+
+# ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
+
+
+async def each_entry_is_sent_once(cluster: Cluster) -> None:
+    await cluster.commit(b"x")
+    await cluster.settle()
+    heard = listen(cluster)
+    for follower in cluster.followers():
+        follower.disk.delay_s = (0.02, 0.02)  # acks come long after, one by one
+    for i in range(30):
+        cluster.leader().propose(b"%d" % i)
+        await cluster.run_for(0.003)
+    await cluster.settle()
+    for follower in cluster.followers():
+        sent = sum(a.entries for a in appends(heard, follower.id))
+        assert sent == 30, f"{sent} entries were sent for 30"
+
+
+def test_2_each_entry_is_sent_once() -> None:
+    simulate(each_entry_is_sent_once)
+
+
+def test_2_is_noticed_when_acks_pull_next_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = leadership.Progress.acknowledged
+
+    def acknowledged(self: leadership.Progress, ack: AppendAck, now: float) -> bool:
+        moved = real(self, ack, now)
+        self.next = ack.durable + 1
+        return moved
+
+    monkeypatch.setattr(leadership.Progress, "acknowledged", acknowledged)
+    fails(each_entry_is_sent_once)
+
+
+async def an_older_append_takes_nothing_back(cluster: Cluster) -> None:
+    for i in range(10):
+        await cluster.commit(b"%d" % i)
+    await cluster.settle()
+    leader, follower = cluster.leader(), cluster.followers()[0]
+    first = await leader.process.run(leader.group().log.read(2, 1))
+    last = follower.group().log.last_index
+    deliver(follower, leader.id, Append(1, 1, 0, 1, first[:1]))
+    assert follower.group().log.last_index == last
+    assert follower.group().role is Role.FOLLOWER
+
+
+def test_2_an_older_append_takes_nothing_back() -> None:
+    simulate(an_older_append_takes_nothing_back)
+
+
+def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        return catchup.Accept(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
+
+    monkeypatch.setattr(core, "receive", receive)
+    fails(an_older_append_takes_nothing_back)
+
+
+# ---- 4: votes are attributed -------------------------------------------------------------------------------
+
+
+def test_4_is_noticed_when_votes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.raft.test_incarnations import test_a_vote_counts_once
+
+    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+        free = next(b for b in (voter, *range(1, 6)) if b not in ballot.voters)
+        real(self, ballot, free)
+
+    real = voting.VotingReplica._count_vote
+    monkeypatch.setattr(voting.VotingReplica, "_count_vote", count)
+    with pytest.raises(AssertionError):
+        test_a_vote_counts_once()
+
+
+# ---- 5, 6, 21: checkpoints ---------------------------------------------------------------------------------
+
+
+async def restart_from_a_checkpoint(cluster: Cluster) -> None:
+    for i in range(60):
+        await cluster.commit(b"%d" % i + bytes(1000))
+    await cluster.settle()
+    await cluster.run_for(1.0)
+    broker = cluster.followers()[0]
+    state, last = broker.machine().state, broker.machine().index
+    broker.kill()
+    await broker.start()
+    assert broker.machine().index >= last, "what was known to be committed is applied before anything is heard"
+    assert broker.machine().entries[0].index > 1, "it went on from a checkpoint"
+    assert broker.machine().state == state
+    await cluster.settle()
+    await cluster.check_logs()
+
+
+def test_6_a_restart_keeps_the_log_and_goes_on_from_the_checkpoint() -> None:
+    simulate(restart_from_a_checkpoint)
+
+
+def test_5_a_checkpoint_that_the_state_machine_refuses_is_an_error() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await restart_from_a_checkpoint(cluster)
+        broker = cluster.followers()[0]
+        broker.kill()
+        Recorder.load = refuse  # type: ignore[method-assign]
+        try:
+            with pytest.raises(CorruptData, match="nonsense"):
+                await broker.start()
+        finally:
+            Recorder.load = real  # type: ignore[method-assign]
+
+    def refuse(self: Recorder, state: bytes) -> None:
+        raise CorruptData("nonsense")
+
+    real = Recorder.load
+    simulate(scenario)
+
+
+def test_21_a_trimmed_log_without_its_checkpoint_is_quarantined() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await restart_from_a_checkpoint(cluster)
+        broker = cluster.followers()[0]
+        log = broker.group().log
+        broker.process.do(lambda: log.remove_before(log.last_index))
+        await cluster.run_for(0.5)
+        assert log.first_index > 1
+        await cluster.commit(b"more")
+        await cluster.settle()
+        broker.kill()
+        for path in broker.files.paths():
+            if path.endswith(".state"):
+                broker.files.remove(path)
+        await broker.start()
+        assert broker.group().role is Role.QUARANTINED
+        await cluster.commit(b"the others go on")
+
+    simulate(scenario)
+
+
+def test_21_a_trimmed_log_with_its_checkpoint_goes_on() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await restart_from_a_checkpoint(cluster)
+        broker = cluster.followers()[0]
+        log = broker.group().log
+        broker.process.do(lambda: log.remove_before(log.last_index))
+        await cluster.run_for(0.5)
+        state, first = broker.machine().state, log.first_index
+        assert first > 1
+        broker.kill()
+        await broker.start()
+        assert broker.group().log.first_index == first
+        assert broker.machine().state == state
+        await cluster.commit(b"more")
+        await cluster.settle()
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+# ---- 7: durable before anything is said --------------------------------------------------------------------
+
+
+async def the_leader_counts_itself_after_its_sync(cluster: Cluster) -> None:
+    await cluster.commit(b"x")
+    await cluster.settle()
+    leader, (_, other) = cluster.leader(), cluster.followers()
+    other.kill()
+    await cluster.run_for(0.3)
+    hung = leader.disk.hung = cluster.loop.create_future()
+    position = leader.propose(b"y")
+    await cluster.run_for(0.5)
+    assert leader.group().commit_index < position.index, "one disk of three is no majority"
+    leader.disk.hung = None
+    hung.set_result(None)
+    await cluster.until(lambda: leader.machine().index >= position.index, 1.0)
+
+
+def test_7_the_leader_counts_itself_after_its_sync() -> None:
+    simulate(the_leader_counts_itself_after_its_sync)
+
+
+def test_7_is_noticed_when_the_leader_counts_itself_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    acknowledge_before_the_sync(monkeypatch)
+    fails(the_leader_counts_itself_after_its_sync)
+
+
+async def a_vote_leaves_after_its_sync(cluster: Cluster) -> None:
+    await cluster.settle()
+    leader, (candidate, voter) = cluster.leader(), cluster.followers()
+    await cluster.run_for(0.5)
+    hung = voter.disk.hung = cluster.loop.create_future()
+    heard = listen(cluster)
+    leader.kill()
+    await cluster.until(lambda: voter.group().core.voted_for == candidate.id and voter.group().term > 1, 3.0)
+    await cluster.run_for(0.1)
+    assert not [m for a, _, _, m, _ in heard if a == voter.id and m.HasField("vote") and not m.vote.pre]
+    voter.disk.hung = None
+    hung.set_result(None)
+    await cluster.until(cluster.leaders, 3.0)
+
+
+def test_7_a_vote_leaves_after_its_sync() -> None:
+    simulate(a_vote_leaves_after_its_sync)
+
+
+def test_7_is_noticed_when_a_vote_leaves_before_its_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ballots, "durable", lambda self, group: True)
+    fails(a_vote_leaves_after_its_sync)
+
+
+# ---- 8, 20: membership comes from CONFIG entries that were committed ---------------------------------------
+
+
+def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader = cluster.leader()
+        last = leader.group().log.last_index
+        deliver(leader, 9, AppendAck(1, last, last, False, 0, 0, last, 0))
+        deliver(leader, 9, AppendAck(1, 0, 0, True, 1, 0, 0, 0))
+        await cluster.commit(b"y")
+        assert leader.group().role is Role.LEADER
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("kind", [Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99])
+def test_20_an_entry_of_a_kind_that_is_unknown_stops_the_replica(kind: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        follower = cluster.followers()[0]
+        before = follower.group().log.last_index
+        deliver(follower, cluster.leader().id, append_to(follower, entry_after(follower, kind, 1)))
+        assert follower.group().role is Role.FAILED
+        assert isinstance(follower.group().failure, UnsupportedVersion)
+        assert follower.group().log.last_index == before, "and nothing of it is kept"
+        await cluster.commit(b"the others go on")
+
+    simulate(scenario)
+
+
+# ---- 9, 10: apply ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), AssertionError("a bug"), CorruptData("a bug")])
+def test_10_an_apply_that_raises_stops_its_replica_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """`apply` is total by contract; who breaks it must not stall the broker, skip the entry, or apply it twice."""
+    tries: list[int] = []
+    real = Recorder.apply
+
+    def apply(self: Recorder, entry: Entry) -> None:
+        if entry.payload == b"poison" and self._broker_id == 2:
+            tries.append(entry.index)
+            raise error
+        real(self, entry)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.commit(b"poison")
+        for i in range(10):
+            await cluster.commit(b"%d" % i)
+        await cluster.run_for(5.0)
+        poisoned = cluster.brokers[2]
+        assert len(tries) == 1
+        assert poisoned.group().failure is not None
+        assert poisoned.machine().index == tries[0] - 1
+        assert all(b.host.alive(2) for b in cluster.running), "its broker goes on"
+
+    monkeypatch.setattr(Recorder, "apply", apply)
+    simulate(scenario)
+
+
+# ---- 11: a divergent tail ----------------------------------------------------------------------------------
+
+
+async def a_divergent_tail_is_repaired_at_once(cluster: Cluster) -> None:
+    for i in range(20):
+        await cluster.commit(b"%d" % i)
+    await cluster.settle()
+    old = cluster.leader()
+    cluster.isolate(old.id)
+    for i in range(300):
+        old.propose(b"lost %d" % i)
+    await cluster.until(lambda: [b for b in cluster.leaders() if b is not old], 3.0)
+    for i in range(100):
+        await cluster.commit(b"new %d" % i)
+    assert old.group().log.last_index > 300
+    first, new = cluster.leader(), next(b for b in cluster.followers() if b is not old)
+    first.process.do(lambda: first.host.transfer(GROUP, new.id))
+    await cluster.until(lambda: new in cluster.leaders(), 1.0)  # it begins to ask in the middle of the divergent tail
+    heard = listen(cluster)
+    cluster.heal()
+    took = await cluster.until(lambda: old.machine().index == new.machine().index, 2.0)
+    assert took < 0.3, took
+    conflicts = [m for a, _, _, m, _ in heard if a == old.id and m.HasField("append_ack") and m.append_ack.conflict]
+    assert len(conflicts) <= 2, f"{len(conflicts)} conflict answers"  # one for each time the bulk connection opened
+    assert sum(a.entries for a in appends(heard, old.id)) < 2 * 130
+    await cluster.settle()
+    await cluster.check_logs()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_11_a_divergent_tail_is_repaired_at_once(seed: int) -> None:
+    simulate(a_divergent_tail_is_repaired_at_once, seed)
+
+
+def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = catchup.receive
+
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        decision = real(log, commit, message)
+        if isinstance(decision, catchup.Conflict):
+            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        return decision
+
+    monkeypatch.setattr(core, "receive", receive)
+    monkeypatch.setattr(leadership, "next_after_conflict", lambda log, ack: ack.next)
+    fails(a_divergent_tail_is_repaired_at_once)
+
+
+def test_11_a_heartbeat_says_nothing_of_logs() -> None:
+    """So that one which overtakes an append moves nothing back."""
+    fields = {f.name for f in pb.Heartbeat.DESCRIPTOR.fields}
+    assert not fields & {"commit", "prev_index", "last_index", "term"}
+
+
+def test_11_the_commit_index_survives_a_restart() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for i in range(20):
+            await cluster.commit(b"%d" % i)
+        await cluster.settle()
+        await cluster.run_for(1.0)
+        commit = cluster.leader().group().commit_index
+        for broker in cluster.brokers.values():
+            broker.power_cut()
+        cluster.isolate(1)
+        await cluster.brokers[1].start()
+        assert cluster.brokers[1].group().commit_index == commit
+        assert cluster.brokers[1].machine().index == commit
+
+    simulate(scenario)
+
+
+# ---- 12, 17, 18: large entries, long backlogs --------------------------------------------------------------
+
+
+def test_12_a_large_entry_travels_whole() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        heard = listen(cluster)
+        payload = cluster.rng.randbytes(3 << 20)
+        await cluster.commit(payload)
+        await cluster.settle()
+        for follower in cluster.followers():
+            assert follower.machine().payloads == [payload]
+            assert [a.entries for a in appends(heard, follower.id)] == [1]
+
+    simulate(scenario, limits=Limits())
+
+
+def test_17_a_backlog_is_sent_in_slices() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        behind = cluster.followers()[0]
+        behind.kill()
+        for _ in range(12):
+            await cluster.commit(bytes(400 * KIB))
+        heard = listen(cluster)
+        await behind.start()
+        await cluster.settle()
+        sizes = [len(body) for _, b, _, m, body in heard if b == behind.id and m.HasField("append")]
+        assert max(sizes) <= leadership.APPEND_BYTES + 401 * KIB
+        assert len([s for s in sizes if s]) >= 4
+
+    simulate(scenario, limits=Limits())
+
+
+def test_17_the_journal_hands_out_no_payloads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        journal = cluster.leader().group().core._SyncObj__raftLog
+        assert [journal[i][0] for i in range(len(journal))] == [b""] * len(journal)
+        assert journal[-1] == (b"", 3, 1)
+        assert (journal[0], len(journal)) == ((b"", 1, 0), 3)
+        with pytest.raises(IndexError):
+            journal[len(journal)]
+
+    simulate(scenario)
+
+
+async def a_stopped_follower_costs_a_window(cluster: Cluster) -> None:
+    await cluster.commit(b"x")
+    await cluster.settle()
+    leader, stopped = cluster.leader(), cluster.followers()[0]
+    cluster.pause(stopped.id)
+    for _ in range(400):
+        await cluster.commit(bytes(KIB))
+    waiting = leader.transport.buffered_bytes(stopped.id, Channel.BULK)
+    assert waiting <= 2 * cluster.limits.inflight_bytes_max, waiting
+    cluster.resume(stopped.id)
+    await cluster.settle()
+    await cluster.check_logs()
+
+
+WINDOWED = Limits(
+    segment_bytes=64 << 10, tail_cache_bytes_max=8 << 10, inflight_bytes_max=16 << 10,
+)  # fmt: skip
+
+
+def test_18_a_stopped_follower_costs_a_window() -> None:
+    simulate(a_stopped_follower_costs_a_window, limits=WINDOWED)
+
+
+def test_18_is_noticed_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leadership.Progress, "may_send", lambda self, window: not self.waiting)
+    fails(a_stopped_follower_costs_a_window, limits=WINDOWED)
+
+
+def test_18_what_no_majority_takes_is_refused() -> None:
+    limits = Limits(
+        batch_bytes_max=4 * KIB, uncommitted_bytes_max=64 * KIB, segment_bytes=1 << 20, tail_cache_bytes_max=8 * KIB
+    )
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader = cluster.leader()
+        for follower in cluster.followers():
+            follower.disk.hung = cluster.loop.create_future()
+        for _ in range(50):
+            leader.propose(bytes(KIB))
+        with pytest.raises(QuotaExceeded):
+            leader.propose(bytes(16 * KIB))
+        for follower in cluster.followers():
+            hung, follower.disk.hung = follower.disk.hung, None
+            assert hung is not None
+            hung.set_result(None)
+        await cluster.settle()
+        await cluster.commit(b"and accepted again")
+        assert leader.group().core._leadership.uncommitted_bytes == 0
+
+    simulate(scenario, limits=limits)
+
+
+# ---- 15: events, not polls ---------------------------------------------------------------------------------
+
+
+def test_15_a_lone_write_waits_for_nobodys_tick() -> None:
+    """Two messages and two syncs: no part of it waits for a period to pass."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        for _ in range(20):
+            await cluster.run_for(cluster.rng.uniform(0.2, 0.5))
+            begun = cluster.loop.time()
+            position = await cluster.commit(b"y")
+            assert cluster.loop.time() - begun < 0.02
+            await cluster.until(lambda p=position: all(b.machine().index >= p.index for b in cluster.running), 0.02)
+
+    simulate(scenario)
+
+
+# ---- 16, and what else must never run ----------------------------------------------------------------------
+
+
+def test_16_nothing_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("a pickle")
+
+    for name in ("loads", "dumps"):
+        monkeypatch.setattr(pickle, name, refuse)
+        monkeypatch.setattr(pysyncobj.pickle, name, refuse)
+    simulate(restart_from_a_checkpoint)
+
+
+def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        follower = cluster.followers()[0]
+        before = follower.group().status()
+        head, body = to_wire(GROUP, append_to(follower, entry_after(follower, Kind.DATA, 1, b"payload")))
+        damaged = bytearray(b"".join(body))
+        damaged[-1] ^= 1
+        follower.process.do(lambda: follower.host._on_message(1, head, bytes(damaged)))
+        assert follower.group().status() == before
+        await cluster.commit(b"y")
+        await cluster.settle()
+
+    simulate(scenario)
+
+
+NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
+    ("5, 6, 21", lambda c: c._SyncObj__loadDumpFile(clearJournal=True)),
+    ("6", lambda c: c._SyncObj__deleteEntriesTo(1)),
+    ("6, 21", lambda c: c._SyncObj__raftLog.clear()),
+    ("6", lambda c: c._SyncObj__raftLog.deleteEntriesTo(1)),
+    ("2", lambda c: c._SyncObj__raftLog.deleteEntriesFrom(1)),
+    ("6", lambda c: c._SyncObj__raftLog.add(b"", 2, 1)),
+    ("8, 20", lambda c: c._SyncObj__changeCluster(["add", "x"])),
+    ("8, 20", lambda c: c._SyncObj__doChangeCluster(["rem", "x"])),
+    ("16", lambda c: c._SyncObj__doApplyCommand(b"")),
+    ("16", lambda c: stock.NoTransport().send(stock.PeerNode(2), {})),
+    ("19", lambda c: c._applyCommand(b"", None)),
+    ("19", lambda c: c._checkCommandsToApply()),
+]
+
+
+@pytest.mark.parametrize(("hazards", "call"), NEVER, ids=[h for h, _ in NEVER])
+def test_stock_paths_refuse(hazards: str, call: Callable[[RaftCore], object]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        replica = cluster.leader().group().core
+        with pytest.raises(AssertionError):
+            call(replica)
+        assert replica._SyncObj__conf.fullDumpFile is None
+        assert replica._SyncObj__conf.dynamicMembershipChange is False
+
+    simulate(scenario)
+
+
+STOCK_CODE_THAT_RUNS = {
+    "__init__",  # once
+    "__setState", "__setCurrentTerm", "__getCurrentLogIndex", "__getCurrentLogTerm",
+    "__initInTickThread", "__generateRaftTimeout", "__bindMethods", "__regenerateEnabledCodeVersion",
+}  # fmt: skip
+
+
+def test_hardly_any_stock_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elections, writes, a divergent tail, restarts: all of it runs through what is overridden."""
+    ran: set[str] = set()
+
+    def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            ran.add(name.removeprefix("_SyncObj"))
+            return real(*args, **options)
+
+        return call
+
+    for name, value in list(vars(SyncObj).items()):
+        if callable(value) and not (name.startswith("__") and name != "__init__"):
+            monkeypatch.setattr(SyncObj, name, watched(name, value))
+    simulate(a_divergent_tail_is_repaired_at_once)
+    simulate(restart_from_a_checkpoint)
+    assert "__init__" in ran
+    assert ran <= STOCK_CODE_THAT_RUNS, sorted(ran - STOCK_CODE_THAT_RUNS)
+
+
+# ---- 19: no queue outlives a term --------------------------------------------------------------------------
+
+
+def test_19_a_follower_forwards_nothing_and_keeps_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        follower = cluster.followers()[0]
+        last = follower.group().log.last_index
+        with pytest.raises(NotLeader) as refused:
+            follower.group().propose(Kind.DATA, b"y")
+        assert refused.value.detail["leader"] == str(cluster.leader().id)
+        await cluster.run_for(2.0)
+        assert [b.group().log.last_index for b in cluster.running] == [last] * 3
+
+    simulate(scenario)
+
+
+def test_19_what_was_proposed_in_a_lost_term_is_appended_by_nobody_else() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        old = cluster.leader()
+        cluster.isolate(old.id)
+        old.propose(b"seq=7")
+        await cluster.until(lambda: [b for b in cluster.leaders() if b is not old], 3.0)
+        await cluster.commit(b"seq=7")
+        cluster.heal()
+        await cluster.settle()
+        assert [b.machine().payloads for b in cluster.running] == [[b"x", b"seq=7"]] * 3
+        assert [p.term for p in old.machine().unknown] == [1]
+
+    simulate(scenario)
+
+
+def test_entries_of_earlier_terms_are_committed_with_one_of_the_leaders_own() -> None:
+    """Paper, figure 8; stock is right here, and so are we."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader, (one, other) = cluster.leader(), cluster.followers()
+        one.disk.delay_s = other.disk.delay_s = (0.05, 0.05)
+        leader.propose(b"in doubt")
+        await cluster.until(lambda: one.group().log.last_index == other.group().log.last_index == 4, 1.0)
+        leader.kill()
+        await cluster.until(cluster.leaders, 3.0)
+        successor = cluster.leader()
+        assert successor.machine().payloads == [b"x", b"in doubt"]
+        terms = [e.term for e in successor.machine().entries]
+        assert terms == sorted(terms)
+        assert terms[-1] > 1
+
+    assert [e.term for e in chain([1, 2])] == [1, 2]
+    simulate(scenario, limits=LIMITS)

@@ -1,0 +1,110 @@
+"""Everything that can happen, at random moments, under load; then calm, and nothing may be lost or stuck.
+
+The ledger holds throughout that all replicas apply one sequence, that nothing applied is ever another entry, and
+that no term has two leaders; `calm` that everything goes on, and that every log holds what was applied.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.faults import calm, storm, stormy
+from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.raft import catchup, core, leadership
+from tinymq.raft.commit import follower_commit
+from tinymq.raft.election import Answer, Voter
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.membership import Membership
+from tinymq.raft.messages import Append, RequestVote
+from tinymq.types import GroupId
+
+MUTANT_SEEDS_MAX = 30  # within which a mutant has to be caught
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_three_brokers(seed: int) -> None:
+    cluster = simulate(stormy(20.0), seed)
+    assert len(cluster.ledger.acknowledged[GROUP]) > 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_five_brokers(seed: int) -> None:
+    simulate(stormy(10.0), seed, nodes=5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_groups(seed: int) -> None:
+    simulate(stormy(10.0), seed, groups=[GroupId(GROUP.topic_id, p) for p in range(4)])
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    one, other = simulate(stormy(5.0), seed), simulate(stormy(5.0), seed)
+    assert one.ledger.lines == other.ledger.lines
+    assert one.ledger.chosen == other.ledger.chosen
+    assert one.loop.time() == other.loop.time()
+    assert simulate(stormy(5.0), seed + 100).ledger.chosen != one.ledger.chosen
+
+
+# ---- the checks are checked --------------------------------------------------------------------------------
+
+
+async def short(cluster: Cluster) -> None:
+    await storm(cluster, 6.0, pause_s=0.2, load_pause_s=0.004)
+    await calm(cluster)
+
+
+def caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object) -> None:
+    """With the mutant in place, some seed fails."""
+    monkeypatch.setattr(owner, name, mutant)
+    for seed in range(MUTANT_SEEDS_MAX):
+        try:
+            simulate(short, seed)
+        except AssertionError:
+            return
+    pytest.fail(f"not noticed in {MUTANT_SEEDS_MAX} seeds")
+
+
+def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hazards 1 and 2: stock commits up to its own last index."""
+    real = core.RaftCore._learn_commit
+
+    def learn(self: core.RaftCore, announced: int, verified: int) -> None:
+        real(self, announced, self._log.last_index)
+
+    def send_all(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
+        self._line.send(peer, leadership.CommitNotice(self.term, commit, ack_wanted))
+
+    assert follower_commit(1, 9, 5) == 5
+    monkeypatch.setattr(Leadership, "_tell", send_all)
+    caught(monkeypatch, core.RaftCore, "_learn_commit", learn)
+
+
+def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hazard 2: stock drops everything after prev, and appends what came."""
+
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        decision = catchup.receive(log, commit, message)
+        if isinstance(decision, catchup.Conflict) or message.prev_index < log.first_index:
+            return decision
+        end = message.prev_index + len(message.entries)
+        cut = message.prev_index + 1 if message.prev_index < log.last_index else None
+        return catchup.Accept(cut, message.entries, end)
+
+    caught(monkeypatch, core, "receive", receive)
+
+
+def test_a_leader_that_counts_a_minority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    caught(monkeypatch, Membership, "quorum", property(lambda self: len(self.replicas) // 2))
+
+
+def test_votes_for_any_log_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tinymq.raft import voting
+
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        if request.term < voter.term or (request.term == voter.term and voter.voted_for not in (None, candidate)):
+            return Answer.DENY
+        return Answer.GRANT
+
+    caught(monkeypatch, voting, "answer_vote", answer)
