@@ -85,12 +85,11 @@ OPERATIONS = operations()
 
 
 @pytest.mark.parametrize("how", ["power_cut", "kill", "kill, then power_cut"])
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_a_crash_after_every_operation(part: int, how: str) -> None:
     assert OPERATIONS > 100
-    for after in range(part, OPERATIONS, 8):
-        for seed in range(2):
-            crash_and_check(after, seed, how)
+    for after in range(part, OPERATIONS, 4):
+        crash_and_check(after, seed=after, how=how)
 
 
 def crash_and_check(after: int, seed: int, how: str) -> None:
@@ -173,7 +172,7 @@ def test_the_last_group_torn_at_every_byte(how: str) -> None:
     files.power_cut()
     one_mark_back = len(marks.rstrip(b"\0")) - 112  # of the second group: it was not durable yet
     frames = (len(whole) - kept) // 3
-    for size in range(kept, len(whole) + 1):
+    for size in range(kept, len(whole) + 1, 1 if how == "cut" else 7):
         tail = {"cut": b"", "zeros": bytes(len(whole) - size), "old bytes": b"\xa5" * (len(whole) - size)}[how]
         files.put(path, whole[:size] + tail)
         files.put("marks", marks[: one_mark_back // 8 * 8].ljust(len(marks), b"\0"))

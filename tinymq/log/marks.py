@@ -95,7 +95,7 @@ def load_marks(files: Files) -> LoadedMarks:
     marks: dict[GroupId, Mark] = {}
     expected: int | None = None  # number of the last round read; None before the first snapshot
     complete = True
-    for found in parse_rounds(data, MAGIC).rounds:
+    for found in parse_rounds(data, MAGIC):
         if found.kind == SNAPSHOT:
             marks.clear()
         elif expected is None or found.number != expected + 1:

@@ -44,14 +44,6 @@ class Round:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """What a file holds: whole rounds in order, and whether other bytes lie behind the last one."""
-
-    rounds: tuple[Round, ...]
-    torn: bool  # something that is no round follows the last one
-
-
 def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
     """One round, padded."""
     rest = _TAIL.pack(len(content), magic, VERSION, kind, number) + content
@@ -59,30 +51,21 @@ def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
     return packed + bytes(-len(packed) % 8)
 
 
-def parse_rounds(data: bytes, magic: int) -> Rounds:
-    """All whole rounds in `data`, skipping what is none. Raises UnsupportedVersion for a newer version's."""
-    found: list[Round] = []
-    end = 0
-    for position, round_ in _scan(data, magic):
-        found.append(round_)
-        end = position + _padded(len(round_.content))
-    return Rounds(tuple(found), torn=bool(data[end:].strip(b"\0")))
-
-
-def _padded(length: int) -> int:
-    return (HEADER_SIZE + length + 7) // 8 * 8
-
-
-def _scan(data: bytes, magic: int) -> Iterator[tuple[int, Round]]:
+def parse_rounds(data: bytes, magic: int) -> Iterator[Round]:
+    """All whole rounds in `data`, in order, skipping what is none. Raises UnsupportedVersion for a newer version's."""
     mark = magic.to_bytes(4, "little")
     position = 0
     while (at := data.find(mark, position + 8)) >= 0:
         position = at - 8
-        if position % 8 == 0 and (round_ := _parse(data, position, magic)) is not None:
-            yield position, round_
-            position += _padded(len(round_.content))
+        if position % 8 == 0 and (found := _parse(data, position, magic)) is not None:
+            yield found
+            position += _padded(len(found.content))
         else:
             position += 1
+
+
+def _padded(length: int) -> int:
+    return (HEADER_SIZE + length + 7) // 8 * 8
 
 
 def _parse(data: bytes, position: int, magic: int) -> Round | None:

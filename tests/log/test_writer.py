@@ -1,0 +1,375 @@
+"""The writer job: rounds, syncs that fail, and what happens on the loop while one runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
+from tinymq.errors import DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.log import InlineRunner, Log, Store
+from tinymq.log.marks import load_marks
+
+T = TypeVar("T")
+
+
+class GateRunner:
+    """Runs each call only when the test lets it, so that the loop goes on meanwhile."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.waiting = 0
+        self._gate = asyncio.Event()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        self.waiting += 1
+        while not self.open:
+            await self._gate.wait()
+        self.waiting -= 1
+        return call()
+
+    def close(self) -> None:
+        self.open = False
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        self.open = True
+        self._gate.set()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+def test_all_that_is_appended_while_a_sync_runs_goes_into_the_next_one() -> None:
+    async def body() -> None:
+        files = faulty()
+        runner = GateRunner()
+        store = await open_store(files, runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        other = (await store.open_log(OTHER, first_entry())).log
+        runner.close()
+        append(log, 1)
+        await until(lambda: runner.waiting)
+        for _ in range(20):
+            append(log, 1)
+            append(other, 1)
+            store.ballots.set(GROUP, log.last_index, 1)
+        syncs = sum(t.startswith("sync ") for t in files.trace)
+        runner.let_go()
+        await store.writer.drain()
+        assert (log.durable_index, other.durable_index) == (22, 21)
+        assert store.ballots.durable(GROUP)
+        assert sum(t.startswith("sync ") and "folder" not in t for t in files.trace) <= syncs + 2
+        await store.close()
+
+    run(body())
+
+
+def test_a_sync_that_ends_after_a_truncation_makes_no_new_entry_durable() -> None:
+    async def body() -> None:
+        files = faulty()
+        runner = GateRunner()
+        store = await open_store(files, runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        append(log, 5)
+        await store.writer.drain()
+        heard: list[int] = []
+        log.on_durable = lambda: heard.append(log.durable_index)
+        runner.close()
+        append(log, 5)  # 7 … 11
+        await until(lambda: runner.waiting)
+        log.truncate_from(9)
+        append(log, 6, term=3)  # 9 … 14: in the next round
+        assert log.durable_index == 6
+        runner.let_go()
+        await until(lambda: heard)
+        assert heard[0] == 8
+        await store.writer.drain()
+        assert (log.durable_index, heard) == (14, [8, 14])
+        expected = await everything(log)
+        await store.abandon()
+        files.power_cut()
+        store, opened = await open_both(files)
+        assert await everything(opened.log) == expected
+        await store.close()
+
+    run(body())
+
+
+def test_a_truncation_below_what_a_running_sync_covers_may_leave_nothing_durable() -> None:
+    async def body() -> None:
+        runner = GateRunner()
+        store = await open_store(faulty(), runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        append(log, 3)
+        await store.writer.drain()
+        runner.close()
+        append(log, 3)
+        await until(lambda: runner.waiting)
+        log.truncate_from(3)
+        assert log.durable_index == 2
+        runner.let_go()
+        await store.writer.drain()
+        assert (log.durable_index, log.last_index) == (2, 2)
+        await store.close()
+
+    run(body())
+
+
+def test_a_cold_read_of_what_is_truncated_meanwhile_is_no_damage() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        append(opened.log, 9, size=30)
+        await store.close()
+        runner = GateRunner()
+        store = await open_store(files, runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        runner.close()
+        reading = asyncio.ensure_future(log.read(5, 1000))
+        await until(lambda: runner.waiting)
+        log.truncate_from(6)
+        added = append(log, 2, size=700, term=9)
+        runner.let_go()
+        await store.writer.drain()
+        assert (await reading)[0].index == 5
+        assert (await everything(log))[5:] == added
+        await store.close()
+
+    run(body())
+
+
+# Failures
+
+
+class Reports:
+    def __init__(self, *logs: Log) -> None:
+        self.failed: list[tuple[Log, TinymqError]] = []
+        for log in logs:
+            log.on_failed = lambda error, log=log: self.failed.append((log, error))  # type: ignore[misc]
+
+
+def test_a_failed_sync_ends_every_log_that_took_part_and_is_never_repeated() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        log = opened.log
+        other = (await store.open_log(OTHER, first_entry())).log
+        reports = Reports(log, other)
+        append(log, 2)
+        await store.writer.drain()
+        files.fail_sync("*/3/*.log")
+        append(log, 2)
+        append(other, 2)
+        await store.writer.drain()
+        assert [failed for failed, _ in reports.failed] == [log, other]
+        assert all(isinstance(e, SyncFailed) for _, e in reports.failed)
+        assert (log.durable_index, other.durable_index) == (3, 1)
+        for failed in (log, other):
+            with pytest.raises(SyncFailed):
+                append(failed, 1)
+            with pytest.raises(SyncFailed):
+                failed.truncate_from(2)
+        assert store.writer.failed is None
+        store.ballots.set(GROUP, 5, 1)
+        await store.writer.drain()
+        assert store.ballots.durable(GROUP), "the ballots are as good as before"
+        assert len(reports.failed) == 2
+        await store.close()
+        files.power_cut()
+        store, opened = await open_both(files)
+        assert opened.damage is None
+        assert opened.log.last_index >= 3
+        await store.close()
+
+    run(body())
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_at_opening() -> None:
+    """The kernel calls the failed pages clean: they read well and are not on the disk."""
+
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        files.fail_sync("*.log")
+        append(opened.log, 5)
+        await store.writer.drain()
+        assert opened.log.failed is not None
+        await store.abandon()
+        files.kill()
+        store, opened = await open_both(files)
+        assert opened.log.durable_index == 6
+        await store.abandon()
+        files.power_cut()
+        store, opened = await open_both(files)
+        assert opened.log.last_index == 6
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("path", ["ballots-a", "ballots-b", "marks"])
+def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        heard: list[TinymqError] = []
+        store.writer.on_ballots_failed = heard.append
+        reports = Reports(opened.log)
+        append(opened.log, 1)
+        await store.writer.drain()
+        files.fail_sync(path)
+        store.ballots.set(GROUP, 3, 2)
+        append(opened.log, 1)
+        await store.writer.drain()
+        assert [type(e) for e in heard] == [SyncFailed]
+        assert not store.ballots.durable(GROUP)
+        assert opened.log.durable_index == 2
+        assert len(reports.failed) == 1
+        store.ballots.set(GROUP, 4, 2)
+        await store.writer.drain()
+        assert not store.ballots.durable(GROUP)
+        await store.close()
+
+    run(body())
+
+
+def test_a_full_disk_ends_the_log_that_met_it_and_loses_nothing() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        log = opened.log
+        other = (await store.open_log(OTHER, first_entry())).log
+        append(log, 3)
+        await store.writer.drain()
+        reports = Reports(log, other)
+        files.disk_full(700)
+        append(other, 1)
+        append(log, 8, size=200)
+        await store.writer.drain()
+        assert [(failed, type(e)) for failed, e in reports.failed] == [(log, DiskFull)]
+        assert (log.durable_index, other.durable_index) == (4, 2)
+        await store.close()
+        files.disk_full(None)
+        store, opened = await open_both(files)
+        assert opened.damage is None
+        assert 4 <= opened.log.last_index < 12
+        append(opened.log, 8, size=200)
+        await store.writer.drain()
+        await store.close()
+
+    run(body())
+
+
+def test_a_broken_invariant_in_the_job_ends_all_and_is_heard() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        heard: list[TinymqError] = []
+        store.writer.on_ballots_failed = heard.append
+        reports = Reports(opened.log)
+
+        def broken(*_: object) -> None:
+            raise AssertionError("broken")
+
+        files.sync = broken  # type: ignore[method-assign, assignment]
+        append(opened.log, 1)
+        with pytest.raises(AssertionError):
+            await store.writer.drain()
+        assert [type(e) for e in heard] == [StorageError]
+        assert len(reports.failed) == 1
+
+    run(body())
+
+
+# Marks
+
+
+async def with_clock() -> tuple[Any, ManualClock, Store, Log]:
+    files, clock = faulty(), ManualClock()
+    store = await Store.open(
+        files, InlineRunner(), clock, broker_id=1, limits=replace(LIMITS, segment_bytes=1 << 20), rng=random.Random(1)
+    )
+    return files, clock, store, (await store.open_log(GROUP, first_entry())).log
+
+
+def test_marks_lag_a_round_and_are_synced_after_idling() -> None:
+    async def body() -> None:
+        files, clock, store, log = await with_clock()
+        append(log, 5)
+        await store.writer.drain()
+        clock.advance(0.05)
+        append(log, 5)
+        log.note_commit(8)
+        await store.writer.drain()
+        clock.advance(0.11)
+        await store.writer.drain()
+        clock.advance(0.11)
+        await store.writer.drain()
+        files.power_cut()
+        mark = load_marks(files).marks[GROUP]
+        assert (mark.index, mark.commit) == (11, 8)
+
+    run(body())
+
+
+def test_a_commit_index_that_came_last_is_marked_after_idling_and_then_all_is_quiet() -> None:
+    async def body() -> None:
+        files, clock, store, log = await with_clock()
+        append(log, 5)
+        await store.writer.drain()
+        for _ in range(5):
+            clock.advance(1)
+            await store.writer.drain()
+        log.note_commit(6)
+        clock.advance(0.11)
+        await store.writer.drain()
+        done = files.operations
+        for _ in range(5):
+            clock.advance(1)
+            await store.writer.drain()
+        assert files.operations == done
+        files.power_cut()
+        assert load_marks(files).marks[GROUP].commit == 6
+
+    run(body())
+
+
+def test_a_clean_stop_syncs_the_marks() -> None:
+    async def body() -> None:
+        files, _, store, log = await with_clock()
+        append(log, 5)
+        log.note_commit(3)
+        await store.writer.drain()
+        log.note_commit(6)
+        await store.close()
+        files.power_cut()
+        mark = load_marks(files).marks[GROUP]
+        assert (mark.index, mark.commit) == (6, 6)
+
+    run(body())
+
+
+def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
+    async def body() -> None:
+        files, _, store, log = await with_clock()
+        made = sum(t.startswith("rename marks.new") for t in files.trace)
+        for _ in range(10_000):
+            append(log, 1, size=1)
+            await store.writer.drain()
+        assert sum(t.startswith("rename marks.new") for t in files.trace) > made
+        files.power_cut()
+        assert load_marks(files).marks[GROUP].index >= 10_000
+
+    run(body())
