@@ -229,12 +229,14 @@ class Writer:
         for call, future in chores:
             try:
                 result = await self._runner.run(call)
-            except BaseException as error:  # whatever it is, it belongs to whoever waits
-                future.set_exception(error)
+            except BaseException as error:  # whatever it is, it belongs to whoever waits, if anybody still does
+                if not future.done():
+                    future.set_exception(error)
                 if not isinstance(error, Exception):
                     raise
             else:
-                future.set_result(result)
+                if not future.done():
+                    future.set_result(result)
 
     async def _round(self) -> None:
         logs, self._dirty = list(self._dirty), {}
