@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Message as Message,
     )
     from tinymq.client import (
+        NotDelivered as NotDelivered,
         Offset as Offset,
     )
     from tinymq.client import (
@@ -94,6 +95,7 @@ __all__ = [
     "ClusterStatus",
     "Delivery",
     "Message",
+    "NotDelivered",
     "Offset",
     "PartitionOffsets",
     "Producer",

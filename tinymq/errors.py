@@ -22,6 +22,7 @@ AssertionError and ends the process. On the wire an error is its `code`, message
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -177,15 +178,28 @@ class OutcomeUnknown(TinymqError):
     default_hint = "read back before sending again, or use an idempotent producer"
 
 
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A record that was not acknowledged, and why."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_us: int
+    error: TinymqError
+
+
 class NotDelivered(TinymqError):
     """Records of a producer that ended without an acknowledgement, and whose Delivery nobody asked.
 
-    `records` are tinymq.client's Unsent values, each with its own error; `left_out` more were not kept.
+    `records` each have their own error; `left_out` more were not kept.
     """
 
     default_hint = "each of .records has its own error"
 
-    def __init__(self, message: str = "", *, records: Sequence[object] = (), left_out: int = 0) -> None:
+    def __init__(self, message: str = "", *, records: Sequence[Unsent] = (), left_out: int = 0) -> None:
         super().__init__(message, left_out=left_out)
         self.records = tuple(records)
         self.left_out = left_out

@@ -93,7 +93,7 @@ def test_slow_brokers_are_put_aside_for_longer_and_dead_ones_for_growing_whiles(
         health.answered("a", latency_s, 100.0)
         assert health.cost("a", 100.0)[0] == aside_s
     asides = []
-    for _ in range(8):
+    for _ in range(10):
         health.failed("b", "refused", 0.0)
         asides.append(health.cost("b", 0.0)[0])
     assert asides == sorted(asides)

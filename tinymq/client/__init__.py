@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     )
     from tinymq.client.aio import AsyncClient
     from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig
-    from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery, Unsent
+    from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery
     from tinymq.client.producer import AsyncProducer
     from tinymq.client.reader import AsyncReader
     from tinymq.client.records import Message
     from tinymq.client.routing import Broker
     from tinymq.client.sync import Client, Producer, Reader
-    from tinymq.errors import TinymqError
+    from tinymq.errors import NotDelivered, TinymqError, Unsent
     from tinymq.types import Offset, RecordMetadata
 
 _HOMES = {
@@ -41,6 +41,7 @@ _HOMES = {
     "ClusterStatus": "tinymq.client.admin",
     "Delivery": "tinymq.client.delivery",
     "Message": "tinymq.client.records",
+    "NotDelivered": "tinymq.errors",
     "Offset": "tinymq.types",
     "PartitionOffsets": "tinymq.client.admin",
     "Producer": "tinymq.client.sync",
@@ -51,7 +52,7 @@ _HOMES = {
     "ReplicaStatus": "tinymq.client.admin",
     "TinymqError": "tinymq.errors",
     "TopicDescription": "tinymq.client.admin",
-    "Unsent": "tinymq.client.delivery",
+    "Unsent": "tinymq.errors",
 }
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "ClusterStatus",
     "Delivery",
     "Message",
+    "NotDelivered",
     "Offset",
     "PartitionOffsets",
     "Producer",

@@ -36,6 +36,7 @@ LOG = logging.getLogger("tinymq.client")
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
+METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
 TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
 
@@ -236,7 +237,8 @@ class Cluster:
         """Ask for the topics in use, and `names`; with `every`, for all topics there are."""
         asked = sorted({*self._names, *names})
         request = pb.MetadataRequest(topics=asked, all=every)
-        reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s)
+        attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker knows: the next one may be quicker
+        reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
         self._refreshed_s = self.clock.monotonic()
         self.update(routing.merge(self.view, reply, asked))
         return self.view
@@ -296,7 +298,9 @@ class Cluster:
                     LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
                     pipe.reset()
                 elif silent_s > min(1.0, self.attempt_s / 2):
-                    self.refresh_soon()  # perhaps another one leads by now
+                    if not self.health.cost(address, now_s)[0]:
+                        self.health.failed(address, f"silent for {silent_s:.1f} s", now_s)
+                    self.refresh_soon()  # perhaps another one leads by now; this one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()
 

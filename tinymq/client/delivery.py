@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tinymq.batch import SCHEMA, Headers
-from tinymq.errors import TinymqError
+from tinymq.errors import TinymqError, Unsent
 from tinymq.types import RecordMetadata
 
 if TYPE_CHECKING:
@@ -26,19 +26,6 @@ LOG = logging.getLogger("tinymq.client")
 
 # One lock for all batches: it is taken when somebody waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Unsent:
-    """A record that was not acknowledged, and why."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_us: int
-    error: TinymqError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SLOW = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))  # (latency_s, aside_s)
-FAILURE_S_MIN = 0.1
+FAILURE_S_MIN = 0.02
 FAILURE_S_MAX = 2.0
 SMOOTHING = 0.2
 

@@ -14,7 +14,7 @@ from functools import partial
 from tinymq.client.batcher import Batcher
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
-from tinymq.client.delivery import Pending, Unsent
+from tinymq.client.delivery import Pending
 from tinymq.client.lane import Ended, Lane
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method
@@ -31,6 +31,7 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
+    Unsent,
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
@@ -128,7 +129,10 @@ class Sender:
         if pipe.state is not State.OPEN:
             if pipe.state is State.IDLE:
                 self._cluster.refresh_soon()
-                if not self._cluster.cost(at.leader)[0]:
+                aside_s = self._cluster.cost(at.leader)[0]
+                if aside_s:
+                    self._again_at(lane, aside_s)
+                else:
                     pipe.open()
             return
         now_s = self._clock.monotonic()

@@ -1,0 +1,249 @@
+"""Records become batches: when, of what size, in which lane; and what is no record."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.batch import HEADER_SIZE, decode_batch, pack_batch
+from tinymq.client.batcher import Batcher
+from tinymq.client.config import ProducerConfig
+from tinymq.client.delivery import Pending
+from tinymq.client.lane import Lane
+from tinymq.client.partitioner import keyed
+from tinymq.client.records import Chunk
+from tinymq.config import Limits
+from tinymq.errors import BatchTooLarge, Closed, InvalidBatch, InvalidConfig, UnknownPartition
+
+KEYED = b"hejsan"
+
+
+class Bench:
+    """A batcher of one topic, with a clock by hand."""
+
+    def __init__(self, partitions: int = 4, **settings: object) -> None:
+        self.clock = ManualClock()
+        self.wakes = 0
+        self.batcher = Batcher(
+            ProducerConfig(**settings),  # type: ignore[arg-type]
+            Limits(),
+            monotonic=self.clock.monotonic,
+            wall_us=self.clock.wall_us,
+            rng=random.Random(1),
+            wake=self.wake,
+        )
+        self.sink = self.batcher.add_topic("t", b"i" * 16, partitions)
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def append(self, value: bytes | None = b"v", key: bytes | None = None, partition: int | None = None) -> Pending:
+        delivery = self.batcher.append("t", value, key, None, None, partition)
+        assert delivery is not None
+        return delivery._batch
+
+    def sealed(self) -> list[Lane]:
+        return [lane for lane in self.sink.lanes if lane.sealed]
+
+
+def rows(batch: Pending) -> list[tuple[object, ...]]:
+    assert batch.message is not None
+    payload = pack_batch(batch.message, record_count=batch.count, codec=batch.codec)
+    assert len(payload) == HEADER_SIZE + batch.message.size
+    messages = Chunk(0, 0, 1, decode_batch(payload, Limits()), 0).messages("t")
+    return [(m.key, m.value, m.headers, m.timestamp_us) for m in messages]
+
+
+def test_a_lingering_batch_is_sealed_when_due() -> None:
+    bench = Bench(linger_ms=5)
+    batch = bench.append()
+    assert bench.wakes == 1
+    bench.batcher.woken()
+    lanes, due_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert (lanes, due_s) == ([], bench.clock.monotonic() + 0.005)
+    bench.append()
+    assert bench.wakes == 1, "the loop's timer is set: nobody needs to wake it"
+    bench.clock.advance(0.005)
+    lanes, due_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert lanes == [batch.lane]
+    assert due_s is None
+    assert (batch.count, batch.message is not None) == (2, True)
+
+
+def test_a_full_batch_is_encoded_by_the_thread_that_filled_it() -> None:
+    bench = Bench(batch_bytes_max=1000)
+    first = bench.append(b"x" * 400, KEYED)
+    assert bench.append(b"x" * 400, KEYED) is first
+    assert first.message is None
+    second = bench.append(b"x" * 400, KEYED)
+    assert second is not first
+    assert second.lane is first.lane
+    assert first.count == 2
+    assert first.message is not None
+    assert bench.batcher.woken() == [first.lane]
+
+
+def test_a_record_larger_than_a_batch_travels_alone() -> None:
+    bench = Bench(batch_bytes_max=1000)
+    small = bench.append(b"s", KEYED)
+    large = bench.append(b"x" * 5000, KEYED)
+    after = bench.append(b"s", KEYED)
+    assert len({id(b) for b in (small, large, after)}) == 3
+    assert large.count == 1
+
+
+def test_records_without_a_key_share_one_partition_per_batch() -> None:
+    bench = Bench(batch_bytes_max=1000)
+    batches = [bench.append(b"x" * 100) for _ in range(100)]
+    lanes = [b.lane.partition for b in dict.fromkeys(batches)]
+    assert len(lanes) > 10
+    assert all(a != b for a, b in itertools.pairwise(lanes))
+    assert set(lanes) == {0, 1, 2, 3}
+
+
+def test_keyless_batches_go_where_they_can() -> None:
+    bench = Bench(batch_bytes_max=1000)
+    bench.sink.usable = [2]
+    first = bench.append(b"x" * 300).lane.partition  # chosen before
+    assert {bench.append(b"x" * 300).lane.partition for _ in range(50)} <= {first, 2}
+    assert bench.append().lane.partition == 2
+
+
+def test_keys_stay_in_their_partition() -> None:
+    bench = Bench(batch_bytes_max=200)
+    for i in range(200):
+        key = b"key-%d" % (i % 20)
+        assert bench.append(b"x" * 50, key).lane.partition == keyed(key, 4)
+    assert bench.append(b"", b"").lane is bench.sink.sticky, "an empty key counts as none, as in librdkafka"
+
+
+def test_partitions_are_chosen_as_told() -> None:
+    assert Bench().append(partition=3).lane.partition == 3
+    turns = Bench(partitioner="round_robin")
+    assert [turns.append(key=b"same").lane.partition for _ in range(5)] == [0, 1, 2, 3, 0]
+    own = Bench(partitioner=lambda key, n: n - 1)
+    assert own.append(key=b"x").lane.partition == 3
+    sticky = Bench(partitioner="sticky")
+    assert sticky.append(key=b"1").lane is sticky.append(key=b"2").lane
+    for bad in (-1, 4):
+        with pytest.raises(UnknownPartition):
+            Bench().append(partition=bad)
+    with pytest.raises(UnknownPartition):
+        Bench(partitioner=lambda key, n: n).append()
+
+
+def test_everything_given_is_in_the_batch() -> None:
+    bench = Bench()
+    when = datetime(2024, 5, 6, 7, 8, 9, 123456, timezone(timedelta(hours=2)))
+    append = bench.batcher.append
+    append("t", b"a", None, {"x": b"1", "y": "text"}, when, 0)
+    append("t", None, b"k", [("x", b"1"), ("x", None)], 1234, 0)
+    append("t", bytearray(b"c"), memoryview(b"kk"), None, None, 0)  # type: ignore[arg-type]
+    bench.batcher.seal_due(0, all_open=True)
+    (batch,) = bench.sink.lanes[0].sealed
+    at_us = int(when.timestamp()) * 1_000_000 + 123456
+    assert rows(batch) == [
+        (None, b"a", (("x", b"1"), ("y", b"text")), at_us),
+        (b"k", None, (("x", b"1"), ("x", None)), 1234),
+        (b"kk", b"c", (), bench.clock.wall_us()),
+    ]
+
+
+BAD_RECORDS: dict[str, tuple[object, ...]] = {
+    "text": ("text", None, None, None),
+    "a number": (5, None, None, None),
+    "a text key": (b"", "key", None, None),
+    "headers of numbers": (b"", None, {"a": 1}, None),
+    "headers without names": (b"", None, [(None, b"")], None),
+    "headers as text": (b"", None, "ab", None),
+    "a lone surrogate": (b"", None, {"\ud800": b""}, None),
+    "a naive time": (b"", None, None, datetime(2024, 1, 1)),
+    "a time out of range": (b"", None, None, 1 << 60),
+    "a time of another kind": (b"", None, None, 1.5),
+}
+
+
+@pytest.mark.parametrize("what", BAD_RECORDS)
+def test_what_is_no_record_is_refused_and_takes_no_room(what: str) -> None:
+    bench = Bench()
+    value, key, headers, timestamp = BAD_RECORDS[what]
+    with pytest.raises(InvalidBatch):
+        bench.batcher.append("t", value, key, headers, timestamp, None)  # type: ignore[arg-type]
+    assert bench.batcher.buffered_bytes == 0
+    assert not bench.batcher.open_lanes
+
+
+def test_limits_of_the_brokers_are_known_here() -> None:
+    bench = Bench()
+    with pytest.raises(BatchTooLarge):
+        bench.append(bytes(Limits().record_bytes_max + 1))
+    with pytest.raises(InvalidConfig):
+        Bench(batch_bytes_max=Limits().batch_bytes_max)
+
+
+def test_the_buffer_is_bounded() -> None:
+    bench = Bench(buffer_bytes_max=10_000, batch_bytes_max=1000)
+    taken: list[Pending] = []
+    while (delivery := bench.batcher.append("t", b"x" * 976, None, None, None, None)) is not None:
+        taken.append(delivery._batch)
+    assert len(taken) == 10
+    told: list[int] = []
+    bench.batcher.when_room(lambda: told.append(1))
+    for batch in taken[:2]:
+        bench.batcher.release(batch.bytes)
+    assert told == []
+    bench.batcher.release(taken[2].bytes)
+    assert told == [1], "room for two batches: those who wait go on"
+    bench.batcher.when_room(lambda: told.append(2))
+    assert told == [1, 2]
+
+
+def test_a_lane_with_enough_on_its_way_keeps_filling_its_batch() -> None:
+    bench = Bench(linger_ms=0)
+    lane = bench.append(key=KEYED).lane
+    for _ in range(2):
+        bench.append(key=KEYED)
+        bench.batcher.seal_due(bench.clock.monotonic())
+        assert lane.take(bench.clock.monotonic()) is not None
+    waiting = bench.append(key=KEYED)
+    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([], None)
+    lane.acknowledged(lane.flight[0])
+    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([lane], None)
+    assert waiting.message is not None
+
+
+def test_a_closed_batcher_takes_nothing() -> None:
+    bench = Bench()
+    bench.append(key=KEYED)
+    bench.batcher.close()
+    assert bench.batcher.append("t", b"", None, None, None, None) is None
+    bench.batcher.sinks["t"] = bench.sink  # a thread that had looked it up just before
+    bench.batcher.seal_due(0, all_open=True)
+    with pytest.raises(Closed):
+        bench.append(key=KEYED)
+
+
+def test_threads_share_a_batcher_and_keep_their_own_order() -> None:
+    bench = Bench(partitions=1, batch_bytes_max=4000)
+    count = 5000
+
+    def run(name: bytes) -> None:
+        for i in range(count):
+            bench.append(b"%s %d" % (name, i))
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bench.batcher.seal_due(0, all_open=True)
+    values = [row[1] for batch in bench.sink.lanes[0].sealed for row in rows(batch)]
+    assert len(values) == 3 * count
+    for name in (b"a", b"b", b"c"):
+        mine = [v for v in values if isinstance(v, bytes) and v.startswith(name)]
+        assert mine == [b"%s %d" % (name, i) for i in range(count)]
