@@ -25,7 +25,7 @@ def main() -> int:
     try:
         return Exit.OK if Job(FOLDER, console).run() else Exit.FAILED
     except KeyboardInterrupt:
-        console.print("interrupted: no broker is left running")
+        console.print("no broker is left running")
         return Exit.INTERRUPTED
     except (TinymqError, DataMissing) as error:
         explain(error)
@@ -36,6 +36,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     # Once is enough: a second Ctrl-C must not cut short the stopping of the brokers.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
+    sys.stderr.write("\ninterrupted: stopping the brokers\n")
     raise KeyboardInterrupt
 
 

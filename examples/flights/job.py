@@ -112,9 +112,8 @@ class Job:
             leaders = _leaders(client.admin.describe_topic(TOPIC))
         if not _even(leaders):
             self.wrong.append(f"the new topic is not led evenly: {leaders}")
-        self._say(
-            f"topic {TOPIC}: {PARTITIONS} partitions, {REPLICAS} replicas each, led by {sorted(leaders.values())}"
-        )
+        led = ", ".join(f"broker {broker} leads {count}" for broker, count in sorted(Counter(leaders.values()).items()))
+        self._say(f"topic {TOPIC}: {PARTITIONS} partitions, {REPLICAS} replicas each; {led}")
         return leaders
 
     def _produce(self, flights: list[Flight], client: Client, fault: Fault) -> produce.Production:
