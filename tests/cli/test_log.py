@@ -1,0 +1,81 @@
+"""`tinymq log dump`: what is in a segment, and where it is damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.entry import HEADER_SIZE, Kind, make_entry
+from tinymq.log.segment import SEGMENT_HEADER_SIZE, SegmentHeader, pack_segment_header
+from tinymq.types import GroupId, TopicId
+
+PAYLOAD = b"x" * 100
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    """Three entries of 10 records each, and allocated space behind them."""
+    data = pack_segment_header(SegmentHeader(GroupId(TopicId(bytes(15) + b"\1"), 2), 1, 0, 0, 0))
+    prev_crc = 0
+    for i in range(3):
+        entry = make_entry(
+            kind=Kind.DATA, index=i + 1, term=1, prev_crc=prev_crc, base_offset=10 * i, record_count=10,
+            append_time_us=1_357_034_400_000_000, max_timestamp_us=0, payload=PAYLOAD,
+        )  # fmt: skip
+        prev_crc = entry.header.header_crc
+        data += entry.head + entry.payload
+    path = tmp_path / "00000000000000000001.log"
+    path.write_bytes(data + bytes(1000))
+    return path
+
+
+def test_entries(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(segment)]) == Exit.OK
+    out, err = capfd.readouterr()
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[1:6] for row in rows[1:]] == [[f"{i + 1}", "1", "DATA", f"{10 * i}", "10"] for i in range(3)]
+    assert "2013-01-01T10:00:00Z" in out
+    assert "3 entries" in err
+
+
+def test_entries_as_json(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "dump", str(segment), "-o", "json"]) == Exit.OK
+    first, *entries = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (first["partition"], first["first_index"]) == (2, 1)
+    assert [(e["index"], e["kind"], e["position"]) for e in entries] == [
+        (1, "DATA", 64),
+        (2, "DATA", 228),
+        (3, "DATA", 392),
+    ]
+    assert entries[1]["prev_crc"] == entries[0]["header_crc"]
+
+
+@pytest.mark.parametrize(
+    ("at", "whole", "says"),
+    [
+        (0, 0, "segment header"),
+        (SEGMENT_HEADER_SIZE, 0, "header checksum"),
+        (SEGMENT_HEADER_SIZE + HEADER_SIZE + 164 + 50, 1, "payload checksum"),
+        (SEGMENT_HEADER_SIZE + 2 * 164 + 5, 2, "header checksum"),
+    ],
+)
+def test_a_flipped_bit_is_found(
+    segment: Path, capfd: pytest.CaptureFixture[str], at: int, whole: int, says: str
+) -> None:
+    data = bytearray(segment.read_bytes())
+    data[at] ^= 1
+    segment.write_bytes(data)
+    assert run(["log", "dump", str(segment)]) == Exit.FAILED
+    out, err = capfd.readouterr()
+    assert out.count("DATA") == whole
+    assert says in err
+
+
+def test_a_segment_that_is_cut_short(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    segment.write_bytes(segment.read_bytes()[: SEGMENT_HEADER_SIZE + 164 + 100])
+    assert run(["log", "dump", str(segment)]) == Exit.FAILED
+    assert "position 228" in capfd.readouterr().err
