@@ -108,6 +108,28 @@ def test_a_leader_that_does_not_commit_leaves_it_unknown() -> None:
     asyncio.run(main())
 
 
+def test_a_change_that_does_not_reach_this_broker_is_not_called_undone() -> None:
+    async def main() -> None:
+        b = Bench()
+        b.follower.follow_up = lambda leader: None  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown, match="is made"):
+            await b.end(b.other.take_producer_ids(1))
+
+    asyncio.run(main())
+
+
+def test_a_shorter_deadline_is_kept() -> None:
+    async def main() -> None:
+        b = Bench()
+        b.commits = False
+        start_s = b.clock.monotonic()
+        with pytest.raises(OutcomeUnknown):
+            await b.end(b.leader.register_topic("t", 1, 1, timeout_s=0.5))
+        assert b.clock.monotonic() - start_s < 1
+
+    asyncio.run(main())
+
+
 def test_a_change_of_leader_in_the_middle_applies_once() -> None:
     async def main() -> None:
         b = Bench()

@@ -151,7 +151,7 @@ class Broker:
         Raises as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
-        topic = await self.registry.register_topic(name, partitions, replication_factor)
+        topic = await self.registry.register_topic(name, partitions, replication_factor, timeout_s)
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
         while not all(self.leader_of(queue.group)[0] for queue in topic.queues):
             if self.around.clock.monotonic() >= deadline_s or self.registry.get_topic_by_id(topic.topic_id) is None:
@@ -159,9 +159,9 @@ class Broker:
             await self.around.clock.sleep(LOOK_S)
         return topic
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, timeout_s: float) -> None:
         """Raises as `RegistryService.unregister_topic`. Data goes in the background."""
-        await self.registry.unregister_topic(name)
+        await self.registry.unregister_topic(name, timeout_s)
         logger.info("topic_deleted", topic=name)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tinymq.clock import Clock
 from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, UnknownTopic
+from tinymq.errors import DeadlineExceeded, OutcomeUnknown, UnknownTopic
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import Effect, RegistryState, reply_error
 from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
@@ -66,26 +66,28 @@ class CommandedRegistry(ABC):
 
     # ---- changes ----------------------------------------------------------------------------------
 
-    async def register_topic(self, name: str, partitions: int, replication_factor: int) -> TopicRecord:
+    async def register_topic(
+        self, name: str, partitions: int, replication_factor: int, timeout_s: float | None = None
+    ) -> TopicRecord:
         check_topic_name(name)
         topic_id = TopicId(self._rng.randbytes(16))
         wanted = pb.CreateTopic(
             name=name, topic_id=topic_id, partitions=partitions, replication_factor=replication_factor
         )
-        reply = await self._change(pb.Command(create_topic=wanted))
+        reply = await self._change(pb.Command(create_topic=wanted), timeout_s)
         topic = self._state.topics_by_id.get(topic_id)
         if topic is None:
             raise UnknownTopic(f"topic {name!r} was deleted as soon as it was made", version=reply.version)
         return topic
 
-    async def unregister_topic(self, name: str) -> TopicRecord:
+    async def unregister_topic(self, name: str, timeout_s: float | None = None) -> TopicRecord:
         topic = self._state.topics.get(name)
         if topic is None:
-            await self.refresh(self._timing.command_timeout_s)
+            await self.refresh(timeout_s or self._timing.command_timeout_s)
             topic = self._state.topics.get(name)
         if topic is None:
             raise UnknownTopic(f"no topic {name[:300]!r}")
-        await self._change(pb.Command(delete_topic=pb.DeleteTopic(name=name)))
+        await self._change(pb.Command(delete_topic=pb.DeleteTopic(name=name)), timeout_s)
         return topic
 
     async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
@@ -106,14 +108,19 @@ class CommandedRegistry(ABC):
     async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
         """Have `command` applied once, and return what came of it."""
 
-    async def _change(self, command: pb.Command) -> pb.Reply:
-        deadline_s = self._clock.monotonic() + self._timing.command_timeout_s
+    async def _change(self, command: pb.Command, timeout_s: float | None = None) -> pb.Reply:
+        timeout_s = min(timeout_s or self._timing.command_timeout_s, self._timing.command_timeout_s)
+        deadline_s = self._clock.monotonic() + timeout_s
         self._stamp(command)
-        reply = await self._submit(command, self._timing.command_timeout_s)
+        reply = await self._submit(command, timeout_s)
         error = reply_error(reply)
         if error is not None:
             raise error
-        await self.wait_version(reply.version, max(0.1, deadline_s - self._clock.monotonic()))
+        try:
+            await self.wait_version(reply.version, max(0.1, deadline_s - self._clock.monotonic()))
+        except DeadlineExceeded:
+            late = "the change is made, and has not reached this broker yet"
+            raise OutcomeUnknown(late, version=reply.version) from None
         return reply
 
     def _stamp(self, command: pb.Command) -> pb.Command:

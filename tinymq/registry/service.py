@@ -66,14 +66,16 @@ class RegistryService(Protocol):
         """Registered brokers, by id."""
         ...
 
-    async def register_topic(self, name: str, partitions: int, replication_factor: int) -> TopicRecord:
-        """Make a topic whole: named, placed, led evenly; or nothing.
+    async def register_topic(
+        self, name: str, partitions: int, replication_factor: int, timeout_s: float | None = None
+    ) -> TopicRecord:
+        """Make a topic whole: named, placed, led evenly; or nothing. `timeout_s` may shorten the deadline.
 
         Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists.
         """
         ...
 
-    async def unregister_topic(self, name: str) -> TopicRecord:
+    async def unregister_topic(self, name: str, timeout_s: float | None = None) -> TopicRecord:
         """Delete a topic; its id is never used again. Returns what it was. Raises UnknownTopic."""
         ...
 

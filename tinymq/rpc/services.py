@@ -125,8 +125,9 @@ class AdminService(pb_grpc.AdminServicer):
         return pb.CreateTopicReply(topic=topic_to_wire(broker, topic))
 
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
+        timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
         try:
-            await self._serving.running().delete_topic(request.name)
+            await self._serving.running().delete_topic(request.name, timeout_s)
         except TinymqError as error:
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()
