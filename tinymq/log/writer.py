@@ -239,7 +239,8 @@ class Writer:
                     future.set_result(result)
 
     async def _round(self) -> None:
-        logs, self._dirty = list(self._dirty), {}
+        # One that failed while it was taking more in has nothing to write, and its mark would claim that it had.
+        logs, self._dirty = [log for log in self._dirty if log.failed is None], {}
         works = [Work(log.take(), log.mark()) for log in logs]
         ballots = self._ballots.take()
         self._busy = True
