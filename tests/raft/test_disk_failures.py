@@ -84,6 +84,34 @@ def test_a_replica_whose_sync_failed_comes_back_after_a_restart() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("how", ["sync", "full"])
+def test_a_replica_that_failed_under_load_comes_back_as_a_member(seed: int, how: str) -> None:
+    """What it took in after the failure was never written, and no mark may claim that it was."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.background(cluster.load(pause_s=0.002))
+        await cluster.until(lambda: cluster.ledger.end(GROUP) > 20, 2.0)
+        broker = cluster.brokers[cluster.rng.randint(1, 3)]
+        if how == "sync":
+            broker.files.fail_sync("groups/*")
+        else:
+            broker.files.disk_full(cluster.rng.randrange(5000))
+        await cluster.until(lambda: failed(broker), 3.0)
+        await cluster.run_for(0.5)
+        if seed % 2:
+            broker.power_cut()
+        else:
+            broker.kill()
+        await broker.start()
+        cluster.end_background()
+        await cluster.settle()
+        assert broker.group().role in (Role.FOLLOWER, Role.LEADER), broker.state
+        await cluster.check_logs()
+
+    simulate(scenario, seed)
+
+
 @pytest.mark.parametrize("copy", BALLOTS)
 def test_a_failed_sync_of_the_ballots_stops_the_broker(copy: str) -> None:
     async def scenario(cluster: Cluster) -> None:
