@@ -6,9 +6,11 @@ Which faults there are is one table; a run draws from it with the cluster's own 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from tests.raft.harness import Broker, Cluster, Recorder, Scenario
+from tests.raft.virtual import Killed
 from tinymq.raft import Role
 from tinymq.raft.transport import Channel
 
@@ -110,6 +112,41 @@ def slow_disk(cluster: Cluster) -> None:
         broker.disk.delay_s = cluster.rng.choice(((0.00005, 0.002), (0.005, 0.03), (0.05, 0.3)))
 
 
+def break_disk(cluster: Cluster) -> None:
+    """A sync fails, or the disk is full; later the broker is started again, on a disk that works."""
+    broker = _some(cluster, _up(cluster))
+    if broker is None:
+        return
+    cluster.say(f"broker {broker.id}'s disk breaks")
+    if cluster.rng.random() < 0.3:
+        broker.files.disk_full(cluster.rng.randrange(20_000))
+    else:
+        broker.files.fail_sync(cluster.rng.choice(("groups/*", "groups/*", "ballots-a", "ballots-b", "marks")))
+    process = broker.process
+
+    def restart() -> None:
+        if broker.up and broker.process is process:
+            kill_or_cut = broker.kill if cluster.rng.random() < 0.5 else broker.power_cut
+            kill_or_cut()
+            _restart_later(cluster, broker)
+
+    cluster.clock.call_later(cluster.rng.uniform(0.1, 3.0), restart)
+
+
+def stop_cleanly(cluster: Cluster) -> None:
+    broker = _some(cluster, cluster.running)
+    if broker is None:
+        return
+    cluster.say(f"broker {broker.id} is told to stop")
+
+    async def stop() -> None:
+        with contextlib.suppress(Killed):  # it may be killed meanwhile, and then somebody else starts it
+            await broker.stop()
+            _restart_later(cluster, broker)
+
+    cluster.background(stop())
+
+
 def hand_over(cluster: Cluster) -> None:
     group = cluster.rng.choice(cluster.groups)
     leader = _some(cluster, cluster.leaders(group))
@@ -120,6 +157,7 @@ def hand_over(cluster: Cluster) -> None:
 def skew_clock(cluster: Cluster) -> None:
     broker = cluster.rng.choice(list(cluster.brokers.values()))
     broker.skew_us = cluster.rng.choice((0, -3_600_000_000, 3_600_000_000))
+    broker.rate = cluster.rng.choice((0.95, 1.0, 1.05))  # from its next start on
     if broker.up:
         broker.clock.wall_skew_us = broker.skew_us
 
@@ -137,6 +175,8 @@ FAULTS: dict[Fault, int] = {  # and how often, against one another
     power_cut_of_all: 1,
     pause: 3,
     slow_disk: 2,
+    break_disk: 2,
+    stop_cleanly: 2,
     hand_over: 3,
     skew_clock: 1,
 }
@@ -170,6 +210,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
         cluster.resume(broker.id)
         if broker.up:
             broker.disk.delay_s = (0.00005, 0.002)
+    await cluster.run_for(4.0)  # whoever is to be started again is
     await cluster.until(cluster.all_up, within_s, "all brokers are up")
     for group in cluster.groups:
         await cluster.settle(group, within_s)
