@@ -161,8 +161,8 @@ class Follower:
         now_s = self.cluster.clock.monotonic()
         after = next_offset_after(fetched.frames)
         start, cursor_end = cursor.offset, cursor.end
-        self._succeeded(broker, now_s)
         if after is None:
+            self._succeeded(now_s)
             cursor.offset = max(start, fetched.next_offset)
             if now_s - self._quiet_s >= self.config.stale_ms_max / 1000:
                 self._quiet_s = now_s
@@ -184,10 +184,11 @@ class Follower:
                 ahead.cancel()
             raise
         cursor.offset = max(cursor.offset, after)
+        self._succeeded(now_s)
         self._quiet_s = now_s
         return ahead
 
-    def _succeeded(self, broker: int, now_s: float) -> None:
+    def _succeeded(self, now_s: float) -> None:
         self._served_s = now_s
         self._backoff_s = BACKOFF_S_MIN
         self._reasons.clear()

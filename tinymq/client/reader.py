@@ -47,9 +47,8 @@ class AsyncReader:
         self._cluster = cluster
         self._wanted = tuple(partitions) if partitions is not None else None
         self._start, self._end = start, end
-        for places in (start, end):  # what is no place is refused here, not at the first read
-            if places is not None:
-                by_partition(places, tuple(places) if isinstance(places, dict) else (0,))
+        for places in (start,) if end is None else (start, end):  # refused here, not at the first read
+            by_partition(places, tuple(places) if isinstance(places, dict) else (0,))
         self._tasks: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()  # something is at hand, or ended, or failed

@@ -1,0 +1,121 @@
+"""Topics and status, asked of a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of, run
+from tinymq.client.ports import Method
+from tinymq.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
+
+
+def test_topics_are_made_listed_described_and_deleted() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        async with client_of(cluster) as mq:
+            made = await mq.admin.create_topic("orders", partitions=6)
+            assert (made.name, len(made.partitions), made.replication_factor) == ("orders", 6, 3)
+            assert [t.name for t in await mq.admin.list_topics()] == ["orders"]
+            await mq.send("orders", b"x", partition=4)
+            assert (await mq.admin.describe_topic("orders")).partitions[4].leader == 2
+            offsets = await mq.admin.offsets("orders")
+            assert (offsets[4].log_start, offsets[4].high_watermark, offsets[0].high_watermark) == (0, 1, 0)
+            assert (await mq.admin.find_offsets("orders", "latest"))[4] == 1
+            with pytest.raises(TopicExists):
+                await mq.admin.create_topic("orders")
+            await mq.admin.delete_topic("orders")
+            with pytest.raises(UnknownTopic):
+                await mq.admin.describe_topic("orders")
+            with pytest.raises(UnknownTopic):
+                await mq.admin.delete_topic("orders")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 250, "a\n"])
+def test_bad_names_never_leave(name: str) -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        async with client_of(cluster) as mq:
+            with pytest.raises(InvalidName):
+                await mq.admin.create_topic(name)
+            with pytest.raises(InvalidName):
+                mq.reader(name)
+        assert not [r for r in cluster.requests if r.startswith("CREATE")]
+
+    run(scenario())
+
+
+def test_counts_below_one_are_refused() -> None:
+    async def scenario() -> None:
+        async with client_of(FakeCluster()) as mq:
+            with pytest.raises(InvalidRequest):
+                await mq.admin.create_topic("t", 0)
+            with pytest.raises(InvalidRequest):
+                await mq.admin.create_topic("t", 1, 0)
+
+    run(scenario())
+
+
+def test_a_creation_without_an_answer_is_not_called_a_success_or_a_failure() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        answer = cluster.answer
+
+        def lose(broker: int, method: Method, request: object) -> object:
+            reply = answer(broker, method, request)
+            if method is Method.CREATE_TOPIC and not lost:
+                lost.append(broker)
+                raise OutcomeUnknown("connection reset")
+            return reply
+
+        lost: list[int] = []
+        cluster.answer = lose  # type: ignore[method-assign]
+        async with client_of(cluster) as mq:
+            with pytest.raises(OutcomeUnknown, match="may have made it"):
+                await mq.admin.create_topic("t")
+            assert (await mq.admin.describe_topic("t")).name == "t"
+
+    run(scenario())
+
+
+def test_the_status_names_those_who_do_not_answer() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.kill(2)
+        async with client_of(cluster) as mq:
+            status = await mq.admin.cluster_status()
+            assert [b.state for b in status.brokers] == ["running", "unreachable", "running"]
+            assert "connection refused" in status.brokers[1].reason
+            assert status.metadata_leader == 1
+            assert [b.broker_id for b in await mq.admin.brokers()] == [1, 2, 3]
+
+    run(scenario())
+
+
+def test_a_hung_broker_does_not_stand_in_the_way() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t")
+        cluster.hang(3)
+        async with client_of(cluster, attempt_timeout_ms=100) as mq:
+            answers = await asyncio.gather(*(mq.admin.describe_topic("t") for _ in range(6)))
+            assert {a.name for a in answers} == {"t"}
+
+    run(scenario())
+
+
+def test_a_closed_client_says_so() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        mq = client_of(cluster)
+        await mq.admin.list_topics()
+        await mq.close()
+        await mq.close()
+        with pytest.raises(Closed):
+            await mq.admin.list_topics()
+
+    run(scenario())
