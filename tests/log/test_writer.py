@@ -219,6 +219,54 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_written_again_at_opening()
     run(body())
 
 
+def test_an_applied_state_left_in_the_page_cache_is_written_again_before_it_counts() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        append(opened.log, 40)
+        await store.writer.drain()
+        end = opened.log.segment_bounds()[1][1]
+        opened.log.note_applied(end)
+        files.fail_sync("*.state")
+        opened.log.put_state(end, b"only in memory")
+        await store.writer.drain()
+        await store.abandon()
+        files.kill()
+        store, opened = await open_both(files)
+        assert (opened.applied_index, opened.state) == (end, b"only in memory")
+        opened.log.remove_before(end + 1)
+        assert opened.log.first_index == end + 1
+        await store.close()
+        files.power_cut()
+        store, opened = await open_both(files)
+        assert (opened.damage, opened.state) == (None, b"only in memory")
+        await store.close()
+
+    run(body())
+
+
+def test_a_ballot_left_in_the_page_cache_is_written_again_before_it_counts() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, _ = await open_both(files)
+        files.fail_sync("ballots-a")
+        files.fail_sync("ballots-b")
+        store.ballots.set(GROUP, 7, 2)
+        await store.writer.drain()
+        assert not store.ballots.durable(GROUP)
+        await store.abandon()
+        files.kill()
+        store, _ = await open_both(files)
+        assert store.ballots.get(GROUP) == (7, 2)
+        await store.abandon()
+        files.power_cut()
+        store, _ = await open_both(files)
+        assert store.ballots.get(GROUP) == (7, 2)
+        await store.close()
+
+    run(body())
+
+
 @pytest.mark.parametrize("path", ["ballots-a", "ballots-b", "marks"])
 def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
     async def body() -> None:

@@ -1,0 +1,239 @@
+"""A broker's data folder: whose it is, which groups it knows, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
+from tinymq.clock import SystemClock
+from tinymq.entry import crc32c
+from tinymq.errors import Closed, FolderInUse, UnsupportedVersion, WrongBroker, WrongCluster
+from tinymq.log import RealFiles, Store, ThreadRunner
+from tinymq.log.layout import group_folder
+from tinymq.log.marks import load_marks
+
+
+def test_a_folder_has_a_random_incarnation_for_good() -> None:
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files, seed=5)
+        incarnation = store.identity.incarnation
+        assert len(incarnation) == 16
+        assert store.identity.cluster_id is None
+        await store.close()
+        store = await open_store(files, seed=6)
+        assert store.identity.incarnation == incarnation
+        await store.close()
+        other = await open_store(faulty(), seed=7)
+        assert other.identity.incarnation != incarnation
+
+    run(body())
+
+
+def test_a_folder_belongs_to_one_cluster() -> None:
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files)
+        await store.form(b"c" * 16)
+        await store.form(b"c" * 16)
+        with pytest.raises(WrongCluster):
+            await store.form(b"d" * 16)
+        await store.abandon()
+        files.power_cut()
+        store = await open_store(files)
+        assert store.identity.cluster_id == b"c" * 16
+
+    run(body())
+
+
+def test_another_brokers_folder_is_refused_and_left_as_it_is() -> None:
+    async def body() -> None:
+        files = faulty()
+        await (await open_store(files)).close()
+        before = {p: files.content(p) for p in files.paths()}
+        with pytest.raises(WrongBroker):
+            await open_store(files, broker_id=2)
+        assert {p: files.content(p) for p in files.paths()} == before
+        await (await open_store(files)).close()
+
+    run(body())
+
+
+def test_a_folder_in_use_is_refused() -> None:
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files)
+        with pytest.raises(FolderInUse):
+            await open_store(files)
+        await store.close()
+        await (await open_store(files)).close()
+
+    run(body())
+
+
+def test_a_folder_of_a_newer_format_is_refused() -> None:
+    async def body() -> None:
+        files = faulty()
+        await (await open_store(files)).close()
+        fields = json.loads(files.content("broker.json"))
+        del fields["crc32c"]
+        fields["format"] = 2
+        crc = crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+        files.put("broker.json", json.dumps({**fields, "crc32c": crc}).encode())
+        with pytest.raises(UnsupportedVersion):
+            await open_store(files)
+
+    run(body())
+
+
+def test_groups_are_listed_and_remembered() -> None:
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files)
+        assert store.list_groups() == []
+        await store.open_log(GROUP, first_entry())
+        await store.open_log(OTHER, first_entry())
+        assert sorted(store.list_groups()) == [GROUP, OTHER] == sorted(store.groups_ever_opened)
+        await store.close()
+        files.remove_tree(group_folder(OTHER))
+        store = await open_store(files)
+        assert store.list_groups() == [GROUP]
+        assert sorted(store.groups_ever_opened) == [GROUP, OTHER]
+        await store.close()
+
+    run(body())
+
+
+def test_a_deleted_group_leaves_nothing() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        store.ballots.set(GROUP, 3, 1)
+        append(opened.log, 20)
+        await store.writer.drain()
+        await store.delete_log(GROUP)
+        await store.delete_log(OTHER)  # never there
+        assert store.list_groups() == store.groups_ever_opened == []
+        await store.close()
+        files.power_cut()
+        assert not [p for p in files.paths() if p.startswith("groups/")]
+        store, opened = await open_both(files)
+        assert (opened.count, opened.log.last_index) == (0, 1)
+        assert store.ballots.get(GROUP) == (0, None)
+        await store.close()
+
+    run(body())
+
+
+def test_a_closed_log_opens_again() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        added = append(opened.log, 20)
+        await store.close_log(GROUP)
+        await store.close_log(GROUP)
+        opened = await store.open_log(GROUP, first_entry())
+        assert (await everything(opened.log))[1:] == added
+        append(opened.log, 3)
+        await store.close()
+        assert load_marks(files).marks[GROUP].index == 24
+
+    run(body())
+
+
+def test_after_closing_nothing_is_taken() -> None:
+    async def body() -> None:
+        store, _ = await open_both(faulty())
+        await store.close()
+        with pytest.raises(Closed):
+            await store.open_log(OTHER, first_entry())
+
+    run(body())
+
+
+def test_what_was_not_written_at_an_abrupt_end_is_gone_and_nothing_else() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        append(opened.log, 5)
+        await store.writer.drain()
+        append(opened.log, 5)
+        await store.abandon()
+        store, opened = await open_both(files)
+        assert opened.log.last_index == 6
+        await store.close()
+
+    run(body())
+
+
+def test_votes_are_remembered_and_never_changed_within_a_term() -> None:
+    async def body() -> None:
+        files = faulty()
+        store, _ = await open_both(files)
+        heard: list[bool] = []
+        store.ballots.on_durable.append(lambda: heard.append(store.ballots.durable(GROUP)))
+        assert store.ballots.get(GROUP) == (0, None)
+        assert store.ballots.durable(GROUP)
+        store.ballots.set(GROUP, 5, None)
+        store.ballots.set(GROUP, 5, 3)
+        assert not store.ballots.durable(GROUP)
+        assert store.ballots.durable(OTHER)
+        await store.writer.drain()
+        assert heard == [True]
+        store.ballots.set(GROUP, 5, 3)
+        assert store.ballots.durable(GROUP), "nothing new"
+        for term, vote in ((5, 2), (5, None), (4, 3), (0, None)):
+            with pytest.raises(AssertionError):
+                store.ballots.set(GROUP, term, vote)
+        for term in range(6, 9000):  # more than one file takes
+            store.ballots.set(GROUP, term, term % 3 or None)
+            await store.writer.drain()
+        await store.abandon()
+        files.power_cut()
+        store, _ = await open_both(files)
+        assert store.ballots.get(GROUP) == (8999, 8999 % 3 or None)
+        await store.close()
+
+    run(body())
+
+
+def test_on_real_files(tmp_path: Path) -> None:
+    """The same code on a real disk, with real threads."""
+
+    async def opened() -> tuple[Store, ThreadPoolExecutor]:
+        threads = ThreadPoolExecutor(2)
+        store = await Store.open(
+            RealFiles(tmp_path), ThreadRunner(threads), SystemClock(), broker_id=1, limits=LIMITS, rng=random.Random(1)
+        )
+        return store, threads
+
+    async def body() -> None:
+        store, threads = await opened()
+        with pytest.raises(FolderInUse):
+            await opened()
+        log = (await store.open_log(GROUP, first_entry())).log
+        expected = [first_entry(), *append(log, 50)]
+        store.ballots.set(GROUP, 2, 1)
+        await store.writer.drain()
+        log.truncate_from(30)
+        expected = expected[:29] + append(log, 30, term=2)
+        await store.close()
+        threads.shutdown()
+        store, threads = await opened()
+        again = await store.open_log(GROUP, first_entry())
+        assert again.damage is None
+        assert await everything(again.log) == expected
+        assert store.ballots.get(GROUP) == (2, 1)
+        await store.delete_log(GROUP)
+        await store.close()
+        threads.shutdown()
+
+    run(body())
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "LOCK", "ballots-a", "ballots-b", "broker.json", "groups", "marks",
+    ]  # fmt: skip
