@@ -10,6 +10,7 @@ each only when it has taken the one before, for asyncio copies whatever the syst
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from tinymq.raft.handshake import Handshake, State
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 
 SLICE_BYTES = 256 * 1024  # what asyncio is given at once, hence the most that it copies
+BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
@@ -48,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self.opened = False  # the handshake was completed, whatever came later
         self.closing = False  # invariant: nothing is delivered or sent any more
         self._limits = limits
+        self._clock = clock
         self._on_open = on_open
         self._on_message = on_message
         self._on_lost = on_lost
@@ -61,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0  # invariant: the bytes of _queue
         self._full = False  # asyncio holds bytes that the system has not taken
         self._flush_due = False
+        self._wrote_s = -math.inf  # when the last frame that did not wait was written
         self._out_bytes_max = 0
 
     # ---- what the owner calls ----------------------------------------------------------------------
@@ -80,8 +84,8 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
         """Queue one frame. False when closing, or when what waits already would be over its bound.
 
-        The first frame of an iteration of the loop leaves at once; those that follow leave together at
-        the iteration's end. One frame is always taken when nothing waits.
+        A frame after a pause leaves at once; those that follow closely leave together at the end of the
+        loop's iteration. One frame is always taken when nothing waits.
         """
         if self.closing or not self.opened:
             return False
@@ -92,10 +96,14 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._queue.extend(chunks)
         self._queued_bytes += total
-        if not self._flush_due and not self._full:
-            self._flush()
+        if self._flush_due or self._full:
+            return True
+        if self._clock.monotonic() - self._wrote_s < BURST_S:
             self._flush_due = True
             self._loop.call_soon(self._flush)
+        else:
+            self._flush()
+            self._wrote_s = self._clock.monotonic()
         return True
 
     def close(self, reason: TinymqError, farewell: bytes | None = None) -> None:
