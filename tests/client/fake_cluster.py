@@ -86,6 +86,7 @@ class FakeCluster:
 
     def __init__(self, nodes: int = 3) -> None:
         self.nodes = range(1, nodes + 1)
+        self.addresses = {n: f"fake:{n}" for n in self.nodes}
         self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}
         self.down: set[int] = set()
         self.hung: set[int] = set()  # takes everything, answers nothing
@@ -106,7 +107,7 @@ class FakeCluster:
 
     @property
     def servers(self) -> list[str]:
-        return [f"fake:{n}" for n in self.nodes]
+        return list(self.addresses.values())
 
     def add_topic(self, name: str, partitions: int = 1) -> list[FakePartition]:
         self._ids += 1
@@ -187,7 +188,7 @@ class FakeCluster:
         raise UnknownTopic("no such topic here")
 
     def not_leader(self, at: FakePartition) -> NotLeader:
-        address = f"fake:{at.leader}"
+        address = self.addresses[at.leader]
         return NotLeader("not the leader", leader=at.leader, leader_address=address, leader_epoch=at.epoch)
 
     def produce(self, broker: int, batch: pb.ProduceBatch) -> pb.ProduceResult:
@@ -274,7 +275,7 @@ class FakeCluster:
         ignorant = broker in self.ignorant
         reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=0 if ignorant else self._version)
         for n in self.nodes:
-            reply.brokers.add(id=n, address=f"fake:{n}", alive=n not in self.down, rack=f"rack-{n}")
+            reply.brokers.add(id=n, address=self.addresses[n], alive=n not in self.down, rack=f"rack-{n}")
         for name in self.topics if request.all else request.topics:
             if name in self.topics and not ignorant:
                 reply.topics.append(self._info(name))

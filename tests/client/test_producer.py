@@ -136,7 +136,13 @@ def test_not_leader_sends_to_the_one_named_without_asking_again() -> None:
     run(scenario())
 
 
-PASSING = [NotLeader("no"), QuotaExceeded("slow down", retry_after_ms=30), DiskFull("full"), OutcomeUnknown("?")]
+PASSING = [
+    NotLeader("no"),
+    Closed("the broker stops"),
+    QuotaExceeded("slow down", retry_after_ms=30),
+    DiskFull("full"),
+    OutcomeUnknown("?"),
+]
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda e: str(e.code))

@@ -18,6 +18,7 @@ from tinymq.client.health import Health
 from tinymq.client.pipes import FetchPipe, ProducePipe
 from tinymq.client.ports import Connector, Link, Method
 from tinymq.client.routing import Topic, View
+from tinymq.client.wire import read_error
 from tinymq.clock import Clock
 from tinymq.errors import (
     BrokerUnreachable,
@@ -29,7 +30,6 @@ from tinymq.errors import (
     UnknownTopic,
 )
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import from_wire
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -311,7 +311,7 @@ def _reason(error: TinymqError, address: str) -> str:
 
 def _error_of(reply: Any) -> TinymqError | None:
     if "error" in reply.DESCRIPTOR.fields_by_name and reply.HasField("error"):
-        return from_wire(reply.error)
+        return read_error(reply.error)
     return None
 
 

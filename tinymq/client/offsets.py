@@ -7,9 +7,9 @@ import asyncio
 from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
+from tinymq.client.wire import read_error
 from tinymq.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError, UnknownPartition
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import from_wire
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
@@ -96,7 +96,7 @@ async def _ask(
         if not answer.HasField("error"):
             answers[answer.partition] = answer
             continue
-        refusal = from_wire(answer.error)
+        refusal = read_error(answer.error)
         if isinstance(refusal, NotLeader):
             cluster.learn(topic.name, answer.partition, refusal)
         elif not refusal.retriable and not await _passing(cluster, topic, refusal):

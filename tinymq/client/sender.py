@@ -18,7 +18,7 @@ from tinymq.client.delivery import Pending
 from tinymq.client.lane import Ended, Lane
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method
-from tinymq.client.wire import batch_head, produce_batch
+from tinymq.client.wire import batch_head, produce_batch, read_error
 from tinymq.clock import Timer
 from tinymq.errors import (
     BrokerUnreachable,
@@ -34,7 +34,6 @@ from tinymq.errors import (
     Unsent,
 )
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import from_wire
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -196,7 +195,7 @@ class Sender:
         if isinstance(result, TinymqError):
             self._failed_attempt(lane, batch, result)
         elif result.HasField("error"):
-            self._failed_attempt(lane, batch, from_wire(result.error))
+            self._failed_attempt(lane, batch, read_error(result.error))
         else:
             lane.acknowledged(batch)
             self._succeed(batch, result.base_offset, result.append_time_us, result.duplicate)

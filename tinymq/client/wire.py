@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq import batch as batches
 from tinymq.client.ports import Fetched
-from tinymq.errors import CorruptData
+from tinymq.errors import Closed, CorruptData, NotReady, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 
@@ -78,6 +78,12 @@ def join(pieces: Sequence[Piece]) -> bytes:
     return b"".join(pieces)
 
 
+def read_error(error: pb.Error) -> TinymqError:
+    """What a broker answered. One that stops says Closed; to a client that is a broker that is not there now."""
+    read = from_wire(error)
+    return NotReady(read.message, **read.detail) if isinstance(read, Closed) else read
+
+
 def read_fetched(data: bytes) -> Fetched:
     """A serialised FetchReply; its frames stay where they are. Raises CorruptData."""
     start = end = 0
@@ -115,7 +121,7 @@ def read_fetched(data: bytes) -> Fetched:
         reply.leader,
         reply.next_offset,
         memoryview(data)[start:end],
-        from_wire(reply.error) if reply.HasField("error") else None,
+        read_error(reply.error) if reply.HasField("error") else None,
     )
 
 

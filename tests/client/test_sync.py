@@ -1,0 +1,253 @@
+"""The synchronous facade, over real gRPC: thin, usable from any thread, and alive after a fork."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tinymq
+from tests.client.fake_cluster import FakeCluster
+from tests.client.grpc_brokers import GrpcBrokers
+from tinymq import Client, Delivery, NotDelivered, Offset
+from tinymq.client.admin import AsyncAdmin
+from tinymq.client.aio import AsyncClient
+from tinymq.client.producer import AsyncProducer
+from tinymq.client.reader import AsyncReader
+from tinymq.client.sync import Admin, Producer, Reader
+from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def brokers() -> Iterator[GrpcBrokers]:
+    with GrpcBrokers(FakeCluster()) as running:
+        running.cluster.add_topic("t", 3)
+        yield running
+
+
+@pytest.fixture
+def mq(brokers: GrpcBrokers) -> Iterator[Client]:
+    with Client(brokers.servers, attempt_timeout_ms=500, request_timeout_ms=10_000) as client:
+        yield client
+
+
+def test_the_sketch_of_the_design_works(mq: Client) -> None:
+    mq.admin.create_topic("orders", partitions=6, replication_factor=3)
+    meta = mq.send("orders", b"first", key=b"42", headers={"trace": "abc"})
+    assert (meta.topic, meta.offset) == ("orders", 0)
+    with mq.producer() as producer:
+        deliveries = [producer.send("orders", b"row %d" % i) for i in range(1000)]
+    assert all(d.done() for d in deliveries)
+    messages = list(mq.reader("orders", start="earliest", end="latest", replica="follower"))
+    assert len(messages) == 1001
+    assert [m.headers for m in messages if m.key == b"42"] == [(("trace", b"abc"),)]
+    table = mq.reader("orders").to_arrow(limit=1_000_000)
+    assert table.num_rows == 1001
+
+
+def test_deliveries_and_errors(mq: Client, brokers: GrpcBrokers) -> None:
+    producer = mq.producer(linger_ms=0)
+    delivery = producer.send("t", b"x")
+    assert delivery.result(5).offset == 0
+    assert delivery.exception(5) is None
+    told = threading.Event()
+    producer.send("t", b"y").add_done_callback(lambda d: told.set())
+    assert told.wait(5)
+    brokers.cluster.refusals.append(BatchTooLarge("never"))
+    assert isinstance(producer.send("t", b"z").exception(5), BatchTooLarge)
+    brokers.cluster.refusals.append(BatchTooLarge("never"))
+    producer.send("t", b"zz")
+    with pytest.raises(NotDelivered):
+        producer.close()
+    producer.close()
+    with pytest.raises(Closed):
+        producer.send("t", b"")
+    with pytest.raises(UnknownTopic):
+        mq.send("nope", b"")
+    (meta,) = mq.producer().send_batch("t", pa.table({"value": [b"a", b"b"]}), partition=1).result(5)
+    assert (meta.partition, meta.record_count) == (1, 2)
+
+
+def test_many_threads_share_a_client(mq: Client, brokers: GrpcBrokers) -> None:
+    def run() -> None:
+        for _ in range(50):
+            mq.send("t", b"x", key=b"k")
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(len(brokers.cluster.values("t", p)) for p in range(3)) == 400
+
+
+def test_a_callback_that_blocks_is_told_so(mq: Client) -> None:
+    caught: list[BaseException] = []
+    done = threading.Event()
+
+    def call(delivery: Delivery) -> None:
+        try:
+            mq.admin.list_topics()
+        except RuntimeError as error:
+            caught.append(error)
+        done.set()
+
+    with mq.producer(linger_ms=0) as producer:
+        producer.send("t", b"x").add_done_callback(call)
+        assert done.wait(5)
+    assert "callback" in str(caught[0])
+
+
+def test_reading(mq: Client) -> None:
+    assert mq.reader("t", start="latest").poll(0.05) == []
+    for i in range(10):
+        mq.send("t", b"%d" % i, partition=0)
+    with mq.reader("t", [0], start=Offset(2), fetch_wait_ms=50) as reader:
+        assert reader.position() == {0: 2}
+        assert [m.offset for m in reader.poll(5, max_records=3)] == [2, 3, 4]
+        assert next(reader).offset == 5
+        assert reader.position() == {0: 6}
+        assert not reader.at_end
+        assert reader.to_arrow().column("offset").to_pylist() == [6, 7, 8, 9]
+        assert reader.at_end
+    with pytest.raises(Closed):
+        reader.poll(1)
+
+
+def test_failover_over_real_connections(mq: Client, brokers: GrpcBrokers) -> None:
+    with mq.producer(linger_ms=1) as producer:
+        for i in range(3000):
+            producer.send("t", b"%d" % i, key=b"%d" % i)
+            if i == 1000:
+                brokers.stop(2)
+    written = sorted(int(v) for p in range(3) for v in brokers.cluster.values("t", p))
+    assert written == list(range(3000))
+    assert mq.reader("t", replica="follower").to_arrow().num_rows == 3000
+
+
+def test_a_closed_client_says_so(brokers: GrpcBrokers) -> None:
+    client = Client(brokers.servers)
+    client.close()
+    client.close()
+    with pytest.raises(Closed):
+        client.send("t", b"")
+    used = Client(brokers.servers)
+    producer = used.producer()
+    producer.send("t", b"flushed by close")
+    used.close()
+    with pytest.raises(Closed):
+        producer.send("t", b"")
+    with pytest.raises(InvalidConfig):
+        Client("")
+
+
+FORK = """
+import os, sys
+from tinymq import Client
+mq = Client(sys.argv[1])
+producer = None
+children = []
+for name in (b"a", b"b"):
+    pid = os.fork()
+    if pid == 0:
+        mq.send("t", name)
+        with mq.producer() as producer:
+            producer.send("t", name)
+        mq.close()
+        os._exit(0)
+    children.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in children]
+mq.send("t", b"parent")
+print(codes)
+"""
+
+
+def test_a_process_that_forks_before_the_first_call_works(brokers: GrpcBrokers) -> None:
+    script = subprocess.run(
+        [sys.executable, "-c", FORK, brokers.servers[0]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (script.returncode, script.stdout.strip()) == (0, "[0, 0]"), script.stderr
+    values = [v for p in range(3) for v in brokers.cluster.values("t", p)]
+    assert sorted(values) == [b"a", b"a", b"b", b"b", b"parent"]
+
+
+AFTER_USE = """
+import os, sys
+from tinymq import Client
+from tinymq.errors import Closed
+mq = Client(sys.argv[1])
+producer = mq.producer()
+producer.send("t", b"parent").result(10)
+pid = os.fork()
+if pid == 0:
+    try:
+        producer.send("t", b"child")
+    except Closed as error:
+        os._exit(0 if "forked" in str(error) else 3)
+    os._exit(4)
+assert os.waitpid(pid, 0)[1] == 0
+producer.send("t", b"parent").result(10)
+"""
+
+
+def test_what_was_made_before_a_fork_says_so_in_the_child_and_lives_in_the_parent(brokers: GrpcBrokers) -> None:
+    script = subprocess.run(
+        [sys.executable, "-c", AFTER_USE, brokers.servers[0]],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert script.returncode == 0, script.stderr
+
+
+def test_a_process_that_never_closes_its_client_ends(brokers: GrpcBrokers) -> None:
+    code = "import sys; from tinymq import Client; Client(sys.argv[1]).send('t', b'x'); print('sent')"
+    script = subprocess.run(
+        [sys.executable, "-c", code, brokers.servers[0]],
+        capture_output=True, text=True, timeout=30, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert (script.returncode, script.stdout.strip()) == (0, "sent"), script.stderr
+    assert "Traceback" not in script.stderr
+
+
+@pytest.mark.parametrize(
+    ("sync", "core"), [(Client, AsyncClient), (Producer, AsyncProducer), (Reader, AsyncReader), (Admin, AsyncAdmin)]
+)
+def test_both_halves_have_the_same_names_and_arguments(sync: type, core: type) -> None:
+    inner = {"append", "ready", "arrival", "sending", "engine", "closed"}  # shared between the two, not for users
+
+    def public(of: type) -> set[str]:
+        return {name for name in vars(of) if not name.startswith("_")} - inner
+
+    assert public(sync) == public(core)
+    for name in public(core):
+        ours, theirs = getattr(sync, name), getattr(core, name)
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+
+
+def test_importing_tinymq_loads_nothing() -> None:
+    code = "import sys, tinymq; print(sorted({'grpc', 'pyarrow', 'google.protobuf'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_public_names() -> None:
+    for name in tinymq.__all__:
+        assert getattr(tinymq, name) is not None
+        assert name in dir(tinymq)
+    with pytest.raises(AttributeError):
+        tinymq.Nothing  # noqa: B018
+    assert os.path.exists(ROOT / "tinymq" / "py.typed")
