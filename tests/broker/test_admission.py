@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ SMALL = dataclasses.replace(
 OTHER_SCHEMA = pa.record_batch({"a": pa.array([1], pa.int32())}).serialize()
 
 
+@functools.cache  # a quarter of a second without letting go of the interpreter
 def zstd_bomb() -> bytes:
     message = encode(None, [b"\0" * (255 * MIB)], None, [0], Codec.ZSTD)
     assert message.size < 32 * 1024

@@ -13,13 +13,14 @@ from tests.broker.test_admission import lying_offsets, zstd_bomb
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch
 from tinymq.batch import HEADER_SIZE, pack_batch
-from tinymq.config import KIB, MIB, Limits
+from tinymq.config import KIB, MIB, Limits, Timing
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 
 LIMITS = dataclasses.replace(
     Limits(), batch_bytes_max=MIB, record_bytes_max=64 * KIB, batch_uncompressed_bytes_max=4 * MIB, segment_bytes=MIB
 )
+PATIENT = Timing(gone_after_s=30.0, sync_hang_s=30.0)  # a slow machine is no reason for an election, and its entry
 COUNT = 4  # records in the topic before anything bad is sent
 
 
@@ -50,7 +51,8 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with Cluster(nodes=3, limits=LIMITS) as cluster:
+    zstd_bomb()
+    with Cluster(nodes=3, limits=LIMITS, timing=PATIENT) as cluster:
         yield Bench(cluster)
 
 
