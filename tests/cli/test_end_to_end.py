@@ -13,7 +13,7 @@ import pytest
 
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.testing.cluster import Cluster
+from tinymq.testing import Cluster
 
 
 @pytest.fixture(scope="module")
