@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tests.raft.harness import Broker, Cluster, Recorder, Scenario
 from tests.raft.virtual import Killed
+from tinymq.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.transport import Channel
 
@@ -25,15 +26,29 @@ def _up(cluster: Cluster) -> list[Broker]:
     return [b for b in cluster.brokers.values() if b.up]
 
 
+def _started(cluster: Cluster) -> list[Broker]:
+    """Those, and who is on the way there."""
+    return [b for b in cluster.brokers.values() if not b.process_is_gone]
+
+
 def _restart_later(cluster: Cluster, broker: Broker) -> None:
     """It starts again after a while, unless somebody did it before."""
 
     def start() -> None:
         if broker.process_is_gone:
             cluster.say(f"broker {broker.id} starts")
-            cluster.background(broker.start())
+            cluster.background(_start(cluster, broker))
 
     cluster.clock.call_later(cluster.rng.choice((0.0, 0.05, 0.5, 1.0, 3.0)), start)
+
+
+async def _start(cluster: Cluster, broker: Broker) -> None:
+    try:
+        await broker.start()
+    except StorageError as error:  # its disk is broken still: somebody mends it
+        cluster.say(f"broker {broker.id} cannot start: {error}")
+        broker.kill()
+        _restart_later(cluster, broker)
 
 
 def cut_link(cluster: Cluster) -> None:
@@ -80,21 +95,21 @@ def say_twice(cluster: Cluster) -> None:
 
 
 def kill(cluster: Cluster) -> None:
-    broker = _some(cluster, _up(cluster))
+    broker = _some(cluster, _started(cluster))
     if broker is not None:
         broker.kill()
         _restart_later(cluster, broker)
 
 
 def power_cut(cluster: Cluster) -> None:
-    broker = _some(cluster, _up(cluster))
+    broker = _some(cluster, _started(cluster))
     if broker is not None:
         broker.power_cut()
         _restart_later(cluster, broker)
 
 
 def power_cut_of_all(cluster: Cluster) -> None:
-    for broker in _up(cluster):
+    for broker in _started(cluster):
         broker.power_cut()
         _restart_later(cluster, broker)
 

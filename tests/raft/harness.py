@@ -265,9 +265,11 @@ class Broker:
 
     async def stop(self) -> None:
         """A clean stop: hand over, close."""
-        await self.process.run(self.host.stop())
-        await self.process.run(self.store.close())
-        self._end("has stopped")
+        process, host, store = self.process, self.host, self.store
+        await process.run(host.stop())
+        await process.run(store.close())
+        if self._process is process:
+            self._end("has stopped")
 
     def _end(self, how: str) -> None:
         self._cluster.say(f"broker {self.id} {how}")
