@@ -47,14 +47,14 @@ def describe(client: Client, topic: str) -> Partitions:
 def wait_equal(
     client: Client, topic: str, records: Mapping[int, int], replicas: int, timeout_s: float
 ) -> tuple[Partitions, list[str]]:
-    """Wait until each partition p has `replicas` replicas that agree and hold records[p]; return them, and what
-    still differs when the time is up."""
+    """Wait until each partition p has `replicas` replicas that agree and hold records[p] or more; return them, and
+    what differs then, or when the time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = describe(client, topic)
-        wrong = differences(found, records, replicas)
-        if not wrong or time.monotonic() >= deadline:
-            return found, wrong
+        held = {p: max([records[p], *(replica.high_watermark for replica in found.get(p, ()))]) for p in records}
+        if not differences(found, held, replicas) or time.monotonic() >= deadline:
+            return found, differences(found, records, replicas)
         time.sleep(POLL_S)
 
 
