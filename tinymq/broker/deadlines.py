@@ -34,7 +34,7 @@ class Deadlines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._buckets: dict[int, set[Ticket]] = {}
+        self._buckets: dict[int, dict[Ticket, None]] = {}  # in order: a replay ends them alike
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
@@ -45,20 +45,22 @@ class Deadlines:
         number = int((now + max(timeout_s, 0.0)) / BUCKET_S) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
-            bucket = self._buckets[number] = set()
+            bucket = self._buckets[number] = {}
             self._clock.call_later(number * BUCKET_S - now, lambda: self._end(number))
         ticket = Ticket(number, waiting)
-        bucket.add(ticket)
+        bucket[ticket] = None
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
         """The wait ended; dropping twice, or after it expired, is nothing."""
         bucket = self._buckets.get(ticket.bucket)
         if bucket is not None:
-            bucket.discard(ticket)
+            bucket.pop(ticket, None)
 
     def _end(self, number: int) -> None:
-        bucket = self._buckets.get(number, set())
-        while bucket:  # one expiry may drop the next
-            bucket.pop().waiting.expire()
+        bucket = self._buckets.get(number, {})
+        for ticket in list(bucket):
+            if ticket in bucket:  # else an expiry before it has dropped it
+                del bucket[ticket]
+                ticket.waiting.expire()
         self._buckets.pop(number, None)

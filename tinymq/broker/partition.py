@@ -128,7 +128,7 @@ class Partition:
         self._address_of = address_of
         self._overlay: dict[int, _Overlay] = {}
         self._waiters: dict[int, list[_Waiter]] = {}
-        self._watchers: set[Callable[[], None]] = set()
+        self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them alike
         self._waking = False
 
     def __str__(self) -> str:
@@ -299,10 +299,10 @@ class Partition:
 
     def watch(self, woken: Callable[[], None]) -> None:
         """Call `woken` after every commit, change of leadership or end of this replica, until `unwatch`."""
-        self._watchers.add(woken)
+        self._watchers[woken] = None
 
     def unwatch(self, woken: Callable[[], None]) -> None:
-        self._watchers.discard(woken)
+        self._watchers.pop(woken, None)
 
     def look(self) -> None:
         """The group changed its role or failed: whoever waits may have an answer now."""
