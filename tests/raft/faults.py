@@ -133,19 +133,19 @@ def break_disk(cluster: Cluster) -> None:
     if broker is None:
         return
     cluster.say(f"broker {broker.id}'s disk breaks")
+    broker.disk_is_broken = True
     if cluster.rng.random() < 0.3:
         broker.files.disk_full(cluster.rng.randrange(20_000))
     else:
         broker.files.fail_sync(cluster.rng.choice(("groups/*", "groups/*", "ballots-a", "ballots-b", "marks")))
-    process = broker.process
+    cluster.clock.call_later(cluster.rng.uniform(0.1, 3.0), lambda: _mend(cluster, broker))
 
-    def restart() -> None:
-        if broker.up and broker.process is process:
-            kill_or_cut = broker.kill if cluster.rng.random() < 0.5 else broker.power_cut
-            kill_or_cut()
-            _restart_later(cluster, broker)
 
-    cluster.clock.call_later(cluster.rng.uniform(0.1, 3.0), restart)
+def _mend(cluster: Cluster, broker: Broker) -> None:
+    if broker.disk_is_broken:
+        kill_or_cut = broker.kill if cluster.rng.random() < 0.5 else broker.power_cut
+        kill_or_cut()
+        _restart_later(cluster, broker)
 
 
 def stop_cleanly(cluster: Cluster) -> None:
@@ -225,7 +225,7 @@ async def calm(cluster: Cluster, within_s: float = 20.0) -> None:
         cluster.resume(broker.id)
         if broker.up:
             broker.disk.delay_s = (0.00005, 0.002)
-    await cluster.run_for(4.0)  # whoever is to be started again is
+    await cluster.run_for(4.0)  # whoever is to be started again is, and disks are mended
     await cluster.until(cluster.all_up, within_s, "all brokers are up")
     for group in cluster.groups:
         await cluster.settle(group, within_s)

@@ -131,6 +131,7 @@ class Broker:
         self.failures: list[TinymqError] = []  # that the host said end the broker
         self.skew_us = 0
         self.rate = 1.0
+        self.disk_is_broken = False  # a fault was asked for since the machine started
         self.transport: Transport | None = None  # of the newest process
         self._cluster = cluster
         self._sessions = 0
@@ -277,6 +278,7 @@ class Broker:
             self._process.kill()
             self._cluster.network.crash(self.id)
         self._process = self._host = self._store = self._disk = self._clock = None
+        self.disk_is_broken = self.disk_is_broken and how == "has stopped"
         self._cluster.resume(self.id)
 
     @property
