@@ -73,7 +73,7 @@ class Folder:
         """Where a segment's frame begins."""
         position = SEGMENT_HEADER_SIZE
         ends = []
-        content = self.files.content(path)
+        content = self.files.content(path).rstrip(b"\0")
         while position < len(content):
             ends.append(position)
             position += HEADER_SIZE + int.from_bytes(content[position + 12 : position + 16], "little")
@@ -157,7 +157,7 @@ def test_a_segment_that_is_cut_short() -> None:
     for which in (1, -1):
         folder = Folder()
         path = folder.segments()[which]
-        folder.files.put(path, folder.files.content(path)[:-1])
+        folder.files.put(path, folder.files.content(path).rstrip(b"\0")[:-1])
         folder.before = folder.logs()
         check(folder, damage=True, tail_intact=which != -1, count=1 if which == -1 else 0)
 

@@ -98,7 +98,9 @@ class Log(LogView):
     def _seal(self, segment: Segment, last_head: bytes) -> None:
         segment.sealed = True
         index = pack_index(make_index(segment, self._runs, last_head))
-        self._do(Seal(segment.path, segment.end, in_group(self._folder, segment.first_index, INDEX), index))
+        self._do(
+            Seal(self._folder, segment.path, segment.end, in_group(self._folder, segment.first_index, INDEX), index)
+        )
 
     def _roll(self, full: Segment) -> Segment:
         header = SegmentHeader(self.group, full.last_index + 1, full.next_offset, full.last_term, full.last_crc)

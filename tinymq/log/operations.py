@@ -7,13 +7,18 @@ changing meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from tinymq.errors import StorageError
+from tinymq.errors import DiskFull, StorageError
 from tinymq.log.files import File, Files
 from tinymq.log.marks import Mark
 
 OPEN_FILES_MAX = 128  # kept open between rounds
+AHEAD_BYTES_MIN = 4 * 1024
+AHEAD_BYTES_MAX = 512 * 1024
+AHEAD_FRAMES_MIN = 4  # writes of this size that the zeros must take
+_ZEROS = bytes(AHEAD_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A segment is full: cut off what was allocated behind its end, and keep its index beside it."""
+    """A segment is full: cut off the zeros behind its end, and keep its index beside it."""
 
+    folder: str
     path: str
     size: int
     index_path: str
@@ -88,40 +94,68 @@ def mark_before(operations: Iterable[Operation], mark: Mark) -> Mark:
     return mark
 
 
+@dataclass(slots=True)
+class _Opened:
+    """A file, and how large it is: zeros behind a segment's last frame included."""
+
+    file: File
+    size: int
+
+    def replace(self, content: bytes) -> None:
+        """The file holds this and nothing else."""
+        self.file.truncate(0)
+        self.file.write(0, [content])
+        self.size = len(content)
+
+    def cut(self, size: int) -> None:
+        if self.size != size:
+            self.file.truncate(size)
+            self.size = size
+
+    def append(self, position: int, chunks: Sequence[bytes]) -> None:
+        """Write frames at the segment's end.
+
+        Small ones go into zeros that are on the disk already: their sync is a single write then, where growing the
+        file is two or three (4 KiB: 110 µs instead of 175 µs). As much again as the file holds is zeroed at a time,
+        so that neither many small logs nor large frames pay for it.
+        """
+        end = position + sum(map(len, chunks))
+        if end > self.size:
+            ahead = min(position, AHEAD_BYTES_MAX)
+            if AHEAD_BYTES_MIN <= ahead >= AHEAD_FRAMES_MIN * (end - position):
+                with suppress(DiskFull):  # there may be room for the frames alone
+                    self.file.write(position, [*chunks, _ZEROS[:ahead]])
+                    self.size = end + ahead
+                    return
+            self.size = end
+        self.file.write(position, chunks)
+
+
 class Disk:
     """Carries operations out and remembers what has to be synced. Owned by the writer job."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._open: dict[str, File] = {}  # least recently used first
-        self._touched: dict[str, File] = {}  # written since the last sync
+        self._open: dict[str, _Opened] = {}  # least recently used first
+        self._touched: dict[str, File] = {}  # written since the last sync; a subset of what is open
         self._folders: set[str] = set()  # whose names changed since then
 
     def carry_out(self, operation: Operation) -> None:
         """Raises StorageError, DiskFull."""
         if isinstance(operation, Write):
-            self._file(operation.path).write(operation.position, operation.chunks)
+            self._file(operation.path).append(operation.position, operation.chunks)
         elif isinstance(operation, Create):
-            self._close(operation.path)
-            file = self._file(operation.path, create=True)
-            file.truncate(0)
-            file.write(0, [operation.header])
-            self._folders.add(operation.folder)
+            self._replace(operation.folder, operation.path, operation.header)
         elif isinstance(operation, Truncate):
             self._remove(operation.folder, operation.removed)
-            self._file(operation.path).truncate(operation.size)
+            self._file(operation.path).cut(operation.size)
         elif isinstance(operation, Remove):
             self._remove(operation.folder, operation.paths)
         elif isinstance(operation, Seal):
-            self._file(operation.path).truncate(operation.size)
-            file = self._file(operation.index_path, create=True)
-            file.truncate(0)
-            file.write(0, [operation.index])
+            self._file(operation.path).cut(operation.size)
+            self._replace(operation.folder, operation.index_path, operation.index)
         else:
-            file = self._file(operation.path, create=True)
-            file.truncate(0)
-            file.write(0, [operation.data])
-            self._folders.add(operation.folder)
+            self._replace(operation.folder, operation.path, operation.data)
 
     def sync(self, also: Sequence[File]) -> None:
         """Make durable what was carried out, and `also`: contents first, then names. Raises SyncFailed."""
@@ -144,16 +178,22 @@ class Disk:
         for path in list(self._open):
             self._close(path)
 
-    def _file(self, path: str, *, create: bool = False) -> File:
-        file = self._open.pop(path, None)
-        if file is None:
+    def _file(self, path: str, *, create: bool = False) -> _Opened:
+        opened = self._open.pop(path, None)
+        if opened is None:
             try:
                 file = self._files.open(path, create=create)
             except FileNotFoundError as error:
                 raise StorageError(f"{path} was removed by somebody else", path=path) from error
-        self._open[path] = file
-        self._touched[path] = file
-        return file
+            opened = _Opened(file, file.size())
+        self._open[path] = opened
+        self._touched[path] = opened.file
+        return opened
+
+    def _replace(self, folder: str, path: str, content: bytes) -> None:
+        self._close(path)
+        self._file(path, create=True).replace(content)
+        self._folders.add(folder)
 
     def _remove(self, folder: str, paths: Iterable[str]) -> None:
         for path in paths:
@@ -163,5 +203,5 @@ class Disk:
 
     def _close(self, path: str) -> None:
         self._touched.pop(path, None)
-        if (file := self._open.pop(path, None)) is not None:
-            file.close()
+        if (opened := self._open.pop(path, None)) is not None:
+            opened.file.close()

@@ -64,6 +64,7 @@ class _Recovery:
         self._suspect = bool(mark.flags & SUSPECT)
         self._found = Recovered()
         self._scanned: list[Segment] = []
+        self._last_clean: Segment | None = None  # the last one with nothing but zeros behind its frames
         self._torn: list[int] = []  # first indexes of segments that go
         self._marked: tuple[EntryHeader, int] | None = None  # the marked entry as scanned, and where
 
@@ -120,6 +121,7 @@ class _Recovery:
             bad = scan_segment(file, segment, self._note)
             if bad is not None:
                 return f"{path} at byte {bad.position}: {bad.what}"
+            self._last_clean = segment
             return None
         finally:
             file.close()
@@ -257,11 +259,13 @@ class _Recovery:
         if segment.first_index == self._mark.segment and self._marked is not None:
             position = self._mark.position + self._marked[0].size
         file = self._files.open(segment.path)
-        if position == segment.end == file.size():
+        zeros_behind = segment is self._last_clean and not segment.sealed  # which the next frames go into
+        if position == segment.end and (zeros_behind or file.size() == segment.end):
             file.close()
             return []
         self._copy(file, position, segment.end)
-        file.truncate(segment.end)
+        if not zeros_behind:
+            file.truncate(segment.end)
         return [file]
 
     def _rewrite_file(self, path: str) -> File:

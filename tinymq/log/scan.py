@@ -77,7 +77,7 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE) -> Iterator[Frame]:
 
 def _only_zeros(file: File, position: int) -> bool:
     while slab := file.read(position, SLAB_BYTES):
-        if slab.count(0) != len(slab):
+        if slab != bytes(len(slab)):
             return False
         position += len(slab)
     return True
