@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.client import routing
@@ -25,6 +25,7 @@ def reply(version: int, leader: int, epoch: int, topic_id: bytes = ID, name: str
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(1, 9)), max_size=20))
+@settings(deadline=None)
 def test_epochs_never_go_back(news: list[tuple[int, int, int]]) -> None:
     view = routing.merge(View(), reply(1, 1, 1), ["t"])
     seen = 0

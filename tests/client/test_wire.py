@@ -22,6 +22,7 @@ u32 = st.integers(0, (1 << 32) - 1)
 @given(
     st.lists(st.tuples(u64, st.binary(max_size=20), u32, st.binary(max_size=300), st.integers(0, 2), u32), max_size=5)
 )
+@settings(deadline=None)
 def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]) -> None:
     pieces: list[object] = []
     total = 0
@@ -46,6 +47,7 @@ def test_produce_requests(batches: list[tuple[int, bytes, int, bytes, int, int]]
 
 
 @given(u64, u64, u64, u64, u32, st.binary(max_size=300), st.booleans())
+@settings(deadline=None)
 def test_fetch_replies(a: int, b: int, c: int, d: int, leader: int, frames: bytes, failed: bool) -> None:
     reply = pb.FetchReply(
         request_id=a, high_watermark=b, log_start=c, leader_epoch=d, leader=leader, frames=frames, next_offset=a
@@ -62,7 +64,7 @@ def test_fetch_replies(a: int, b: int, c: int, d: int, leader: int, frames: byte
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_nonsense_is_refused_or_read(data: bytes) -> None:
     with contextlib.suppress(CorruptData):
         read_fetched(data)

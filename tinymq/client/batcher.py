@@ -18,7 +18,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from tinymq.batch import Codec, encode, encode_record_batch
+from tinymq.batch import Codec, encode_record_batch
 from tinymq.client import partitioner
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.delivery import Delivery, Pending
@@ -50,6 +50,18 @@ class Sink:
         self.lanes = tuple(lanes)
         self.sticky = sticky  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = range(len(lanes))  # partitions that keyless batches may be given to
+
+    def lane(self, partition: int) -> Lane:
+        """Raises UnknownPartition."""
+        if not 0 <= partition < len(self.lanes):
+            raise UnknownPartition(f"{self.topic}/{partition}: the topic has {len(self.lanes)} partitions")
+        return self.lanes[partition]
+
+    def turn(self, rng: random.Random) -> Lane:
+        """Another lane for records without a key."""
+        partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
+        self.sticky = self.lanes[partition]
+        return self.sticky
 
 
 class Batcher:
@@ -131,18 +143,18 @@ class Batcher:
             if key.__class__ is not bytes:
                 key = check_key(key)
             size += len(key)
-        pairs = None
-        if headers:
-            pairs = check_headers(headers)
+        pairs = check_headers(headers) if headers else None
+        if pairs:
             size += header_bytes(pairs)
         time_us = self._wall_us() if timestamp is None else check_timestamp(timestamp)
         if size > self._record_bytes_max:
             raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self._record_bytes_max}")
-        full = None
-        free = False  # the record may go to any partition
+        full, free = None, False  # free: the record may go to any partition
         with self._lock:
-            if partition is not None or self._partitioner is not None:
-                lane = self._chosen(sink, key, partition)
+            if partition is not None:
+                lane = sink.lane(partition)
+            elif self._partitioner is not None:
+                lane = sink.lane(self._partitioner(key, len(sink.lanes)))
             elif key and self._keyed:
                 lanes = sink.lanes
                 lane = lanes[crc32(key) % len(lanes)]
@@ -155,7 +167,7 @@ class Batcher:
             elif batch.bytes + size > self._bytes_max:
                 full = self._seal(lane)
                 if free:
-                    lane = self._turn(sink)
+                    lane = sink.turn(self._rng)
                 batch = lane.open or self._open(lane)
             row = len(batch.values)
             batch.values.append(value)
@@ -178,11 +190,9 @@ class Batcher:
             raise BatchTooLarge(f"record batch of {message.size} bytes; brokers take up to {self._batch_bytes_limit}")
         full = None
         with self._lock:
+            lane = sink.sticky if partition is None else sink.lane(partition)
             if partition is None:
-                lane = sink.sticky
-                self._turn(sink)
-            else:
-                lane = self._chosen(sink, None, partition)
+                sink.turn(self._rng)
             if self._closed:
                 raise Closed("the producer is closed")
             if lane.open is not None:
@@ -197,19 +207,6 @@ class Batcher:
             self._finish(full)
         self._hand_over(lane)
         return pending
-
-    def _chosen(self, sink: Sink, key: bytes | None, partition: int | None) -> Lane:
-        if partition is None:
-            assert self._partitioner is not None, "only asked where there is one"
-            partition = self._partitioner(key, len(sink.lanes))
-        if not 0 <= partition < len(sink.lanes):
-            raise UnknownPartition(f"{sink.topic}/{partition}: the topic has {len(sink.lanes)} partitions")
-        return sink.lanes[partition]
-
-    def _turn(self, sink: Sink) -> Lane:
-        last = sink.sticky.partition
-        sink.sticky = sink.lanes[partitioner.pick_sticky(last, sink.usable or range(len(sink.lanes)), self._rng)]
-        return sink.sticky
 
     def _open(self, lane: Lane) -> Pending:
         if self._closed:
@@ -233,16 +230,8 @@ class Batcher:
 
     def _finish(self, batch: Pending) -> None:
         """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
-        self._encode(batch)
+        batch.encode(self._codec)
         self._hand_over(batch.lane)
-
-    def _encode(self, batch: Pending) -> None:
-        count = batch.count
-        keys = None if batch.keys.count(None) == count else batch.keys
-        headers = [batch.headers.get(row) for row in range(count)] if batch.headers else None
-        batch.message = encode(keys, batch.values, headers, batch.times, self._codec)
-        batch.codec = self._codec
-        batch.keys, batch.values, batch.times, batch.headers = [], [], [], {}
 
     def _hand_over(self, lane: Lane) -> None:
         self.ready.append(lane)
@@ -282,9 +271,9 @@ class Batcher:
             for topic in turned:
                 sink = self.sinks.get(topic)
                 if sink is not None and sink.sticky.open is None:
-                    self._turn(sink)
+                    sink.turn(self._rng)
         for batch in sealed:
-            self._encode(batch)
+            batch.encode(self._codec)
         return [batch.lane for batch in sealed], next_s
 
     def release(self, size: int) -> None:

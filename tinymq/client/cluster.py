@@ -14,15 +14,15 @@ from typing import Any
 
 from tinymq.client import routing
 from tinymq.client.config import ClientConfig
+from tinymq.client.connections import Connections
 from tinymq.client.health import Health
 from tinymq.client.pipes import FetchPipe, ProducePipe
-from tinymq.client.ports import Connector, Link, Method
+from tinymq.client.ports import Connector, Method
 from tinymq.client.routing import Topic, View
 from tinymq.client.wire import read_error
 from tinymq.clock import Clock
 from tinymq.errors import (
     BrokerUnreachable,
-    Closed,
     DeadlineExceeded,
     NotLeader,
     OutcomeUnknown,
@@ -38,7 +38,6 @@ BACKOFF_S_MAX = 0.5
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
-TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
 
 
 class Cluster:
@@ -55,11 +54,7 @@ class Cluster:
         self.changed: set[Callable[[], None]] = set()
         self.closed = False
         self._servers = tuple(servers)
-        self._connector = connector
-        self._links: dict[str, Link] = {}
-        self._produce: dict[str, ProducePipe] = {}
-        self._fetch: dict[str, FetchPipe] = {}
-        self._silences: dict[str, int] = {}
+        self._connections = Connections(connector, clock, self, self.attempt_s, self.changed)
         self._names: set[str] = set()  # topics that this client uses
         self._requests = 0
         self._refreshed_s = 0.0
@@ -68,34 +63,13 @@ class Cluster:
 
     # ---- connections ---------------------------------------------------------------------------------
 
-    def link(self, address: str) -> Link:
-        """The one link to this address; connects when used."""
-        link = self._links.get(address)
-        if link is None:
-            if self.closed:
-                raise Closed("the client is closed")
-            link = self._links[address] = self._connector.link(address)
-            if self._watching is None:
-                self._watching = asyncio.create_task(self._watch())
-        return link
-
     def produce_pipe(self, broker_id: int) -> ProducePipe | None:
         """The pipe to that broker, open or not. None: its address is not known."""
         address = self.view.address(broker_id)
-        if address is None:
-            return None
-        pipe = self._produce.get(address)
-        if pipe is None:
-            pipe = ProducePipe(self.link(address), self.clock, self, self.attempt_s)
-            pipe.changed = self.changed
-            self._produce[address] = pipe
-        return pipe
+        return self._connections.produce(address) if address is not None else None
 
     def fetch_pipe(self, address: str) -> FetchPipe:
-        pipe = self._fetch.get(address)
-        if pipe is None:
-            pipe = self._fetch[address] = FetchPipe(self.link(address), self.clock, self, self.attempt_s)
-        return pipe
+        return self._connections.fetch(address)
 
     def next_request(self) -> int:
         """A number for one batch on its way: producers share streams, so it is the client's."""
@@ -108,7 +82,7 @@ class Cluster:
 
     def answered(self, address: str, latency_s: float) -> None:
         self.health.answered(address, latency_s, self.clock.monotonic())
-        self._silences.pop(address, None)
+        self._connections.heard(address)
 
     def broke(self, address: str, error: TinymqError) -> None:
         if self.closed:
@@ -133,9 +107,7 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(p.close() for p in self._produce.values()), *(f.close() for f in self._fetch.values()))
-        await asyncio.gather(*(link.close() for link in self._links.values()))
-        self._links.clear()
+        await self._connections.close()
 
     # ---- questions -----------------------------------------------------------------------------------
 
@@ -192,9 +164,11 @@ class Cluster:
         return reply
 
     async def _attempt(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
         started_s = self.clock.monotonic()
         try:
-            reply = await self.link(address).call(method, request, timeout_s)
+            reply = await self._connections.link(address).call(method, request, timeout_s)
         except (BrokerUnreachable, OutcomeUnknown) as error:
             self.health.failed(address, error.message, self.clock.monotonic())
             raise
@@ -290,17 +264,10 @@ class Cluster:
         while not self.closed:
             await self.clock.sleep(WATCH_S)
             now_s = self.clock.monotonic()
-            for address, pipe in self._produce.items():
-                silent_s = pipe.silent_for(now_s)
-                silences = self._silences.get(address, 0)
-                if silent_s > self.attempt_s * min(TIMEOUT_FACTOR_MAX, 1 + silences):
-                    self._silences[address] = silences + 1
-                    LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
-                    pipe.reset()
-                elif silent_s > min(1.0, self.attempt_s / 2):
-                    if not self.health.cost(address, now_s)[0]:
-                        self.health.failed(address, f"silent for {silent_s:.1f} s", now_s)
-                    self.refresh_soon()  # perhaps another one leads by now; this one is asked last
+            for address, silent_s in self._connections.look_for_silence():
+                if not self.health.cost(address, now_s)[0]:
+                    self.health.failed(address, f"silent for {silent_s:.1f} s", now_s)
+                self.refresh_soon()  # perhaps another one leads by now; this one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tinymq.batch import SCHEMA, Headers
+from tinymq.batch import SCHEMA, Codec, Headers, encode
 from tinymq.errors import TinymqError, Unsent
 from tinymq.types import RecordMetadata
 
@@ -78,6 +78,14 @@ class Pending:
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
         self.seen: set[int] | None = None  # rows of a failed batch whose error somebody has taken
+
+    def encode(self, codec: Codec) -> None:
+        """Make the message of a batch that nothing is added to any more. Its place in the lane is taken already."""
+        keys = None if self.keys.count(None) == self.count else self.keys
+        headers = [self.headers.get(row) for row in range(self.count)] if self.headers else None
+        self.message = encode(keys, self.values, headers, self.times, codec)
+        self.codec = codec
+        self.keys, self.values, self.times, self.headers = [], [], [], {}
 
     def succeed(self, base_offset: int, append_time_us: int, duplicate: bool) -> None:
         self.base_offset, self.append_time_us, self.duplicate = base_offset, append_time_us, duplicate

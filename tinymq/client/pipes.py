@@ -42,11 +42,13 @@ Answered = Callable[[pb.ProduceResult | TinymqError], None]
 
 
 class ProducePipe:
-    """Batches to one broker. `changed` is called when it opens, breaks, or has room again."""
+    """Batches to one broker. All of `changed` are called when it opens, breaks, or has room again."""
 
-    def __init__(self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float) -> None:
+    def __init__(
+        self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float, changed: set[Callable[[], None]]
+    ) -> None:
         self.state = State.IDLE
-        self.changed: set[Callable[[], None]] = set()
+        self._changed = changed
         self._link = link
         self._clock = clock
         self._watch = watch
@@ -166,7 +168,7 @@ class ProducePipe:
         self._tell_changed()
 
     def _tell_changed(self) -> None:
-        for call in list(self.changed):
+        for call in list(self._changed):
             call()
 
 

@@ -156,6 +156,14 @@ def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View
     return learn_leader(view, topic, partition, leader, epoch, detail.get("leader_address", ""))
 
 
+def usable_partitions(view: View, topic: str, aside: Callable[[int], bool]) -> list[int]:
+    """Partitions whose leader is known and not put aside: where a record without a key may go."""
+    known = view.topics.get(topic)
+    led = known.partitions if known is not None else ()
+    bad = {leader: aside(leader) for leader in {at.leader for at in led}}
+    return [at.partition for at in led if at.leader and not bad[at.leader]]
+
+
 def read_order(
     view: View, at: Partition, replica: str, *, rack: str, cost: Callable[[int], tuple[float, float]], turn: int
 ) -> list[int]:

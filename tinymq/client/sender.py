@@ -18,12 +18,13 @@ from tinymq.client.delivery import Pending
 from tinymq.client.lane import Ended, Lane
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method
-from tinymq.client.wire import batch_head, produce_batch, read_error
+from tinymq.client.routing import usable_partitions
+from tinymq.client.undelivered import Undelivered
+from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
 from tinymq.clock import Timer
 from tinymq.errors import (
     BrokerUnreachable,
     Closed,
-    NotDelivered,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -31,7 +32,6 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
-    Unsent,
 )
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -39,6 +39,24 @@ LOG = logging.getLogger("tinymq.client")
 
 TICK_S = 0.1  # deadlines are looked at this often
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
+
+
+class Errands:
+    """Questions asked in the background, each one once at a time."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def run(self, name: str, errand: Callable[[], Coroutine[None, None, None]]) -> None:
+        if not self._closed and name not in self._running:
+            task = self._running[name] = asyncio.create_task(errand())
+            task.add_done_callback(lambda _: self._running.pop(name, None))
+
+    def close(self) -> None:
+        self._closed = True
+        for task in list(self._running.values()):
+            task.cancel()
 
 
 class Sender:
@@ -55,14 +73,10 @@ class Sender:
         self._linger: Timer | None = None
         self._tick: Timer | None = None
         self._producer_id = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: list[Pending] = []
-        self._failed_bytes = 0
-        self._left_out = 0
+        self._errands = Errands()
+        self._undelivered = Undelivered(config.buffer_bytes_max)
         self._closed = False
         cluster.changed.add(self.look)
-
-    # ---- what makes it move --------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Batches were encoded, or one was opened, or one is due."""
@@ -83,6 +97,9 @@ class Sender:
 
     def look(self) -> None:
         """The view or a pipe has changed: whoever waited for that goes on."""
+        for sink in list(self._batcher.sinks.values()):
+            usable = usable_partitions(self._cluster.view, sink.topic, lambda b: self._cluster.cost(b)[0] > 0)
+            sink.usable = usable or range(len(sink.lanes))
         for lane, seen in list(self._active.items()):
             topic = self._cluster.view.topics.get(lane.topic)
             if topic is not None and topic.topic_id == lane.topic_id and lane.partition < len(topic.partitions):
@@ -113,7 +130,7 @@ class Sender:
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
         if self._config.numbered and not self._producer_id:
-            self._spawn("producer id", self._open_producer())
+            self._errands.run("producer id", self._open_producer)
             return
         topic = self._cluster.view.topics.get(lane.topic)
         if topic is None or topic.topic_id != lane.topic_id:
@@ -145,20 +162,8 @@ class Sender:
 
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        assert batch.message is not None, "taken before it was encoded"
-        numbered = self._config.numbered
-        head = batch_head(
-            codec=batch.codec,
-            record_count=batch.count,
-            producer_id=self._producer_id if numbered else 0,
-            producer_epoch=batch.epoch if numbered else 0,
-            first_sequence=batch.first_sequence if numbered else -1,
-        )
-        left_s = max(0.001, batch.deadline_s - batch.attempt_s)
-        pieces, size = produce_batch(
-            request_id=request_id, topic_id=lane.topic_id, partition=lane.partition, head=head,
-            message=batch.message, acks=self._acks, timeout_ms=int(left_s * 1000) or 1,
-        )  # fmt: skip
+        producer_id = self._producer_id if self._config.numbered else 0
+        pieces, size = _pieces(lane, batch, producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, pieces, size, None)
             lane.acknowledged(batch)
@@ -192,10 +197,9 @@ class Sender:
         if batch.request_id != request_id or not batch.sent:
             return  # of an attempt that was given up
         lane = batch.lane
-        if isinstance(result, TinymqError):
-            self._failed_attempt(lane, batch, result)
-        elif result.HasField("error"):
-            self._failed_attempt(lane, batch, read_error(result.error))
+        if isinstance(result, TinymqError) or result.HasField("error"):
+            error = result if isinstance(result, TinymqError) else read_error(result.error)
+            self._failed_attempt(lane, batch, error)
         else:
             lane.acknowledged(batch)
             self._succeed(batch, result.base_offset, result.append_time_us, result.duplicate)
@@ -234,27 +238,13 @@ class Sender:
     def _end_all(self, ended: list[Ended]) -> None:
         for batch, error in ended:
             self._batcher.release(batch.bytes)
-            if self._failed_bytes + batch.bytes <= self._config.buffer_bytes_max:
-                self._failed.append(batch)
-                self._failed_bytes += batch.bytes
-            else:
-                self._left_out += batch.count
+            self._undelivered.add(batch)
             batch.fail(error)
-
-    # ---- background questions ------------------------------------------------------------------------
-
-    def _spawn(self, name: str, work: Coroutine[None, None, None]) -> None:
-        if self._closed or any(task.get_name() == name for task in self._tasks):
-            work.close()
-            return
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _open_producer(self) -> None:
         try:
-            timeout_s = self._config.delivery_timeout_ms / 1000
-            reply = await self._cluster.ask(Method.OPEN_PRODUCER, pb.OpenProducerRequest(), timeout_s=timeout_s)
+            request, timeout_s = pb.OpenProducerRequest(), self._config.delivery_timeout_ms / 1000
+            reply = await self._cluster.ask(Method.OPEN_PRODUCER, request, timeout_s=timeout_s)
         except TinymqError as error:
             LOG.warning("no producer id yet: %s", error)
             if not error.retriable and not isinstance(error, OutcomeUnknown):
@@ -265,7 +255,7 @@ class Sender:
         asyncio.get_running_loop().call_soon(self.look)
 
     def _check_topic(self, lane: Lane) -> None:
-        self._spawn(f"check {lane.topic}", self._check(lane.topic, lane.topic_id))
+        self._errands.run(f"check {lane.topic}", partial(self._check, lane.topic, lane.topic_id))
 
     async def _check(self, name: str, topic_id: bytes) -> None:
         try:
@@ -295,7 +285,7 @@ class Sender:
         except TimeoutError:
             left = sum(batch.count for batch in pending if not batch.done)
             raise TimeoutError(f"{left} records are still on their way after {timeout_s} s") from None
-        self._raise_failed()
+        self._undelivered.tell()
 
     async def close(self, timeout_s: float) -> None:
         """Flush, and end at the deadline what is left. Raises NotDelivered."""
@@ -309,23 +299,32 @@ class Sender:
             gone = Closed(f"the producer was closed, and not delivered within {timeout_s:.1f} s")
             for lane in self._batcher.lanes:
                 self._end_all(lane.abandon(gone))
-            self._raise_failed()
+            self._undelivered.tell()
         finally:
             self._closed = True
             self._cluster.changed.discard(self.look)
-            timers = [t for t in (self._linger, self._tick, *self._retries.values()) if t is not None]
-            for timer in timers:
-                timer.cancel()
-            for task in list(self._tasks):
-                task.cancel()
+            for timer in (self._linger, self._tick, *self._retries.values()):
+                if timer is not None:
+                    timer.cancel()
+            self._errands.close()
 
-    def _raise_failed(self) -> None:
-        failed, self._failed = self._failed, []
-        left_out, self._left_out = self._left_out, 0
-        self._failed_bytes = 0
-        records: list[Unsent] = [record for batch in failed for record in batch.unsent()]
-        if records or left_out:
-            first = f": {records[0].error.message}" if records else ""
-            raise NotDelivered(
-                f"{len(records) + left_out} records were not delivered{first}", records=records, left_out=left_out
-            )
+
+def _pieces(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[tuple[Piece, ...], int]:
+    assert batch.message is not None, "taken before it was encoded"
+    head = batch_head(
+        codec=batch.codec,
+        record_count=batch.count,
+        producer_id=producer_id,
+        producer_epoch=batch.epoch,
+        first_sequence=batch.first_sequence,
+    )
+    left_s = batch.deadline_s - batch.attempt_s
+    return produce_batch(
+        request_id=batch.request_id,
+        topic_id=lane.topic_id,
+        partition=lane.partition,
+        head=head,
+        message=batch.message,
+        acks=acks,
+        timeout_ms=max(1, int(left_s * 1000)),
+    )
