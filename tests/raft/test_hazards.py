@@ -6,62 +6,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pysyncobj.pickle
 import pytest
 from pysyncobj import SyncObj
 
-from tests.raft.harness import LIMITS, Broker, Cluster, Recorder, Scenario, simulate
+from tests.raft.harness import LIMITS, Cluster, Recorder, simulate
 from tests.raft.test_power_cut import acknowledge_before_the_sync
+from tests.raft.traffic import append_to, appends, deliver, entry_after, fails, listen
 from tests.raft.values import GROUP, chain
-from tinymq.config import KIB, Limits
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData, NotLeader, QuotaExceeded, UnsupportedVersion
+from tinymq.entry import Entry, Kind
+from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.log.ballots import Ballots
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role, catchup, core, leadership, stock, voting
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Ballot
 from tinymq.raft.messages import Append, AppendAck, to_wire
-from tinymq.raft.transport import Channel
-
-
-def fails(scenario: Scenario, **options: Any) -> None:
-    """The check's check: with a mutant in place, the scenario does not pass."""
-    with pytest.raises(AssertionError):
-        simulate(scenario, **options)
-
-
-def listen(cluster: Cluster) -> list[tuple[int, int, Channel, pb.Peer, bytes]]:
-    """Every message that is delivered from now on."""
-    heard: list[tuple[int, int, Channel, pb.Peer, bytes]] = []
-    cluster.network.on_delivered = lambda *message: heard.append(message)
-    return heard
-
-
-def appends(heard: list[tuple[int, int, Channel, pb.Peer, bytes]], to: int) -> list[pb.Append]:
-    return [m.append for _, b, _, m, _ in heard if b == to and m.HasField("append")]
-
-
-def deliver(broker: Broker, source: int, message: Append | AppendAck) -> None:
-    """As if `source` had sent it."""
-    head, body = to_wire(GROUP, message)
-    broker.process.do(lambda: broker.host._on_message(source, head, b"".join(body)))
-
-
-def entry_after(broker: Broker, kind: int, term: int, payload: bytes = b"") -> Entry:
-    log = broker.group().log
-    return make_entry(
-        kind=kind, index=log.last_index + 1, term=term, prev_crc=log.last_crc, base_offset=log.next_offset,
-        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload,
-    )  # fmt: skip
-
-
-def append_to(broker: Broker, entry: Entry) -> Append:
-    log = broker.group().log
-    return Append(broker.group().term, log.last_index, log.last_term, 1, [entry])
-
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 
@@ -404,126 +365,6 @@ def test_11_the_commit_index_survives_a_restart() -> None:
         await cluster.brokers[1].start()
         assert cluster.brokers[1].group().commit_index == commit
         assert cluster.brokers[1].machine().index == commit
-
-    simulate(scenario)
-
-
-# ---- 12, 17, 18: large entries, long backlogs --------------------------------------------------------------
-
-
-def test_12_a_large_entry_travels_whole() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.settle()
-        heard = listen(cluster)
-        payload = cluster.rng.randbytes(3 << 20)
-        await cluster.commit(payload)
-        await cluster.settle()
-        for follower in cluster.followers():
-            assert follower.machine().payloads == [payload]
-            assert [a.entries for a in appends(heard, follower.id)] == [1]
-
-    simulate(scenario, limits=Limits())
-
-
-def test_17_a_backlog_is_sent_in_slices() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.settle()
-        behind = cluster.followers()[0]
-        behind.kill()
-        for _ in range(12):
-            await cluster.commit(bytes(400 * KIB))
-        heard = listen(cluster)
-        await behind.start()
-        await cluster.settle()
-        sizes = [len(body) for _, b, _, m, body in heard if b == behind.id and m.HasField("append")]
-        assert max(sizes) <= leadership.APPEND_BYTES + 401 * KIB
-        assert len([s for s in sizes if s]) >= 4
-
-    simulate(scenario, limits=Limits())
-
-
-def test_17_the_journal_hands_out_no_payloads() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.commit(b"x")
-        journal = cluster.leader().group().core._SyncObj__raftLog
-        assert [journal[i][0] for i in range(len(journal))] == [b""] * len(journal)
-        assert journal[-1] == (b"", 3, 1)
-        assert (journal[0], len(journal)) == ((b"", 1, 0), 3)
-        with pytest.raises(IndexError):
-            journal[len(journal)]
-
-    simulate(scenario)
-
-
-async def a_stopped_follower_costs_a_window(cluster: Cluster) -> None:
-    await cluster.commit(b"x")
-    await cluster.settle()
-    leader, stopped = cluster.leader(), cluster.followers()[0]
-    cluster.pause(stopped.id)
-    for _ in range(400):
-        await cluster.commit(bytes(KIB))
-    waiting = leader.transport.buffered_bytes(stopped.id, Channel.BULK)
-    assert waiting <= 2 * cluster.limits.inflight_bytes_max, waiting
-    cluster.resume(stopped.id)
-    await cluster.settle()
-    await cluster.check_logs()
-
-
-WINDOWED = Limits(
-    segment_bytes=64 << 10, tail_cache_bytes_max=8 << 10, inflight_bytes_max=16 << 10,
-)  # fmt: skip
-
-
-def test_18_a_stopped_follower_costs_a_window() -> None:
-    simulate(a_stopped_follower_costs_a_window, limits=WINDOWED)
-
-
-def test_18_is_noticed_without_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership.Progress, "may_send", lambda self, window: not self.waiting)
-    fails(a_stopped_follower_costs_a_window, limits=WINDOWED)
-
-
-def test_18_what_no_majority_takes_is_refused() -> None:
-    limits = Limits(
-        batch_bytes_max=4 * KIB, uncommitted_bytes_max=64 * KIB, segment_bytes=1 << 20, tail_cache_bytes_max=8 * KIB
-    )
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.commit(b"x")
-        await cluster.settle()
-        leader = cluster.leader()
-        for follower in cluster.followers():
-            follower.disk.hung = cluster.loop.create_future()
-        for _ in range(50):
-            leader.propose(bytes(KIB))
-        with pytest.raises(QuotaExceeded):
-            leader.propose(bytes(16 * KIB))
-        for follower in cluster.followers():
-            hung, follower.disk.hung = follower.disk.hung, None
-            assert hung is not None
-            hung.set_result(None)
-        await cluster.settle()
-        await cluster.commit(b"and accepted again")
-        assert leader.group().core._leadership.uncommitted_bytes == 0
-
-    simulate(scenario, limits=limits)
-
-
-# ---- 15: events, not polls ---------------------------------------------------------------------------------
-
-
-def test_15_a_lone_write_waits_for_nobodys_tick() -> None:
-    """Two messages and two syncs: no part of it waits for a period to pass."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.commit(b"x")
-        await cluster.settle()
-        for _ in range(20):
-            await cluster.run_for(cluster.rng.uniform(0.2, 0.5))
-            begun = cluster.loop.time()
-            position = await cluster.commit(b"y")
-            assert cluster.loop.time() - begun < 0.02
-            await cluster.until(lambda p=position: all(b.machine().index >= p.index for b in cluster.running), 0.02)
 
     simulate(scenario)
 

@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 
 from tests.raft.harness import Cluster, simulate
+from tests.raft.traffic import deliver
 from tests.raft.values import GROUP
 from tinymq.log.layout import BALLOTS, group_folder, topic_folder
 from tinymq.raft import Role
 from tinymq.raft.membership import Membership
-from tinymq.raft.messages import AppendAck, Vote, to_wire
+from tinymq.raft.messages import AppendAck, Vote
 
 
 async def wiped_follower(cluster: Cluster) -> None:
@@ -117,9 +118,7 @@ def test_a_lost_ballot_or_group_folder_is_another_incarnation(lost: str) -> None
 
 def forge(cluster: Cluster, source: int, message: Vote | AppendAck) -> None:
     """Deliver a message to broker 1 as if `source` had sent it."""
-    one = cluster.brokers[1]
-    head, body = to_wire(GROUP, message)
-    one.process.do(lambda: one.host._on_message(source, head, b"".join(body)))
+    deliver(cluster.brokers[1], source, message)
 
 
 async def lonely_candidate(cluster: Cluster) -> int:

@@ -1,0 +1,50 @@
+"""What brokers say to one another, heard and forged; and the check of a check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.raft.harness import Broker, Cluster, Scenario, simulate
+from tests.raft.values import GROUP
+from tinymq.entry import Entry, make_entry
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.messages import Append, AppendAck, Vote, to_wire
+from tinymq.raft.transport import Channel
+
+
+def fails(scenario: Scenario, **options: Any) -> None:
+    """The check's check: with a mutant in place, the scenario does not pass."""
+    with pytest.raises(AssertionError):
+        simulate(scenario, **options)
+
+
+def listen(cluster: Cluster) -> list[tuple[int, int, Channel, pb.Peer, bytes]]:
+    """Every message that is delivered from now on."""
+    heard: list[tuple[int, int, Channel, pb.Peer, bytes]] = []
+    cluster.network.on_delivered = lambda *message: heard.append(message)
+    return heard
+
+
+def appends(heard: list[tuple[int, int, Channel, pb.Peer, bytes]], to: int) -> list[pb.Append]:
+    return [m.append for _, b, _, m, _ in heard if b == to and m.HasField("append")]
+
+
+def deliver(broker: Broker, source: int, message: Append | AppendAck | Vote) -> None:
+    """As if `source` had sent it."""
+    head, body = to_wire(GROUP, message)
+    broker.process.do(lambda: broker.host._on_message(source, head, b"".join(body)))
+
+
+def entry_after(broker: Broker, kind: int, term: int, payload: bytes = b"") -> Entry:
+    log = broker.group().log
+    return make_entry(
+        kind=kind, index=log.last_index + 1, term=term, prev_crc=log.last_crc, base_offset=log.next_offset,
+        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload,
+    )  # fmt: skip
+
+
+def append_to(broker: Broker, entry: Entry) -> Append:
+    log = broker.group().log
+    return Append(broker.group().term, log.last_index, log.last_term, 1, [entry])
