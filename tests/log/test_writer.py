@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
-from tinymq.errors import DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
 from tinymq.log import InlineRunner, Log, Store
 from tinymq.log.marks import load_marks
 
@@ -320,6 +320,71 @@ def test_a_full_disk_ends_the_log_that_met_it_and_loses_nothing() -> None:
     run(body())
 
 
+def test_a_log_that_took_more_in_while_its_sync_failed_writes_none_of_it() -> None:
+    async def body() -> None:
+        files = faulty()
+        runner = GateRunner()
+        store = await open_store(files, runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        runner.close()
+        files.fail_sync("*.log")
+        append(log, 2)
+        await until(lambda: runner.waiting)
+        append(log, 2)
+        runner.let_go()
+        await store.writer.drain()
+        assert (log.durable_index, type(log.failed)) == (1, SyncFailed)
+        await store.close()
+        assert load_marks(files).marks[GROUP].index == 1
+
+    run(body())
+
+
+def test_whoever_waits_for_the_writer_may_be_cancelled() -> None:
+    async def body() -> None:
+        runner = GateRunner()
+        store = await open_store(faulty(), runner=runner)
+        runner.close()
+        opening = asyncio.ensure_future(store.writer.alone(lambda: 1))
+        await until(lambda: runner.waiting)
+        opening.cancel()
+        runner.let_go()
+        await store.writer.drain()
+        assert await store.writer.alone(lambda: 2) == 2
+        with pytest.raises(ZeroDivisionError):
+            await store.writer.alone(lambda: 1 // 0)
+        await store.close()
+
+    run(body())
+
+
+def test_a_log_deleted_in_the_middle_of_a_round_hears_nothing_more() -> None:
+    async def body() -> None:
+        runner = GateRunner()
+        store = await open_store(faulty(), runner=runner)
+        log = (await store.open_log(GROUP, first_entry())).log
+        reports = Reports(log)
+        log.on_durable = lambda: reports.failed.append((log, Closed()))
+        runner.close()
+        append(log, 40)
+        log.note_applied(20)
+        log.put_state(log.segment_bounds()[0][1], b"state")
+        await until(lambda: runner.waiting)
+        append(log, 5)
+        deleting = asyncio.ensure_future(store.delete_log(GROUP))
+        await asyncio.sleep(0)
+        runner.let_go()
+        await deleting
+        await store.writer.drain()
+        assert reports.failed == []
+        assert store.writer.failed is None
+        with pytest.raises(Closed):
+            append(log, 1)
+        await store.close()
+
+    run(body())
+
+
 def test_a_broken_invariant_in_the_job_ends_all_and_is_heard() -> None:
     async def body() -> None:
         files = faulty()
@@ -350,6 +415,19 @@ async def with_clock() -> tuple[Any, ManualClock, Store, Log]:
         files, InlineRunner(), clock, broker_id=1, limits=replace(LIMITS, segment_bytes=1 << 20), rng=random.Random(1)
     )
     return files, clock, store, (await store.open_log(GROUP, first_entry())).log
+
+
+def test_marks_go_along_with_a_sync_now_and_then() -> None:
+    async def body() -> None:
+        files, clock, store, log = await with_clock()
+        for _ in range(10):
+            append(log, 1)
+            await store.writer.drain()
+            clock.advance(0.004)
+        syncs = [t for t in files.trace if t.startswith("sync ") and ".log" in t][1:]
+        assert ["marks" in t for t in syncs] == [False] + [False, False, True] * 3
+
+    run(body())
 
 
 def test_marks_lag_a_round_and_are_synced_after_idling() -> None:

@@ -69,8 +69,9 @@ async def open_store(
     files: Files, *, broker_id: int = 1, limits: Limits = LIMITS, runner: Runner | None = None, seed: int = 1
 ) -> Store:
     return await Store.open(
-        files, runner or InlineRunner(), ManualClock(), broker_id=broker_id, limits=limits, rng=random.Random(seed)
-    )
+        files, runner or InlineRunner(), ManualClock(), broker_id=broker_id, limits=limits, rng=random.Random(seed),
+        mark_every_s=0,
+    )  # fmt: skip
 
 
 async def open_both(files: Files, *, limits: Limits = LIMITS) -> tuple[Store, OpenedLog]:

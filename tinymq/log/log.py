@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.errors import Closed, TinymqError
 from tinymq.log.files import Files
 from tinymq.log.index import pack_index
 from tinymq.log.layout import INDEX, SEGMENT, STATE, group_folder, in_group
@@ -227,6 +227,11 @@ class Log(LogView):
             self._operations, self._chunks = [], None
             if self.on_failed is not None:
                 self.on_failed(error)
+
+    def close(self) -> None:
+        """Take nothing more, and call nobody."""
+        self.on_durable = self.on_failed = None
+        self.fail(Closed(f"the log of {self.group} is closed"))
 
     def _check(self) -> None:
         if self.failed is not None:

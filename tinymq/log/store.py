@@ -26,6 +26,7 @@ from tinymq.log.writer import Rounds, Writer
 from tinymq.types import GroupId
 
 IDLE_MARK_S = 0.1
+MARK_EVERY_S = 0.01  # taking the marks along in every sync makes a lone write's 40 % longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,23 @@ class _Shared:
 class Store:
     """One broker's data folder, held by this process alone while it is open. Lives on the loop."""
 
-    def __init__(self, files: Files, runner: Runner, clock: Clock, limits: Limits, shared: _Shared, idle_s: float):
+    def __init__(
+        self,
+        files: Files,
+        runner: Runner,
+        clock: Clock,
+        limits: Limits,
+        shared: _Shared,
+        *,
+        idle_mark_s: float,
+        mark_every_s: float,
+    ):
         self.identity = shared.identity
         self.ballots = Ballots(dict(shared.ballots.ballots), lambda: self.writer.wake())
         self._rounds = Rounds(files, shared.marks, shared.ballot_file)
-        self.writer = Writer(runner, clock, self._rounds, self.ballots, idle_s)
+        self.writer = Writer(
+            runner, clock, self._rounds, self.ballots, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s
+        )
         self._files = files
         self._runner = runner
         self._limits = limits
@@ -71,13 +84,14 @@ class Store:
     @classmethod
     async def open(
         cls, files: Files, runner: Runner, clock: Clock, *, broker_id: int, limits: Limits, rng: random.Random,
-        idle_mark_s: float = IDLE_MARK_S,
+        idle_mark_s: float = IDLE_MARK_S, mark_every_s: float = MARK_EVERY_S,
     ) -> Store:  # fmt: skip
-        """Open the folder, or make a new one. Raises FolderInUse, WrongBroker, UnsupportedVersion, CorruptData (an
+        """Open the folder, or make a new one. Marks are synced after `idle_mark_s` without a write, and with a write
+        when `mark_every_s` have passed. Raises FolderInUse, WrongBroker, UnsupportedVersion, CorruptData (an
         unreadable identity), StorageError."""
         incarnation = rng.randbytes(16)
         shared = await runner.run(lambda: _open_shared(files, broker_id, incarnation))
-        return cls(files, runner, clock, limits, shared, idle_mark_s)
+        return cls(files, runner, clock, limits, shared, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
 
     async def form(self, cluster_id: bytes) -> None:
         """The folder belongs to this cluster from now on; durable. Raises WrongCluster when it has another."""
@@ -142,6 +156,7 @@ class Store:
         await self.writer.drain()
         self.writer.drop(log)
         mark = log.mark() if log.failed is None else None
+        log.close()
 
         def close() -> None:
             self._rounds.forget(group_folder(group))
@@ -153,6 +168,7 @@ class Store:
     async def delete_log(self, group: GroupId) -> None:
         """The group is gone for good: its folder, its ballot, and its place in the marks; durable."""
         if (log := self._logs.pop(group, None)) is not None:
+            log.close()
             self.writer.drop(log)
 
         def delete() -> None:

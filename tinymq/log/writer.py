@@ -4,8 +4,8 @@ A round, in the executor:
 
     1. marks of logs that lose entries are lowered, and synced
     2. each log's operations are carried out in order; changed ballots are written to both copies
-    3. all files that were touched are synced side by side, the marks of the round before with them; then new names
-    4. the logs' new marks are written: the next round syncs them, or idling, or a clean stop
+    3. all files that were touched are synced side by side, marks of earlier rounds with them; then new names
+    4. the logs' new marks are written: a later round syncs them, or idling, or a clean stop
 
 and back on the loop each log's durable index rises. What is appended meanwhile goes into the next round.
 Only this job writes to logs that are open, so between rounds the disk holds still.
@@ -59,17 +59,20 @@ class Rounds:
         self._ballots = ballots
         self._disk = Disk(files)
 
-    def carry_out(self, works: list[Work], ballots: dict[GroupId, Ballot]) -> Outcome:
-        """One round. A disk that refuses is an outcome, not an exception."""
+    def carry_out(self, works: list[Work], ballots: dict[GroupId, Ballot], *, with_marks: bool) -> Outcome:
+        """One round; `with_marks` syncs what earlier ones left of them. A disk that refuses is an outcome, not an
+        exception."""
         outcome = Outcome()
         try:
             self._lower_marks(works)
             self._write(works, outcome)
             files: list[File] = self._ballots.write(ballots) if ballots else []
-            if self.marks.dirty:
+            if with_marks and self.marks.dirty:
                 files.append(self.marks.rounds.file)
-            self._disk.sync(files)
-            self.marks.dirty = False
+                self._disk.sync(files)
+                self.marks.dirty = False
+            else:
+                self._disk.sync(files)
             self._write_marks([work.mark for work in works if work.mark.group not in outcome.failed])
         except SyncFailed as error:
             # Whoever took part fails: which of the pages were lost cannot be told.
@@ -129,14 +132,18 @@ class Rounds:
 class Writer:
     """The loop's side: who has something to write, and telling them when it is durable."""
 
-    def __init__(self, runner: Runner, clock: Clock, rounds: Rounds, ballots: Ballots, idle_s: float) -> None:
+    def __init__(
+        self, runner: Runner, clock: Clock, rounds: Rounds, ballots: Ballots, *, idle_mark_s: float, mark_every_s: float
+    ) -> None:
         self.on_ballots_failed: Callable[[TinymqError], None] | None = None
         self.failed: TinymqError | None = None  # ballots or marks did: the broker has to stop
         self._runner = runner
         self._clock = clock
         self._rounds = rounds
         self._ballots = ballots
-        self._idle_s = idle_s
+        self._idle_mark_s = idle_mark_s
+        self._mark_every_s = mark_every_s
+        self._marked_s = -mark_every_s  # when a round last took the marks along
         self._dirty: dict[Log, None] = {}  # in the order in which they came
         self._stale: dict[Log, None] = {}  # a newer commit index than in their mark
         self._chores: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
@@ -244,10 +251,14 @@ class Writer:
         works = [Work(log.take(), log.mark()) for log in logs]
         ballots = self._ballots.take()
         self._busy = True
+        now_s = self._clock.monotonic()
+        with_marks = now_s - self._marked_s >= self._mark_every_s
+        if with_marks:
+            self._marked_s = now_s
         for log in logs:
             self._stale.pop(log, None)
         try:
-            outcome = await self._runner.run(lambda: self._rounds.carry_out(works, ballots))
+            outcome = await self._runner.run(lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks))
         except Exception as error:  # a broken invariant: nobody may go on waiting, and the task ends with it
             self._fail(StorageError(f"the writer job ended: {error!r}"))
             assert self.failed is not None
@@ -278,7 +289,7 @@ class Writer:
     def _set_timer(self) -> None:
         if not self._stopped and self.failed is None:
             self._busy = False
-            self._timer = self._clock.call_later(self._idle_s, self._timer_due)
+            self._timer = self._clock.call_later(self._idle_mark_s, self._timer_due)
 
     def _timer_due(self) -> None:
         self._timer = None
