@@ -37,8 +37,9 @@ class Bench:
         self.leader = self.cluster.wait_leader("t")
         self.follower = next(i for i in (1, 2, 3) if i != self.leader)
         async with Raw(self.cluster.address(self.leader)) as raw:
-            await raw.send(self.topic.topic_id, count=2, producer=5, epoch=3, sequence=0)
-            await raw.send(self.topic.topic_id, count=2, producer=5, epoch=3, sequence=2)
+            for sequence in (0, 2):
+                sent = await raw.send(self.topic.topic_id, count=2, producer=5, epoch=3, sequence=sequence)
+                assert not sent.HasField("error"), sent.error
         states = [app.serving.broker.hosting.get(self.topic.topic_id, 0) for app in self.cluster.brokers.values()]  # type: ignore[union-attr]
         self.cluster.wait_until(lambda: all(s is not None and s.high_watermark == COUNT for s in states))
 

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch, entries
 from tests.testing.test_cluster import read_all, send_until_done
+from tinymq.config import Timing
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 from tinymq.testing.faulty_files import FaultyFiles
@@ -38,7 +39,7 @@ def test_a_full_disk_is_said_and_what_was_acknowledged_stays() -> None:
     async def main(cluster: Cluster) -> None:
         async with Raw(cluster.address(1)) as raw:
             topic = await raw.create("t", factor=1)
-            await raw.send(topic.topic_id, count=3)
+            await send_until_done(cluster, batch(topic.topic_id, payload(3)))
             disks.of[1].disk_full(100)
             (result,) = await raw.produce(batch(topic.topic_id, payload(5, value=b"x" * 500)))
             assert result.error.code == "OutcomeUnknown"
@@ -124,5 +125,6 @@ def test_the_power_of_all_brokers_fails_under_load(seed: int) -> None:
                     await asyncio.to_thread(cluster.wait_leader, f"half{n}", partition)
             assert entries(await raw.fetch(topic.topic_id))
 
-    with Cluster(nodes=3, files_factory=disks) as cluster:
+    patient = Timing(gone_after_s=10.0)  # a slow machine is no reason for an election
+    with Cluster(nodes=3, files_factory=disks, timing=patient) as cluster:
         asyncio.run(main(cluster))
