@@ -18,6 +18,8 @@ from tinymq.errors import Closed
 
 T = TypeVar("T")
 
+SETTLE_S = 1.0
+
 
 class Engine:
     """A loop on a daemon thread, with one AsyncClient on it."""
@@ -62,8 +64,16 @@ class Engine:
         """Close the client and end the thread. Raises what closing raises."""
         try:
             self.run(self.client.close())
+            self.run(_settle())
         finally:
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _settle() -> None:
+    """Let what gRPC still has in hand for closed calls end, so that the loop is left with nothing pending."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=SETTLE_S)
