@@ -205,6 +205,38 @@ def test_a_hand_over_to_somebody_who_is_gone_ends_and_the_leader_goes_on() -> No
     simulate(scenario)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leader_whose_disk_hangs_hands_over(seed: int) -> None:
+    """It commits with the others' disks meanwhile; but it could not survive, and says so in time."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"before")
+        await cluster.settle()
+        await cluster.run_for(cluster.rng.uniform(0.0, 5.0))
+        leader = cluster.leader()
+        leader.disk.hung = cluster.loop.create_future()
+        await cluster.commit(b"meanwhile", within_s=0.1)
+        took = await cluster.until(lambda: [b for b in cluster.leaders() if b is not leader], 2.0)
+        assert 0.8 < took < 1.4
+        await cluster.commit(b"after")
+        assert cluster.leader().machine().payloads == [b"before", b"meanwhile", b"after"]
+
+    simulate(scenario, seed)
+
+
+def test_a_leader_whose_disk_is_slow_stays() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"before")
+        leader = cluster.leader()
+        leader.disk.delay_s = (0.2, 0.4)
+        for i in range(20):
+            await cluster.commit(b"%d" % i)
+            await cluster.run_for(0.2)
+        assert cluster.leader() is leader
+
+    simulate(scenario)
+
+
 def test_a_stopping_broker_hands_over_what_it_leads() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"before")

@@ -293,6 +293,8 @@ class RaftCore(VotingReplica):
             if self._leadership is None:
                 return
             leadership.settle(self.commit_index)
+            if leadership.transfer_to is None and leadership.sync_hangs():
+                self.hand_over(None, now + self._around.timing.hand_over_s)
         leadership.pump(self.commit_index)
         if leadership.transfer_to is not None:
             self._continue_hand_over(leadership, leadership.transfer_to, now)

@@ -60,6 +60,7 @@ class Leadership:
         self._timing = timing
         self._told: dict[int, int] = {}  # commit index last sent to each peer
         self._reading: set[int] = set()  # peers for which a cold read is under way
+        self._unsynced: tuple[int, float] | None = None  # our durable index while it is not our last, and since when
         self.progress = {peer: Progress(next=first_of_term) for peer in peers}
 
     # ---- answers ------------------------------------------------------------------------------------
@@ -175,9 +176,18 @@ class Leadership:
         """It should have answered: with what it holds, or, when its last answer was lost on the way, again."""
         return progress.mode is Mode.REPLICATE and now - progress.sent_at > self._timing.bulk_stalled_s
 
+    def sync_hangs(self) -> bool:
+        """Our own disk has made nothing durable for too long; called with `settle`."""
+        durable, now = self._log.durable_index, self._line.now()
+        if durable == self._log.last_index:
+            self._unsynced = None
+        elif self._unsynced is None or self._unsynced[0] != durable:
+            self._unsynced = durable, now
+        return self._unsynced is not None and now - self._unsynced[1] > self._timing.sync_hang_s
+
     def quiet(self, commit: int) -> bool:
         """Nothing to send: every live follower has everything and has acknowledged to know the commit index."""
-        return self.transfer_to is None and commit == self._log.last_index and all(
+        return self.transfer_to is None and commit == self._log.last_index == self._log.durable_index and all(
             not self._line.alive(peer) or (p.match == self._log.last_index and p.commit >= commit)
             for peer, p in self.progress.items()
         )  # fmt: skip
