@@ -66,6 +66,7 @@ def test_the_environment_wins(tmp_path: Path, secret: Path, monkeypatch: pytest.
         (("broker_id = 2", ""), "broker_id", ""),
         (("broker_id = 2", 'broker_id = "two"'), "broker_id", ""),
         (("broker_id = 2", "broker_id = 0"), "broker_id", ""),
+        (("broker_id = 2", "broker_id = 9"), "not among the voters", "voters"),
         (("2@h:2", "h:2"), "h:2", "id@host:port"),
         (("2@h:2", "1@h:2"), "two voters", ""),
         (('"2@h:2", ', ""), "1, 3 or 5", ""),

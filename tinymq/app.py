@@ -148,7 +148,7 @@ class BrokerApp:
         admin = AdminService(self.serving, formation, self, config.secret)
         self._server = RpcServer(config.limits, BrokerService(self.serving, config.limits), admin)
         self._client_port = await self._server.start(*parse_address(config.listen))
-        means = Means(config, store, self._transport, host, self._clock, self._rng, self._runner)
+        means = Means(config, store, host, self._clock, self._rng, self._runner)
         if first is not None:
             await self._run(means, first)
         else:

@@ -140,6 +140,9 @@ class BrokerConfig:
         ids = [v.broker_id for v in self.voters]
         _require(len(ids) in (1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
         _require(len(set(ids)) == len(ids), "two voters have one broker id")
+        if self.broker_id not in ids:
+            hint = "name it among the voters; brokers beyond them cannot join yet"
+            raise InvalidConfig(f"broker {self.broker_id} is not among the voters {ids}", hint=hint)
         for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise):
             if text:
                 parse_address(text)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch, entries
+from tinymq.config import Timing
 from tinymq.errors import DeadlineExceeded
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.produce import ProduceStream
@@ -152,12 +154,32 @@ def test_deleted_topics_leave_no_data_and_may_be_made_again() -> None:
             for app in cluster.brokers.values():
                 groups = app.host.groups
                 await asyncio.to_thread(cluster.wait_until, lambda groups=groups: len(groups) == 1)
+                left = Path(app.config.data_dir) / "groups"
+                await asyncio.to_thread(cluster.wait_until, lambda left=left: len(list(left.iterdir())) == 1)
             again = await raw.create("t", partitions=1)
             assert again.topic_id != topic.topic_id
             assert (await raw.fetch(topic.topic_id)).error.code == "UnknownTopic"
         assert (await send_until_done(cluster, batch(again.topic_id, payload()))).base_offset == 0
 
     with Cluster(nodes=3) as cluster:
+        asyncio.run(main(cluster))
+
+
+def test_a_broker_that_is_gone_is_unregistered_by_itself_and_registered_again() -> None:
+    async def main(cluster: Cluster) -> None:
+        await asyncio.to_thread(cluster.kill, 3)
+
+        def remaining() -> list[list[int]]:
+            return [[b.broker_id for b in cluster.registry(n).get_all_brokers()] for n in (1, 2)]
+
+        await asyncio.to_thread(cluster.wait_until, lambda: remaining() == [[1, 2], [1, 2]])
+        async with Raw(cluster.address(1)) as raw:
+            wanted = pb.CreateTopicRequest(name="t", partitions=1, replication_factor=3)
+            assert (await raw.admin.CreateTopic(wanted)).error.code == "InvalidRequest"
+            await asyncio.to_thread(cluster.start, 3)
+            assert len((await raw.create("t")).partitions) == 1
+
+    with Cluster(nodes=3, timing=Timing(registration_lease_s=0.6, registration_renew_s=0.2)) as cluster:
         asyncio.run(main(cluster))
 
 

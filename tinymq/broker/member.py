@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinymq.broker.broker import Broker, Surroundings
@@ -17,17 +16,15 @@ from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
 from tinymq.clock import Clock
-from tinymq.config import BrokerConfig, parse_address
+from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
 from tinymq.log.runner import Runner
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host
-from tinymq.raft.transport import Transport
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.state import BrokersChanged, Effect
 from tinymq.registry.values import BrokerRecord, QueueRecord
-from tinymq.types import METADATA_GROUP, PeerAddress
+from tinymq.types import METADATA_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,6 @@ class Means:
 
     config: BrokerConfig
     store: Store
-    transport: Transport
     host: Host
     clock: Clock
     rng: random.Random
@@ -70,7 +66,6 @@ class Member:
         host, store = self._means.host, self._means.store
         on_disk = await self._means.runner.run(store.list_groups)
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
-        self._registry.watch(self._registry_changed)
         self._hosting.start(on_disk)
         self._registration.start()
 
@@ -94,12 +89,3 @@ class Member:
     def _make_partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon
         return Partition(f"{queue.topic}/{queue.partition}", self._deadlines, soon, self.broker.address_of)
-
-    def _registry_changed(self, effects: Sequence[Effect]) -> None:
-        """Brokers beyond the configured voters are dialled where they registered."""
-        if not any(isinstance(effect, BrokersChanged) for effect in effects):
-            return
-        voters = {voter.broker_id for voter in self._means.config.voters}
-        for broker in self._registry.get_all_brokers():
-            if broker.broker_id not in voters:
-                self._means.transport.set_peer(PeerAddress(broker.broker_id, *parse_address(broker.peer_address)))
