@@ -1,0 +1,189 @@
+"""One term of leading, without brokers: what is sent, what an answer moves, when the group may rest."""
+
+from __future__ import annotations
+
+from tests.raft.values import ListLog, chain, incarnation, membership
+from tinymq.config import Limits, Timing
+from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
+from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
+from tinymq.raft.replication import Mode
+from tinymq.raft.stamps import TermStamps
+
+TERM = 3
+
+
+class Lines:
+    """Followers 2 and 3, as a leader reaches them."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.up = {2, 3}
+        self.folders = {2: incarnation(2), 3: incarnation(3)}
+        self.sent: list[tuple[int, Message]] = []
+        self.reopened: list[int] = []
+        self.cold: list[tuple[int, int]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def alive(self, peer: int) -> bool:
+        return peer in self.up
+
+    connected = alive
+
+    def incarnation(self, peer: int) -> bytes | None:
+        return self.folders.get(peer)
+
+    def send(self, peer: int, message: Message) -> bool:
+        self.sent.append((peer, message))
+        return peer in self.up
+
+    def reopen(self, peer: int) -> None:
+        self.reopened.append(peer)
+
+    def read_cold(self, peer: int, index: int) -> None:
+        self.cold.append((peer, index))
+
+    def take(self, peer: int) -> list[Message]:
+        """What `peer` was sent since the last call."""
+        taken = [m for p, m in self.sent if p == peer]
+        self.sent = [(p, m) for p, m in self.sent if p != peer]
+        return taken
+
+
+def leading(entries: int = 5, durable: int | None = None) -> tuple[Leadership, Lines, ListLog]:
+    """A leader of term 3 whose NOOP is the last entry."""
+    log, lines = ListLog(chain([*[1] * (entries - 1), TERM]), durable=durable), Lines()
+    stamps = TermStamps(0, 0, 0.0)
+    return Leadership(TERM, entries, [2, 3], log, lines, stamps, Limits(), Timing()), lines, log
+
+
+def ack(durable: int, received: int | None = None, commit: int = 0, count: int = 0) -> AppendAck:
+    return AppendAck(TERM, durable, durable if received is None else received, False, 0, 0, commit, count)
+
+
+def test_a_majority_of_durable_copies_commits() -> None:
+    leader, _, _ = leading(entries=5)
+    assert leader.commit(membership(), 1, True, 1) == 1
+    leader.acknowledged(2, ack(durable=4, received=5))
+    assert leader.commit(membership(), 1, True, 1) == 1, "received is not durable"
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.commit(membership(), 1, True, 1) == 5
+
+
+def test_its_own_copy_counts_when_it_is_durable_and_listed() -> None:
+    leader, _, _ = leading(entries=5, durable=4)
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.commit(membership(), 1, True, 1) == 1
+    leader.acknowledged(3, ack(durable=5))
+    assert leader.commit(membership(), 1, False, 1) == 5
+
+
+def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
+    leader, lines, _ = leading(entries=5)
+    leader.acknowledged(2, ack(durable=5))
+    lines.folders[2] = incarnation(9)
+    assert leader.commit(membership(), 1, True, 1) == 1, "not even before it has said anything"
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it is sent what the old one held"
+
+
+def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None:
+    leader, lines, _ = leading(entries=5)
+    leader.pump(1)
+    (first,) = lines.take(2)
+    assert isinstance(first, Append)
+    assert len(first.entries) == 1
+    times = []
+    for _ in range(400):
+        lines.time += 0.01
+        leader.settle(1)
+        leader.pump(1)
+        for message in lines.take(2):
+            assert isinstance(message, Append)
+            assert not message.entries
+            times.append(lines.time - 100.0)
+    assert len(times) == 5
+    assert times[0] < 2 * PROBE_RETRY_S
+
+
+def test_an_answer_that_was_lost_with_its_connection_is_asked_for_again() -> None:
+    """Everything is out and received; the ack of the sync never came, and nothing more is proposed."""
+    leader, lines, _ = leading(entries=5)
+    leader.pump(1)
+    leader.acknowledged(2, ack(durable=3, received=5))
+    leader.pump(1)
+    lines.take(2)
+    assert (leader.progress[2].mode, leader.progress[2].next) == (Mode.REPLICATE, 6)
+    lines.time += Timing().bulk_stalled_s + 0.1
+    leader.settle(1)
+    leader.pump(1)
+    (again,) = lines.take(2)
+    assert isinstance(again, Append)
+    assert again.prev_index == 3
+
+
+def test_a_commit_notice_never_exceeds_what_is_known_to_match() -> None:
+    leader, lines, log = leading(entries=5)
+    leader.acknowledged(2, ack(durable=5))
+    leader.acknowledged(3, ack(durable=3, received=3))
+    log.append(chain([TERM, TERM], after=log.entries[-1]))
+    leader.pump(5)
+    for peer, known in ((2, 5), (3, 3)):
+        commits = [m.commit for m in lines.take(peer) if isinstance(m, CommitNotice)]
+        assert all(c <= known for c in commits)
+
+
+def test_rest_needs_everybody_alive_to_hold_and_know_everything() -> None:
+    leader, lines, _ = leading(entries=5)
+    leader.acknowledged(2, ack(durable=5, commit=5))
+    leader.acknowledged(3, ack(durable=5, commit=4))
+    assert not leader.quiet(5)
+    leader.settle(5)
+    assert [m for m in lines.take(3) if isinstance(m, CommitNotice)] == [CommitNotice(TERM, 5, True)]
+    assert lines.take(2) == []
+    leader.acknowledged(3, ack(durable=5, commit=5))
+    assert leader.quiet(5)
+    leader.lost(3)
+    assert not leader.quiet(5), "what it knew may be gone"
+    lines.up.discard(3)
+    assert leader.quiet(5), "who is gone is not waited for"
+    leader.transfer_to = 2
+    assert not leader.quiet(5)
+
+
+def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
+    leader, lines, _ = leading(entries=5, durable=4)
+    for peer in (2, 3):
+        leader.acknowledged(peer, ack(durable=5, commit=5))
+    assert not leader.quiet(5)
+    assert not leader.sync_hangs()
+    lines.time += Timing().sync_hang_s + 0.1
+    assert leader.sync_hangs()
+
+
+def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
+    leader, lines, log = leading(entries=5)
+    log.cold_before = 5
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    leader.pump(1)
+    leader.pump(1)
+    assert lines.cold == [(2, 2)]
+    leader.read(2, 2, log.entries[1:4], 1)
+    (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
+    assert (message.prev_index, len(message.entries)) == (1, 3)
+    leader.read(2, 2, log.entries[1:4], 1)  # it went elsewhere meanwhile
+    assert [m for m in lines.take(2) if isinstance(m, Append)] == []
+
+
+def test_the_successor_is_alive_listed_and_holds_most() -> None:
+    leader, lines, _ = leading(entries=5)
+    leader.acknowledged(2, ack(durable=3, received=3))
+    leader.acknowledged(3, ack(durable=5))
+    assert leader.best_successor(membership()) == 3
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.best_successor(membership()) == 2, "the preferred one among equals"
+    lines.folders[2] = incarnation(9)
+    assert leader.best_successor(membership()) == 3
+    lines.up.clear()
+    assert leader.best_successor(membership()) is None
