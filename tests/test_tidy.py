@@ -28,11 +28,13 @@ MACHINE_PATHS = re.compile(r"(?<![\w.<{~])/(home|root|Users|work|tmp|opt)/(?!\w*
 
 
 def _tracked() -> list[Path]:
-    """Files that are in the repository, or will be; without git (an unpacked archive), all files."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    """Files that are in the repository, and sources that will be; without git (an unpacked archive), all files."""
+    command = ["git", "ls-files", "--exclude-standard"]
     try:
-        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-        files = [ROOT / name for name in listed]
+        tracked = subprocess.run([*command, "--cached"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        others = subprocess.run([*command, "--others"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        new = [name for name in others.splitlines() if Path(name).suffix in (".py", ".md", ".proto")]
+        files = [ROOT / name for name in [*tracked.splitlines(), *new]]
     except (OSError, subprocess.CalledProcessError):
         hidden = {".git", ".venv", ".tinymq", "__pycache__"}
         files = [path for path in ROOT.rglob("*") if not hidden & set(path.relative_to(ROOT).parts)]

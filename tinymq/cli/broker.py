@@ -50,8 +50,9 @@ def broker(
         "SECRET_FILE": secret_file,
     }
     os.environ.update(as_environment(flags, settings.PREFIX))
+    loaded = settings.load(config)
     _set_up_logs(log_format)
-    return asyncio.run(_run(settings.load(config)))
+    return asyncio.run(_run(loaded))
 
 
 def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
