@@ -489,11 +489,12 @@ def test_a_clean_stop_syncs_the_marks() -> None:
 
 def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
     async def body() -> None:
-        files, _, store, log = await with_clock()
+        files, clock, store, log = await with_clock()
         made = sum(t.startswith("rename marks.new") for t in files.trace)
         for _ in range(10_000):
             append(log, 1, size=1)
             await store.writer.drain()
+            clock.advance(0.02)
         assert sum(t.startswith("rename marks.new") for t in files.trace) > made
         files.power_cut()
         assert load_marks(files).marks[GROUP].index >= 10_000

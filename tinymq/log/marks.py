@@ -14,7 +14,7 @@
         72    8 commit          u64    commit index when the mark was made
         80    8 state           u64    applied index of the newest durable applied state; 0: none
 
-A mark is written after the sync that it tells of and made durable by the next one, so it may lag and never
+A mark is written after the sync that it tells of and made durable by a later one, so it may lag and never
 leads; before anything at or below it is cut away, it is lowered and synced. Every group ever opened here is
 listed until it is deleted: a lost folder is told from one never made.
 """
@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tinymq.log.files import Files
+from tinymq.errors import DiskFull
+from tinymq.log.files import File, Files
 from tinymq.log.layout import MARKS
 from tinymq.log.rounds import SNAPSHOT, RoundFile, parse_rounds, read_whole
 from tinymq.types import GroupId, TopicId
@@ -115,43 +117,60 @@ class Marks:
         self._marks = dict(loaded.marks)
         self._number = loaded.number
         self._rounds = self._replace(self._marks)
-        self.dirty = False  # appended to since its last sync
+        self._noted: dict[GroupId, Mark] = {}  # to be written with the next `flush`
+        self._dirty = False  # appended to since its last sync
 
     def get(self, group: GroupId) -> Mark | None:
+        """What the file says."""
         return self._marks.get(group)
 
     def groups(self) -> list[GroupId]:
         """Every group ever opened here and not deleted since."""
         return list(self._marks)
 
-    def write(self, marks: Iterable[Mark]) -> None:
-        """Append; durable after the next sync of `rounds.file`. A mark with FORGOTTEN removes its group.
-        Raises DiskFull with nothing changed."""
-        changed = list(marks)
+    def note(self, mark: Mark) -> None:
+        """What it says is durable by now: to be written sooner or later."""
+        self._noted[mark.group] = mark
+
+    def unnote(self, group: GroupId) -> None:
+        """What was noted of the group is not true any more."""
+        self._noted.pop(group, None)
+
+    def flush(self) -> list[File]:
+        """Write what was noted; the files whose sync makes it durable. Without room for a new file it waits: marks
+        that rise may as well lag."""
+        with suppress(DiskFull):
+            self.write(list(self._noted.values()))
+        return [self._rounds.file] if self._dirty else []
+
+    def write(self, changed: list[Mark]) -> None:
+        """Append. A mark with FORGOTTEN removes its group. Raises DiskFull with nothing changed."""
         if not changed:
             return
         content = b"".join(map(pack_mark, changed))
         if self._rounds.has_room(len(content)):
             self._rounds.append(self._number + 1, content)
             self._number += 1
-            self.dirty = True
+            self._dirty = True
             _apply(self._marks, changed)
         else:
             after = dict(self._marks)
             _apply(after, changed)
             rounds = self._replace(after)
             self._rounds.file.close()
-            self._rounds, self._marks, self.dirty = rounds, after, False
+            self._rounds, self._marks, self._dirty = rounds, after, False
+        for mark in changed:
+            self._noted.pop(mark.group, None)
 
     def sync(self) -> None:
         """Make durable what was written. Raises SyncFailed."""
-        if self.dirty:
+        if self._dirty:
             self._files.sync([self._rounds.file])
-            self.dirty = False
+            self._dirty = False
 
-    @property
-    def rounds(self) -> RoundFile:
-        return self._rounds
+    def synced(self) -> None:
+        """The files that `flush` named were synced."""
+        self._dirty = False
 
     def close(self) -> None:
         self._rounds.file.close()

@@ -4,8 +4,8 @@ A round, in the executor:
 
     1. marks of logs that lose entries are lowered, and synced
     2. each log's operations are carried out in order; changed ballots are written to both copies
-    3. all files that were touched are synced side by side, marks of earlier rounds with them; then new names
-    4. the logs' new marks are written: a later round syncs them, or idling, or a clean stop
+    3. all files that were touched are synced side by side, then new names
+    4. the logs' new marks are noted: a later round writes and syncs them along, or idling, or a clean stop
 
 and back on the loop each log's durable index rises. What is appended meanwhile goes into the next round.
 Only this job writes to logs that are open, so between rounds the disk holds still.
@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from tinymq.clock import Clock, Timer
-from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.errors import Closed, StorageError, SyncFailed, TinymqError
 from tinymq.log.ballots import Ballot, BallotFile, Ballots
 from tinymq.log.files import File, Files, failed_paths
 from tinymq.log.layout import BALLOTS, MARKS
 from tinymq.log.log import Log
 from tinymq.log.marks import Mark, Marks
-from tinymq.log.operations import Disk, Operation, mark_before
+from tinymq.log.operations import Disk, Operation, Remove, Truncate, mark_before
 from tinymq.log.runner import Runner
 from tinymq.types import GroupId
 
@@ -40,6 +39,11 @@ class Work:
 
     operations: list[Operation]
     mark: Mark  # true once they are synced
+
+    @property
+    def cuts(self) -> bool:
+        """Whether something that may be marked as durable goes."""
+        return any(isinstance(operation, Truncate | Remove) for operation in self.operations)
 
 
 @dataclass(slots=True)
@@ -60,20 +64,21 @@ class Rounds:
         self._disk = Disk(files)
 
     def carry_out(self, works: list[Work], ballots: dict[GroupId, Ballot], *, with_marks: bool) -> Outcome:
-        """One round; `with_marks` syncs what earlier ones left of them. A disk that refuses is an outcome, not an
+        """One round; `with_marks` takes along what earlier ones noted. A disk that refuses is an outcome, not an
         exception."""
         outcome = Outcome()
         try:
             self._lower_marks(works)
             self._write(works, outcome)
             files: list[File] = self._ballots.write(ballots) if ballots else []
-            if with_marks and self.marks.dirty:
-                files.append(self.marks.rounds.file)
-                self._disk.sync(files)
-                self.marks.dirty = False
-            else:
-                self._disk.sync(files)
-            self._write_marks([work.mark for work in works if work.mark.group not in outcome.failed])
+            if with_marks:
+                files += self.marks.flush()
+            self._disk.sync(files)
+            if with_marks:
+                self.marks.synced()
+            for work in works:
+                if work.mark.group not in outcome.failed:
+                    self.marks.note(work.mark)
         except SyncFailed as error:
             # Whoever took part fails: which of the pages were lost cannot be told.
             outcome.failed = {work.mark.group: error for work in works}
@@ -88,7 +93,9 @@ class Rounds:
         """Make the marks durable."""
         outcome = Outcome()
         try:
-            self._write_marks(marks)
+            for mark in marks:
+                self.marks.note(mark)
+            self.marks.flush()
             self.marks.sync()
         except StorageError as error:
             outcome.shared = error
@@ -103,17 +110,14 @@ class Rounds:
         self._ballots.close()
         self.marks.close()
 
-    def _write_marks(self, marks: list[Mark]) -> None:
-        """Marks that rise may as well lag: without room for a new file they are written in a later round."""
-        with suppress(DiskFull):
-            self.marks.write(marks)
-
     def _lower_marks(self, works: list[Work]) -> None:
         lowered = []
         for work in works:
-            mark = self.marks.get(work.mark.group)
-            if mark is not None and (needed := mark_before(work.operations, mark)) != mark:
-                lowered.append(needed)
+            if work.cuts:
+                self.marks.unnote(work.mark.group)
+                mark = self.marks.get(work.mark.group)
+                if mark is not None and (needed := mark_before(work.operations, mark)) != mark:
+                    lowered.append(needed)
         if lowered:
             self.marks.write(lowered)
             self.marks.sync()
