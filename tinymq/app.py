@@ -20,7 +20,7 @@ from tinymq.broker.member import Means, Member
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, format_address, parse_address
 from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.files import Files, RealFiles
 from tinymq.log.runner import Runner, ThreadRunner
 from tinymq.log.store import Store
@@ -169,14 +169,14 @@ class BrokerApp:
         record = BrokerRecord(
             self.config.broker_id, incarnation, self.session, self.address, self.peer_address, self.config.rack
         )
-        member = self._member = Member(means, record)
+        member = self._member = Member(means, record, self._on_broken)
         await member.start(first)
         self.serving.broker = member.broker
         self._enter(State.RUNNING)
-        self._spawn(self._serve_once_registered(member))
+        self._spawn(self._serve_once_ready(member))
 
-    async def _serve_once_registered(self, member: Member) -> None:
-        await member.wait_registered()
+    async def _serve_once_ready(self, member: Member) -> None:
+        await member.wait_ready()
         if self._server is not None and self.state is State.RUNNING:
             await self._server.set_serving(True)
 
@@ -193,10 +193,13 @@ class BrokerApp:
             await self._member.leave(politely=hand_over and not failed)
         if self._host is not None:
             await self._host.stop(hand_over=hand_over and not failed and self._has_company(self._host))
-        await self._close(STREAM_GRACE_S)
+        await self._end_tasks()
+        if self._member is not None:
+            await self._member.stop()
+        if self._server is not None:
+            await self._server.stop(STREAM_GRACE_S)
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
-            self._store = None
         self._executor.shutdown(wait=False)
 
     def _has_company(self, host: Host) -> bool:
@@ -206,27 +209,24 @@ class BrokerApp:
 
     async def kill(self) -> None:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
+        if self._server is not None:
+            await self._server.stop(None)
         if self._transport is not None:
             await self._transport.stop()
-        if self._store is not None:
-            await self._store.abandon()
-            self._store = None
+        await self._end_tasks()
         if self._member is not None:
             await self._member.leave(politely=False)
+            await self._member.stop()
+        if self._store is not None:
+            await self._store.abandon()
         if self._host is not None:
             await self._host.stop(hand_over=False)
-        await self._close(None)
         self._executor.shutdown(wait=False)
 
-    async def _close(self, grace_s: float | None) -> None:
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._member is not None:
-            await self._member.stop()
-        if self._server is not None:
-            await self._server.stop(grace_s)
-            self._server = None
 
     # ---- what happens --------------------------------------------------------------------------------
 
@@ -242,10 +242,16 @@ class BrokerApp:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_broken(error)
+
+    def _on_broken(self, error: BaseException) -> None:
+        """A task ended that never should: the broker cannot go on."""
         if isinstance(error, TinymqError):
             self._fail(error)
-        elif error is not None:
-            raise error
+        else:
+            logger.error("broken_invariant", broker=self.config.broker_id, exc_info=error)
+            self._fail(CorruptData(f"broken invariant: {error!r}", hint="this is a bug: please report it"))
 
     def _fail(self, error: TinymqError) -> None:
         """The disk refused what no replica can do without: serve nothing more."""

@@ -18,6 +18,7 @@ WAIT_S = 20.0
 OPTIONS = [
     ("grpc.max_receive_message_length", Limits().grpc_message_bytes_max),
     ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # an earlier channel's back-off is not this one's
 ]
 
 

@@ -60,6 +60,8 @@ class Hosting:
         self._pending: dict[GroupId, tuple[QueueRecord, int] | None] = {}  # to open as made then; None: to delete
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.opened = asyncio.Event()  # set once everything known at the start was opened, or failed to
 
     @property
     def partitions(self) -> Mapping[tuple[bytes, int], Partition]:
@@ -73,17 +75,25 @@ class Hosting:
     def get(self, topic_id: bytes, partition: int) -> Partition | None:
         return self._open.get((topic_id, partition))
 
-    def start(self, on_disk: Sequence[GroupId]) -> None:
-        """Open what the registry says, now and from now on. `on_disk`: groups whose data is here already."""
+    def start(self, on_disk: Sequence[GroupId]) -> asyncio.Task[None]:
+        """Open what the registry says, now and from now on. `on_disk`: groups whose data is here already.
+
+        The task ends with `stop`, or by a broken invariant.
+        """
         self._on_disk = set(on_disk) - {METADATA_GROUP}
         self._registry.watch(self._changed)
         self._look_at_all()
         self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
 
     async def stop(self) -> None:
-        """Stop following the registry. Partitions stay open; who waits on them is told."""
+        """Stop following the registry. Partitions stay open; who waits on them is told.
+
+        What is being opened or deleted is waited for: its disk work would outlive the folder's lock.
+        """
+        self._stopping = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         for partition in self._open.values():
             partition.close(Closed(f"{partition}: the broker stops"))
@@ -127,12 +137,13 @@ class Hosting:
             self._wake.set()
 
     async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._pending:
+        while not self._stopping:
+            while self._pending and not self._stopping:
                 some = [self._pending.popitem() for _ in range(min(OPENING_MAX, len(self._pending)))]
                 await asyncio.gather(*(self._do(group, wanted) for group, wanted in some))
+            self.opened.set()
+            await self._wake.wait()
+            self._wake.clear()
 
     async def _do(self, group: GroupId, wanted: tuple[QueueRecord, int] | None) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinymq.broker.broker import Broker, Surroundings
@@ -42,8 +43,9 @@ class Means:
 class Member:
     """From `start` to `stop`; not to be started twice."""
 
-    def __init__(self, means: Means, record: BrokerRecord) -> None:
-        """`record`: what this broker registers as."""
+    def __init__(self, means: Means, record: BrokerRecord, on_broken: Callable[[BaseException], None]) -> None:
+        """`record`: what this broker registers as. `on_broken`: a broken invariant, after which it must stop."""
+        self._on_broken = on_broken
         config, host = means.config, means.host
         self._means = means
         self._machine = RegistryMachine()
@@ -66,12 +68,13 @@ class Member:
         host, store = self._means.host, self._means.store
         on_disk = await self._means.runner.run(store.list_groups)
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
-        self._hosting.start(on_disk)
-        self._registration.start()
+        for task in (self._hosting.start(on_disk), self._registration.start()):
+            task.add_done_callback(self._ended)
 
-    async def wait_registered(self) -> None:
-        """Return once the registry counts this broker among the living."""
+    async def wait_ready(self) -> None:
+        """Return once the registry counts this broker among the living, and what it holds is open."""
         await self._registration.registered.wait()
+        await self._hosting.opened.wait()
 
     async def leave(self, *, politely: bool) -> None:
         """Renew the registration no more; politely, end it now."""
@@ -85,6 +88,11 @@ class Member:
     def group_changed(self, group: Group) -> None:
         """The host says that a group's role, leader or term is another."""
         self._hosting.group_changed(group.id)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_broken(error)
 
     def _make_partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon

@@ -28,8 +28,10 @@ class Registration:
         self._timing = timing
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
+        """The task ends with `stop`, or by a broken invariant."""
         self._task = asyncio.get_running_loop().create_task(self._renew())
+        return self._task
 
     async def stop(self, *, leave: bool) -> None:
         """Renew no more. With `leave`, end the registration now, if the registry can be asked shortly."""

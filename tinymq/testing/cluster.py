@@ -240,7 +240,11 @@ def _quieten() -> None:
     """Unless the process has its own way of logging, brokers log through `logging`, silent below a warning."""
     if not structlog.is_configured():
         structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.format_exc_info,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
             cache_logger_on_first_use=True,
