@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ from tinymq.errors import CorruptData, InvalidBatch, UnsupportedVersion
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
 """What `to_arrow` gives."""
+
+RAMP_MIN = 1 << 14
 
 _SILENT = frozenset({Kind.NOOP, Kind.CONFIG, Kind.COMMAND, Kind.STAGED, Kind.DISCARD})
 
@@ -96,9 +98,19 @@ class Chunk:
         """The rows with TABLE_SCHEMA."""
         count = self.batch.num_rows
         partition = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
-        ones = pa.repeat(pa.scalar(1, pa.int64()), count)
-        offset = pc.cumulative_sum(ones, start=self.base_offset - 1)
+        offset = pc.add(_ramp(count), pa.scalar(self.base_offset, pa.int64()))
         return pa.RecordBatch.from_arrays([partition, offset, *self.batch.columns], schema=TABLE_SCHEMA)
+
+
+@lru_cache(maxsize=1)
+def _long_ramp(count: int) -> pa.Array:
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
+
+
+def _ramp(count: int) -> pa.Array:
+    """0, 1, ... count - 1: a slice of a longer one, because making it costs ten times what adding to it does."""
+    longer = max(RAMP_MIN, 1 << (count - 1).bit_length())
+    return _long_ramp(longer).slice(0, count)
 
 
 def frame_headers(frames: memoryview) -> Iterator[tuple[int, EntryHeader]]:
