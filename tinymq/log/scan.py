@@ -30,20 +30,19 @@ class Frame:
     slab: bytes
     at: int  # where it begins in `slab`
 
+    @property
+    def payload(self) -> bytes:
+        return self.slab[self.at + HEADER_SIZE : self.at + self.header.size]
+
 
 def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int], None]) -> Problem | None:
     """Append all whole, chained frames of `file` to `segment`, and call `note` with each header and position.
     Raises StorageError when the disk does not answer."""
     try:
         for frame in frames(file):
-            header = frame.header
-            if header.index != segment.last_index + 1:
-                return Problem(frame.position, f"entry {header.index} after entry {segment.last_index}")
-            if header.prev_crc != segment.last_crc:
-                return Problem(frame.position, f"entry {header.index} is chained to another entry than the one before")
-            if header.base_offset != segment.next_offset or header.term < segment.last_term:
-                return Problem(frame.position, f"entry {header.index} has an offset or term that cannot follow")
-            note(header, segment.append(header))
+            if problem := segment.misfit(frame.header):
+                return Problem(frame.position, problem)
+            note(frame.header, segment.append(frame.header))
     except CorruptData as error:
         return Problem(int(error.detail["position"]), error.message)
     return None

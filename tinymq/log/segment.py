@@ -105,6 +105,16 @@ class Segment:
     def next_offset(self) -> int:
         return self.header.base_offset if self.last is None else self.last.next_offset
 
+    def misfit(self, header: EntryHeader) -> str | None:
+        """What keeps `header` from being the next frame's; None when nothing does."""
+        if header.index != self.last_index + 1:
+            return f"entry {header.index} after entry {self.last_index}"
+        if header.prev_crc != self.last_crc:
+            return f"entry {header.index} is chained to another entry than the one before"
+        if header.base_offset != self.next_offset or header.term < self.last_term:
+            return f"entry {header.index} has an offset or term that cannot follow"
+        return None
+
     def append(self, header: EntryHeader) -> int:
         """Take note of a frame at the end; returns where it begins."""
         position = self.end
