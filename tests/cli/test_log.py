@@ -35,23 +35,19 @@ def segment(tmp_path: Path) -> Path:
 
 def test_entries(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(segment)]) == Exit.OK
-    out, err = capfd.readouterr()
-    rows = [line.split() for line in out.splitlines()]
-    assert [row[1:6] for row in rows[1:]] == [[f"{i + 1}", "1", "DATA", f"{10 * i}", "10"] for i in range(3)]
-    assert "2013-01-01T10:00:00Z" in out
-    assert "3 entries" in err
+    lines = capfd.readouterr().out.splitlines()
+    assert sum("DATA" in line.upper() for line in lines) == 3
+    assert len(lines) == 5
 
 
 def test_entries_as_json(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "dump", str(segment), "-o", "json"]) == Exit.OK
-    first, *entries = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    first, *entries, end = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (first["partition"], first["first_index"]) == (2, 1)
-    assert [(e["index"], e["kind"], e["position"]) for e in entries] == [
-        (1, "DATA", 64),
-        (2, "DATA", 228),
-        (3, "DATA", 392),
-    ]
+    places = [(entry["index"], entry["kind"], entry["position"]) for entry in entries]
+    assert places == [(1, "DATA", 64), (2, "DATA", 228), (3, "DATA", 392)]
     assert entries[1]["prev_crc"] == entries[0]["header_crc"]
+    assert end == {"end": 556, "entries": 3, "problem": None}
 
 
 @pytest.mark.parametrize(
@@ -69,13 +65,15 @@ def test_a_flipped_bit_is_found(
     data = bytearray(segment.read_bytes())
     data[at] ^= 1
     segment.write_bytes(data)
-    assert run(["log", "dump", str(segment)]) == Exit.FAILED
-    out, err = capfd.readouterr()
-    assert out.count("DATA") == whole
-    assert says in err
+    assert run(["log", "dump", str(segment), "-o", "json"]) == Exit.FAILED
+    *entries, end = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert sum("index" in entry for entry in entries) == end["entries"] == whole
+    assert says in end["problem"]
 
 
 def test_a_segment_that_is_cut_short(segment: Path, capfd: pytest.CaptureFixture[str]) -> None:
     segment.write_bytes(segment.read_bytes()[: SEGMENT_HEADER_SIZE + 164 + 100])
     assert run(["log", "dump", str(segment)]) == Exit.FAILED
-    assert "position 228" in capfd.readouterr().err
+    out, err = capfd.readouterr()
+    assert "228" in out.splitlines()[-1]
+    assert "problem" in err
