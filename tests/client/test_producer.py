@@ -108,7 +108,7 @@ def test_a_dead_leader_is_left_for_the_next_one() -> None:
 def test_a_hung_leader_is_left_when_another_is_elected() -> None:
     async def scenario() -> None:
         cluster = cluster_of()
-        async with client_of(cluster, attempt_timeout_ms=2000) as mq:
+        async with client_of(cluster, attempt_timeout_ms=4000) as mq:
             await mq.send("t", b"0")
             started = asyncio.get_running_loop().time()
             cluster.hang(1, elect=False)
@@ -117,7 +117,7 @@ def test_a_hung_leader_is_left_when_another_is_elected() -> None:
             cluster.elect_away_from(1)
             assert (await sending).offset == 1
             took_s = asyncio.get_running_loop().time() - started
-            assert took_s < 1.9, "metadata was asked again before the attempt timed out"
+            assert took_s < 3.9, "metadata was asked again before the attempt timed out"
         assert cluster.values("t") == [b"0", b"1"]
 
     run(scenario())
