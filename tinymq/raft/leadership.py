@@ -21,6 +21,8 @@ from tinymq.raft.stamps import TermStamps
 
 APPEND_BYTES = 1 << 20  # one Append carries about this much, and at least one entry
 PROBE_RETRY_S = 0.1
+NEVER = float("inf")
+NOTICE_S = 0.002  # a commit waits this long for an Append that carries it: writes in a row need no notices
 SETTLE_S = 0.1  # how soon after the last write the followers are asked whether they know of the commit
 
 
@@ -54,6 +56,7 @@ class Leadership:
         self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
         self.transfer_to: int | None = None
         self.transfer_until = 0.0
+        self.notice_at = NEVER  # when followers are told of the commit, if no Append does it before
         self._log = log
         self._line = line
         self._limits = limits
@@ -102,7 +105,7 @@ class Leadership:
     # ---- sending --------------------------------------------------------------------------------------
 
     def pump(self, commit: int) -> None:
-        """Send what may be sent, and tell of the commit those to whom nothing else went."""
+        """Send what may be sent. Who learns of the commit by no Append is told of it within NOTICE_S."""
         for peer, progress in self.progress.items():
             if not self._line.connected(peer):
                 continue
@@ -111,7 +114,17 @@ class Leadership:
                     break
                 if not self._send_next(peer, progress, commit):
                     break
-            self._tell(peer, progress, commit, ack_wanted=False)
+            if progress.mode is Mode.REPLICATE and min(commit, progress.match) > self._told.get(peer, 0):
+                self.notice_at = min(self.notice_at, self._line.now() + NOTICE_S)
+        if self.notice_at <= self._line.now():
+            self._tell_all(commit)
+
+    def _tell_all(self, commit: int) -> None:
+        """Tell of the commit those whom no Append has told meanwhile."""
+        self.notice_at = NEVER
+        for peer, progress in self.progress.items():
+            if self._line.connected(peer):
+                self._tell(peer, progress, commit, ack_wanted=False)
 
     def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
         if peer in self._reading:

@@ -51,7 +51,8 @@ class VotingReplica(RaftState):
 
     def next_wake(self) -> float:
         """Monotonic time of this replica's next timer; infinite when it rests."""
-        return float(min(self._SyncObj__raftElectionDeadline, self._settle_at))
+        notice_at = NEVER if self._leadership is None else self._leadership.notice_at
+        return float(min(self._SyncObj__raftElectionDeadline, self._settle_at, notice_at))
 
     def _first_deadline(self) -> float:
         """The preferred leader stands at once when the group is opened, the others give it time."""
