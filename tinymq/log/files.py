@@ -178,6 +178,12 @@ class RealFile:
             os.close(fd)
 
 
+def open_to_read(path: Path) -> RealFile:
+    """A file outside of any data folder that is open, for looking at it. Raises StorageError, FileNotFoundError."""
+    with _mapped("open", str(path)):
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
+
+
 class RealFiles:
     """A folder of the machine's file system."""
 

@@ -27,6 +27,12 @@ class Frame:
 
     position: int
     header: EntryHeader
+    slab: bytes
+    at: int  # where it begins in `slab`
+
+    @property
+    def payload(self) -> bytes:
+        return self.slab[self.at + HEADER_SIZE : self.at + self.header.size]
 
 
 def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int], None]) -> Problem | None:
@@ -64,7 +70,7 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE) -> Iterator[Frame]:
             if _only_zeros(file, position):
                 return
             raise CorruptData(error.message, position=position) from error
-        yield Frame(position, header)
+        yield Frame(position, header, slab, at)
         position += header.size
 
 
