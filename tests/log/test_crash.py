@@ -199,7 +199,7 @@ def test_good_bad_good_frames_above_the_mark_are_torn_at_the_bad_one() -> None:
             witness.opened(opened.log)
             witness.appended(append(opened.log, 2))
             await store.writer.drain()
-            files.crash_after(1)  # written, and not synced
+            files.crash_after(2)  # marks and frames are written, nothing is synced
             witness.appended(append(opened.log, 12, size=500))
             await store.writer.drain()
 

@@ -13,8 +13,9 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
 from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
-from tinymq.log import InlineRunner, Log, Store
+from tinymq.log import InlineRunner, Log, Store, operations
 from tinymq.log.marks import load_marks
+from tinymq.types import GroupId
 
 T = TypeVar("T")
 
@@ -288,6 +289,63 @@ def test_a_failed_sync_of_ballots_or_marks_ends_the_broker(path: str) -> None:
         store.ballots.set(GROUP, 4, 2)
         await store.writer.drain()
         assert not store.ballots.durable(GROUP)
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("path", ["ballots-a.new", "ballots-b.new"])
+def test_ballots_that_cannot_go_on_in_a_new_file_are_not_durable(path: str) -> None:
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        heard: list[TinymqError] = []
+        store.writer.on_ballots_failed = heard.append
+        files.fail_sync(path)
+        for term in range(1, 6000):
+            store.ballots.set(GROUP, term, None)
+            await store.writer.drain()
+            if heard:
+                break
+        assert not store.ballots.durable(GROUP)
+        append(opened.log, 1)
+        await store.writer.drain()
+        assert opened.log.failed is not None
+        await store.abandon()
+        files.power_cut()
+        store, _ = await open_both(files)
+        assert store.ballots.get(GROUP)[0] >= term - 1
+        await store.close()
+
+    run(body())
+
+
+def test_more_logs_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "OPEN_FILES_MAX", 4)
+
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files)
+        groups = [GroupId(GROUP.topic_id, i) for i in range(11)]
+        logs = [(await store.open_log(group, first_entry())).log for group in groups]
+        expected = {}
+        for count in (3, 20):
+            for log in logs:
+                append(log, count)
+            await store.writer.drain()
+            assert all(log.durable_index == log.last_index for log in logs)
+        expected = {log.group: await everything(log) for log in logs}
+        files.fail_sync("*/2/*.log")
+        for log in logs:
+            append(log, 1)
+        await store.writer.drain()
+        assert all(isinstance(log.failed, SyncFailed) for log in logs)
+        await store.abandon()
+        files.power_cut()
+        store = await open_store(files)
+        for group in groups:
+            found = await everything((await store.open_log(group, first_entry())).log)
+            assert found[: len(expected[group])] == expected[group]
         await store.close()
 
     run(body())

@@ -110,12 +110,14 @@ class BallotFile:
             copy.file.close()
 
     def _replace(self) -> None:
-        self.close()
+        old = self._copies
         content = b"".join(_pack(group, ballot) for group, ballot in self._ballots.items())
         self._copies = []
         for path in BALLOTS:  # one after the other, each durable before the next: one good copy at any moment
             self._copies.append(RoundFile.replace(self._files, path, MAGIC, self._number, content, FILE_BYTES_MIN))
             self._files.sync_folder("")
+        for copy in old:
+            copy.file.close()
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from tinymq.errors import DiskFull, StorageError
 from tinymq.log.files import File, Files
 from tinymq.log.marks import Mark
 
-OPEN_FILES_MAX = 128  # kept open between rounds
+OPEN_FILES_MAX = 256
 AHEAD_BYTES_MIN = 4 * 1024
 AHEAD_BYTES_MAX = 512 * 1024
 AHEAD_FRAMES_MIN = 4  # writes of this size that the zeros must take
@@ -165,8 +165,17 @@ class Disk:
             self._files.sync([*touched.values(), *also])
         for folder in folders:
             self._files.sync_folder(folder)
-        while len(self._open) > OPEN_FILES_MAX:
-            self._close(next(iter(self._open)))
+
+    def _make_room(self) -> None:
+        """Close the file that was used longest ago. Only what is synced may be closed: an error that the kernel has
+        not told yet would go with the last descriptor."""
+        if len(self._open) < OPEN_FILES_MAX:
+            return
+        oldest = next(iter(self._open))
+        if oldest in self._touched:
+            touched, self._touched = self._touched, {}
+            self._files.sync(list(touched.values()))
+        self._close(oldest)
 
     def forget(self, folder: str) -> None:
         """Close all files of a group, and sync them no more."""
@@ -181,6 +190,7 @@ class Disk:
     def _file(self, path: str, *, create: bool = False) -> _Opened:
         opened = self._open.pop(path, None)
         if opened is None:
+            self._make_room()
             try:
                 file = self._files.open(path, create=create)
             except FileNotFoundError as error:

@@ -141,7 +141,10 @@ class LogView:
         if not 0 <= at < len(self._window):
             self._window = read_entries(self._files, self._span_of_index(index), index, WINDOW_BYTES)
             at = 0
-        return self._window[at]
+        found = self._window[at]
+        if at == len(self._window) - 1:
+            self._window = []  # entries are asked for in order: all of it was
+        return found
 
     # Offsets
 

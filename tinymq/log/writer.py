@@ -30,7 +30,7 @@ from tinymq.log.runner import Runner
 from tinymq.types import GroupId
 
 T = TypeVar("T")
-SHARED = frozenset((*BALLOTS, MARKS, ""))
+SHARED = frozenset((*BALLOTS, MARKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,10 @@ class Outcome:
     failed: dict[GroupId, TinymqError] = field(default_factory=dict)
     shared: TinymqError | None = None
 
+    def fail(self, works: list[Work], error: TinymqError) -> None:
+        """Whoever takes part in a failed sync fails: which pages were lost cannot be told."""
+        self.failed = {work.mark.group: error for work in works}
+
 
 class Rounds:
     """Carries rounds out. Owned by the writer job: no two calls at once, never on the loop while one runs."""
@@ -69,24 +73,26 @@ class Rounds:
         outcome = Outcome()
         try:
             self._lower_marks(works)
-            self._write(works, outcome)
-            files: list[File] = self._ballots.write(ballots) if ballots else []
+            shared: list[File] = self._ballots.write(ballots) if ballots else []
             if with_marks:
-                files += self.marks.flush()
-            self._disk.sync(files)
-            if with_marks:
-                self.marks.synced()
-            for work in works:
-                if work.mark.group not in outcome.failed:
-                    self.marks.note(work.mark)
+                shared += self.marks.flush()
+        except StorageError as error:  # of files that all logs need
+            outcome.shared = error
+            outcome.fail(works, error)
+            return outcome
+        self._write(works, outcome)
+        try:
+            self._disk.sync(shared)
         except SyncFailed as error:
-            # Whoever took part fails: which of the pages were lost cannot be told.
-            outcome.failed = {work.mark.group: error for work in works}
+            outcome.fail(works, error)
             if failed_paths(error) & SHARED:
                 outcome.shared = error
-        except StorageError as error:  # not from a log's own file, so from one that all need
-            outcome.failed = {work.mark.group: error for work in works}
-            outcome.shared = error
+            return outcome
+        if with_marks:
+            self.marks.synced()
+        for work in works:
+            if work.mark.group not in outcome.failed:
+                self.marks.note(work.mark)
         return outcome
 
     def idle(self, marks: list[Mark]) -> Outcome:
@@ -127,8 +133,9 @@ class Rounds:
             try:
                 for operation in work.operations:
                     self._disk.carry_out(operation)
-            except SyncFailed:
-                raise
+            except SyncFailed as error:  # some had to be synced early, to open no more files than may be open
+                outcome.fail(works, error)
+                return
             except StorageError as error:
                 outcome.failed[work.mark.group] = error
 
