@@ -6,6 +6,7 @@ one before. Anything else is CorruptData, never fewer frames.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c, parse_header
@@ -35,48 +36,36 @@ class Located:
 
 
 def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[Entry]:
-    """Entries from `index` on, at least one, up to about `bytes_max` bytes."""
-    data, _, found = _read(files, span, index, bytes_max)
+    """Entries from `index` on, at least one, up to about `bytes_max` bytes. Asserts that the span has `index`."""
+    data, found = _read(files, span, lambda header: header.index == index, bytes_max)
     return [
         Entry(header, data[at : at + HEADER_SIZE], data[at + HEADER_SIZE : at + header.size]) for at, header in found
     ]
 
 
-def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> list[bytes]:
-    """Frames with records between the two offsets, as stored, at least one if the span has any. The span begins at
-    or before the frame that holds `offset`."""
-    index = span.index
-    while True:
-        data, base, found = _read(files, span, index, bytes_max)
-        wanted = [
-            data[at : at + header.size]
-            for at, header in found
-            if header.kind == Kind.DATA and header.next_offset > offset and header.base_offset < end_offset
-        ]
-        position, header = found[-1]
-        if wanted or header.index >= span.last_index or header.next_offset >= end_offset:
-            return wanted
-        index = header.index + 1
-        span = Span(span.path, base + position + header.size, index, span.last_index)
+def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes:
+    """Frames with records, as stored, from the one that holds `offset`, which the span has, to `end_offset`; at least
+    one, up to about `bytes_max` bytes."""
+    data, found = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
+    wanted = [(at, at + h.size) for at, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
+    if wanted[-1][1] == sum(end - at for at, end in wanted):
+        return data[: wanted[-1][1]]  # one run from the start: nothing to put together
+    return b"".join([data[at:end] for at, end in wanted])
 
 
 def locate(files: Files, span: Span, index: int) -> Located:
     """Find frame `index`, reading headers only."""
     greatest = span.max_before_us
-    position = span.position
-    expected = span.index
     file = _open(files, span.path)
     try:
-        while True:
-            header = _header(file, span.path, position, expected)
+        for position, header in _headers(file, span):
             if header.record_count:
                 greatest = max(greatest, header.max_timestamp_us)
-            if expected == index:
+            if header.index == index:
                 return Located(header, position, None if greatest == NO_TIMESTAMP else greatest)
-            position += header.size
-            expected += 1
     finally:
         file.close()
+    raise _damaged(span.path, span.position, index, "it is not where the index says")
 
 
 def _open(files: Files, path: str) -> File:
@@ -86,51 +75,47 @@ def _open(files: Files, path: str) -> File:
         raise CorruptData(f"{path} is missing", path=path) from error
 
 
-def _header(file: File, path: str, position: int, index: int) -> EntryHeader:
-    try:
-        header = parse_header(file.read(position, HEADER_SIZE))
-    except CorruptData as error:
-        raise _damaged(path, position, index, error.message) from error
-    if header.index != index:
-        raise _damaged(path, position, index, f"found entry {header.index}")
-    return header
-
-
 def _damaged(path: str, position: int, index: int, what: str) -> CorruptData:
     return CorruptData(f"{path} at byte {position}, entry {index}: {what}", path=path, position=position, index=index)
 
 
-def _read(files: Files, span: Span, index: int, bytes_max: int) -> tuple[bytes, int, list[tuple[int, EntryHeader]]]:
-    """Bytes of the segment, where they begin in it, and the whole, verified frames that begin in them, by position."""
+def _read(
+    files: Files, span: Span, wanted: Callable[[EntryHeader], bool], bytes_max: int
+) -> tuple[bytes, list[tuple[int, EntryHeader]]]:
+    """Bytes that begin with the first wanted frame, and the whole, verified frames in them, by position."""
     file = _open(files, span.path)
     try:
-        base = span.position
-        if index > span.index:
-            base += _skip(file.read(base, ROW_BYTES + HEADER_SIZE), span, index)
-        data = file.read(base, max(bytes_max, HEADER_SIZE))
-        try:
-            first = parse_header(data)
-        except CorruptData as error:
-            raise _damaged(span.path, base, index, error.message) from error
-        if first.size > len(data):
-            data = file.read(base, first.size)
-        return data, base, _walk(data, span, index, base, bytes_max)
+        position, first = _skip(file, span, wanted)
+        data = file.read(position, max(bytes_max, first.size))
+        return data, _walk(data, span, first.index, position, bytes_max)
     finally:
         file.close()
 
 
-def _skip(data: bytes, span: Span, index: int) -> int:
-    """Where in `data` frame `index` begins. It is near: the span begins at its row of the sparse index."""
-    position = 0
-    for expected in range(span.index, index):
+def _skip(file: File, span: Span, wanted: Callable[[EntryHeader], bool]) -> tuple[int, EntryHeader]:
+    """Where the first wanted frame begins, and its header."""
+    for position, header in _headers(file, span):
+        if wanted(header):
+            return position, header
+    raise _damaged(span.path, span.position, span.index, "what is wanted is not where the index says")
+
+
+def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
+    """The headers that begin near the span's start, verified, with their positions. A span begins at a row of the
+    sparse index, so whatever is looked for begins less than ROW_BYTES behind it."""
+    data = file.read(span.position, ROW_BYTES + HEADER_SIZE)
+    at = 0
+    for index in range(span.index, span.last_index + 1):
+        if at > ROW_BYTES:
+            return
         try:
-            header = parse_header(data, position)
+            header = parse_header(data, at)
         except CorruptData as error:
-            raise _damaged(span.path, span.position + position, expected, error.message) from error
-        if header.index != expected:
-            raise _damaged(span.path, span.position + position, expected, f"found entry {header.index}")
-        position += header.size
-    return position
+            raise _damaged(span.path, span.position + at, index, error.message) from error
+        if header.index != index:
+            raise _damaged(span.path, span.position + at, index, f"found entry {header.index}")
+        yield span.position + at, header
+        at += header.size
 
 
 def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> list[tuple[int, EntryHeader]]:

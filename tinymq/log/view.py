@@ -165,14 +165,12 @@ class LogView:
             cuts = self._cuts
             span = self._span_of_offset(offset)
             try:
-                frames = await self._runner.run(
+                return await self._runner.run(
                     partial(read_data_frames, self._files, span, offset, end_offset, bytes_max)
                 )
             except CorruptData:
                 if cuts == self._cuts:
                     raise
-            else:
-                return b"".join(frames) if len(frames) > 1 else frames[0]
 
     async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None:
         """The first entry with records below `end_offset` of which one has a timestamp of `timestamp_us` or later."""
