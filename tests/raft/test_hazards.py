@@ -19,7 +19,7 @@ from tinymq.entry import Entry, Kind
 from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.log.ballots import Ballots
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft import Role, catchup, core, leadership, stock, voting
+from tinymq.raft import Role, catchup, following, leadership, stock, voting
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Ballot
 from tinymq.raft.messages import Append, AppendAck, to_wire
@@ -78,7 +78,7 @@ def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.Monke
     def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
         return catchup.Accept(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
 
-    monkeypatch.setattr(core, "receive", receive)
+    monkeypatch.setattr(following, "receive", receive)
     fails(an_older_append_takes_nothing_back)
 
 
@@ -341,7 +341,7 @@ def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.Monk
             return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
-    monkeypatch.setattr(core, "receive", receive)
+    monkeypatch.setattr(following, "receive", receive)
     monkeypatch.setattr(leadership, "next_after_conflict", lambda log, ack: ack.next)
     fails(a_divergent_tail_is_repaired_at_once)
 
@@ -391,7 +391,7 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
         head, body = to_wire(GROUP, append_to(follower, entry_after(follower, Kind.DATA, 1, b"payload")))
         damaged = bytearray(b"".join(body))
         damaged[-1] ^= 1
-        follower.process.do(lambda: follower.host._on_message(1, head, bytes(damaged)))
+        follower.process.do(lambda: follower.host._inbound.on_message(1, head, bytes(damaged)))
         assert follower.group().status() == before
         await cluster.commit(b"y")
         await cluster.settle()

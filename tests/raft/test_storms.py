@@ -11,7 +11,7 @@ import pytest
 from tests.raft.faults import calm, storm, stormy
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
-from tinymq.raft import catchup, core, leadership
+from tinymq.raft import catchup, core, following, leadership
 from tinymq.raft.commit import follower_commit
 from tinymq.raft.election import Answer, Voter
 from tinymq.raft.leadership import Leadership
@@ -92,7 +92,7 @@ def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.Mo
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
         return catchup.Accept(cut, message.entries, end)
 
-    caught(monkeypatch, core, "receive", receive)
+    caught(monkeypatch, following, "receive", receive)
 
 
 def test_a_leader_that_counts_a_minority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The one subclass of PySyncObj that runs: how a replica receives, commits, applies and sends.
+"""The one subclass of PySyncObj that runs: how a replica is told what happens, leads, commits and applies.
 
 Each override names the hazard that it closes (docs/raft.md) and hands the decision to a pure module:
 `catchup`, `replication`, `commit`, `election`, `membership`. Nothing here awaits.
@@ -8,26 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.entry import ENTRY_VERSION, Entry, Kind, make_entry
-from tinymq.errors import NotLeader, QuotaExceeded, TinymqError, UnsupportedVersion
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.errors import NotLeader, QuotaExceeded
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
-from tinymq.raft.catchup import Conflict, receive
-from tinymq.raft.commit import follower_commit
+from tinymq.raft.following import FollowingReplica
 from tinymq.raft.leadership import SETTLE_S, Leadership
 from tinymq.raft.membership import Membership, Replica, has_quorum, parse_membership
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message, RequestVote, TimeoutNow, Vote
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER, StateMachine, Surroundings
-from tinymq.raft.voting import VotingReplica
 from tinymq.types import GroupId, Position
 
 APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
-KNOWN_KINDS = frozenset({Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND})
 
 
-class RaftCore(VotingReplica):
+class RaftCore(FollowingReplica):
     """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
 
     def __init__(
@@ -53,17 +50,6 @@ class RaftCore(VotingReplica):
         if self._failure is None:
             with stock.running_clock(self._around.clock):
                 self._onTick()
-
-    def durable(self) -> None:
-        """The log's durable index, or the ballot, advanced."""
-        if self._failure is not None:
-            return
-        self._outbox.flush()
-        self._record_commit()
-        leader = self.leader_id
-        if self._leadership is None and leader is not None and self._verified:
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
-        self._around.wake()
 
     def peer_alive(self, peer: int) -> None:
         """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
@@ -94,14 +80,6 @@ class RaftCore(VotingReplica):
         alive = {self._me.broker_id, *(p for p in self._peers if self._around.alive(p))}
         if self._leadership is not None and not has_quorum(self._membership, alive):
             self._follow(None)
-
-    def fail(self, error: TinymqError) -> None:
-        """This replica's disk or log cannot be trusted: it takes part no more."""
-        if self._failure is None:
-            self._failure = error
-            self._outbox.clear()
-            self._follow(None)
-            self._SyncObj__raftElectionDeadline = NEVER
 
     def propose(
         self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None
@@ -171,61 +149,11 @@ class RaftCore(VotingReplica):
                 if term == self.term and peer == self.leader_id:
                     self._stand(pre=False, transfer=True)
 
-    def _on_append(self, peer: int, message: Append) -> None:
-        self._adopt(message.term)
-        node = stock.PeerNode(peer)
-        if message.term < self.term:
-            self._SyncObj__sendNextNodeIdx(node)  # hazard 14: a stale leader is told our term
-            return
-        assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {message.term}"
-        if self.leader_id != peer or self._ballot is not None:
-            self._follow(peer)
-        for entry in message.entries:
-            if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
-                self.fail(UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here"))
-                return
-        decision = receive(self._log, self.commit_index, message)
-        if isinstance(decision, Conflict):
-            self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)
-            return
-        if decision.truncate_from is not None:
-            self._SyncObj__deleteEntriesFrom(decision.truncate_from)
-        if decision.entries:
-            self._log.append(decision.entries)
-        self._verified = max(self._verified, decision.verified)
-        self._learn_commit(message.commit, decision.verified)
-        if self._log.durable_index >= decision.verified:
-            self._SyncObj__sendNextNodeIdx(node, success=True)
-
-    def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
-        if notice.term != self.term or peer != self.leader_id:
-            return
-        self._learn_commit(notice.commit, self._verified)
-        if notice.ack_wanted:
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer), success=True)
-
     def _on_ack(self, peer: int, ack: AppendAck) -> None:
         if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
             return  # hazard 3: an answer of another term says nothing about this one
         if self._leadership.acknowledged(peer, ack):
             self._around.wake()
-
-    def _learn_commit(self, announced: int, verified: int) -> None:
-        commit = follower_commit(self.commit_index, announced, verified)
-        if commit > self.commit_index:
-            self._set_commit(commit)
-            self._around.wake()
-
-    def _SyncObj__sendNextNodeIdx(
-        self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
-    ) -> None:
-        """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are."""
-        verified = self._verified if success else 0
-        durable = min(self._log.durable_index, verified)
-        self._post(
-            int(node.id),
-            AppendAck(self.term, durable, verified, reset, nextNodeIdx, next_term, self.commit_index, self._me.count),
-        )
 
     # ---- ticks -----------------------------------------------------------------------------------------------
 

@@ -12,23 +12,21 @@ from types import MappingProxyType
 
 import structlog
 
-from tinymq.clock import Clock, Timer
+from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.group import Group
-from tinymq.raft.heartbeats import Heartbeats
-from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
-from tinymq.raft.liveness import Liveness, Verdict
-from tinymq.raft.messages import from_wire
+from tinymq.raft.inbound import Inbound, groups_with
+from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.opening import open_replica
 from tinymq.raft.port import GroupPort
 from tinymq.raft.requests import Requests
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
-from tinymq.raft.transport import Channel, PeerIdentity, Transport
+from tinymq.raft.transport import Channel, Transport
 from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
@@ -52,16 +50,16 @@ class Host:
         self._limits = limits
         self._timing = timing
         self._groups: dict[GroupId, Group] = {}
-        self._liveness = Liveness(timing.gone_after_s)
-        self._heartbeats = Heartbeats(self._liveness)
-        self._leaders = LeaderBoard()
+        self._neighbours = Neighbours(broker_id, transport, clock, timing)
+        self._neighbours.on_alive = self._peer_alive
+        self._neighbours.on_gone = self._peer_gone
+        self._neighbours.on_stepped_down = self._peer_stepped_down
         self._requests = Requests(self._send_control, clock)
+        self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._guarded)
         self._schedule = Schedule(clock, self._tick)
         self._known: dict[GroupId, tuple[object, ...]] = {}  # role, leader, term, leading term as last announced
-        self._control: set[int] = set()  # peers that heartbeats can be sent to
-        self._pulse: Timer | None = None
-        self._idle = asyncio.Event()  # set while this broker leads nothing
-        self._idle.set()
+        self._handing: list[Group] = []  # whose leadership is being handed over
+        self._handed = asyncio.Event()  # set while none of them is led here
         store.ballots.on_durable.append(self._on_ballots_durable)
         store.writer.on_ballots_failed = self._on_ballots_failed
 
@@ -69,34 +67,31 @@ class Host:
 
     async def start(self) -> None:
         """Connect, and begin to send heartbeats. Groups may be opened before or after."""
-        t = self._transport
-        t.on_message, t.on_connected, t.on_disconnected, t.on_refused = (
-            self._on_message, self._on_connected, self._on_disconnected, self._on_refused,
-        )  # fmt: skip
-        await t.start()
-        self._beat()
+        self._inbound.listen()
+        await self._transport.start()
+        self._neighbours.start()
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Hand over what this broker leads, say goodbye, and close every connection. The store stays open."""
         if hand_over:
             await self._hand_over_all()
-        self._heartbeats.stopping = True
-        if self._pulse is not None:
-            self._beat()
-            assert self._pulse is not None
-            self._pulse.cancel()
+        self._neighbours.stop()
         self._schedule.stop()
         await self._requests.stop()
         await self._transport.stop()
 
     async def _hand_over_all(self) -> None:
+        """Until others lead what was led here, as far as anybody can take over, or the time is up."""
         until = self._clock.monotonic() + self._timing.hand_over_s
-        for group in self._groups.values():
-            group.core.hand_over(None, until)
-        self._update_idle()
-        timer = self._clock.call_later(self._timing.hand_over_s, self._idle.set)
-        await self._idle.wait()
+        self._handing = [group for group in self._groups.values() if group.core.hand_over(None, until)]
+        self._check_handed()
+        timer = self._clock.call_later(self._timing.hand_over_s, self._handed.set)
+        await self._handed.wait()
         timer.cancel()
+
+    def _check_handed(self) -> None:
+        if not any(group.is_leader for group in self._handing):
+            self._handed.set()
 
     # ---- groups ----------------------------------------------------------------------------------------
 
@@ -112,7 +107,7 @@ class Host:
         assert group_id not in self._groups, f"{group_id} is open already"
         opened = await self._store.open_log(group_id, first_entry)
         port = GroupPort(
-            group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._liveness,
+            group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._read_cold(group, peer, index),
         )  # fmt: skip
@@ -135,7 +130,7 @@ class Host:
         group.log.on_durable = group.log.on_failed = None
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
-        self._leaders.forget(group_id)
+        self._neighbours.forget(group_id)
         if group.core.leading_term is not None:
             self._tell_stepped_down(group, group.core.leading_term)
             group.machine.follow()
@@ -151,15 +146,14 @@ class Host:
         return self._groups[group_id].core.hand_over(to, self._clock.monotonic() + self._timing.hand_over_s)
 
     def alive(self, broker_id: int) -> bool:
-        return broker_id == self.broker_id or self._liveness.alive(broker_id)
+        return self._neighbours.alive(broker_id)
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
         """(broker, term): from the replica here, else from what leaders announced. A hint: it may be over."""
         group = self._groups.get(group_id)
         if group is not None and group.leader is not None:
             return group.leader, group.term
-        known = self._leaders.leader_of(group_id)  # kept while its broker is silent: it may lead still
-        return known if known is not None and self.alive(known[0]) else None
+        return self._neighbours.leader_of(group_id)
 
     # ---- questions between brokers -----------------------------------------------------------------------
 
@@ -171,6 +165,9 @@ class Host:
 
     def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._requests.serve(method, answer)
+
+    def _send_control(self, peer: int, message: pb.Peer, body: bytes = b"") -> bool:
+        return self._transport.send(peer, Channel.CONTROL, message, [body] if body else ())
 
     # ---- ticking -------------------------------------------------------------------------------------------
 
@@ -210,25 +207,15 @@ class Host:
         led = None if before is None else before[3]
         logger.info("replica_changed", group=str(group.id), role=group.role.value, term=group.term, leader=group.leader)
         if core.leading_term is not None:
-            self._leaders.note(group.id, self.broker_id, core.leading_term)
-            for peer in self._control:
-                self._send_control(peer, announcement([(group.id, core.leading_term)]))
+            self._neighbours.leads(group.id, core.leading_term)
         if isinstance(led, int) and core.leading_term != led:
             self._tell_stepped_down(group, led)
-        self._update_idle()
+        self._check_handed()
         if self.on_group_changed is not None:
             self.on_group_changed(group)
 
     def _tell_stepped_down(self, group: Group, term: int) -> None:
-        for replica in group.membership.replicas:
-            if replica.broker_id != self.broker_id:
-                self._heartbeats.stepped_down(replica.broker_id, group.id, term)
-
-    def _update_idle(self) -> None:
-        if any(g.is_leader for g in self._groups.values()):
-            self._idle.clear()
-        else:
-            self._idle.set()
+        self._neighbours.stepped_down(group.id, term, [r.broker_id for r in group.membership.replicas])
 
     def _read_cold(self, group: Group, peer: int, index: int) -> None:
         term = group.core.leading_term
@@ -244,105 +231,28 @@ class Host:
         if self._groups.get(group.id) is group:
             group.core.read_done(term, peer, index, entries)
 
-    # ---- the network ---------------------------------------------------------------------------------------
-
-    def _send_control(self, peer: int, message: pb.Peer, body: bytes = b"") -> bool:
-        return self._transport.send(peer, Channel.CONTROL, message, [body] if body else ())
-
-    def _on_message(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
-        match head.WhichOneof("message"):
-            case "heartbeat":
-                self._on_heartbeat(peer, head.heartbeat)
-            case "leaders":
-                for group_id, term in read_announcement(head.leaders):
-                    self._leaders.note(group_id, peer, term)
-            case "request" | "reply":
-                self._requests.received(peer, head, bytes(body))
-            case _:
-                self._on_raft(peer, head, body)
-
-    def _on_raft(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
-        try:
-            received = from_wire(head, body)
-        except TinymqError as error:
-            logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
-            self._transport.reset(peer, Channel.BULK)
-            return
-        group = None if received is None else self._groups.get(received[0])
-        if received is None or group is None:
-            return  # not opened here yet, or gone: its leader asks again
-        message = received[1]
-        self._guarded(group, lambda: group.core.receive(peer, message))
-
-    def _on_heartbeat(self, peer: int, beat: pb.Heartbeat) -> None:
-        who = self._transport.identity(peer)
-        if who is None:
-            return
-        heard = self._heartbeats.heard(peer, who.session, beat, self._clock.wall_us(), self._clock.monotonic())
-        if heard.verdict is not None:
-            self._peer_alive(peer, restarted=heard.verdict is Verdict.RESTARTED)
-        for group_id, term in heard.stepped_down:
-            group = self._groups.get(group_id)
-            if group is not None and group.term <= term:
-                group.core.leader_gone(peer)
-        if heard.stopping and self._liveness.refused(peer) is not None:
-            self._peer_gone(peer, "it stops")
-
-    def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
-        if channel is Channel.CONTROL:
-            self._control.add(peer)
-            led = [(g.id, g.term) for g in self._groups.values() if g.is_leader]
-            self._send_control(peer, announcement(led))
-            self._send_control(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
-            return
-        for group in self._groups_with(peer):
-            group.core.peer_alive(peer)
-
-    def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
-        if channel is Channel.CONTROL:
-            self._control.discard(peer)
-            self._requests.lost(peer)
-            return
-        for group in self._groups_with(peer):
-            group.core.connection_lost(peer)
-
-    def _on_refused(self, peer: int, error: TinymqError) -> None:
-        # Where the machine answers and no process listens, nothing needs to be waited for.
-        if error.detail.get("refused") == "True" and self._liveness.refused(peer) is not None:
-            self._peer_gone(peer, "its port refuses connections")
-
-    def _groups_with(self, peer: int) -> list[Group]:
-        return [g for g in self._groups.values() if g.membership.replica(peer) is not None]
-
     # ---- the life of other brokers -----------------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        now, wall_us = self._clock.monotonic(), self._clock.wall_us()
-        for peer in self._control:
-            self._send_control(peer, self._heartbeats.next(peer, wall_us, now))
-        for peer in self._liveness.silent(now):
-            self._peer_gone(peer, "no heartbeat")
-        self._pulse = self._clock.call_later(self._timing.heartbeat_s, self._beat)
-
-    def _peer_alive(self, peer: int, *, restarted: bool) -> None:
+    def _peer_alive(self, peer: int, restarted: bool) -> None:
         """A broker came, or came back; another process leads nothing of what the one before it led."""
-        logger.info("broker_alive", broker=peer, restarted=restarted)
-        if restarted:
-            self._leaders.gone(peer)
-        for group in self._groups_with(peer):
+        for group in groups_with(self._groups, peer):
             if restarted:
                 group.core.leader_gone(peer)
             group.core.peer_alive(peer)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, True)
 
-    def _peer_gone(self, peer: int, why: str) -> None:
-        logger.warning("broker_gone", broker=peer, reason=why)
-        for group in self._groups_with(peer):
+    def _peer_gone(self, peer: int) -> None:
+        for group in groups_with(self._groups, peer):
             group.core.leader_gone(peer)
             group.core.check_quorum()
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, False)
+
+    def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
+        group = self._groups.get(group_id)
+        if group is not None and group.term <= term:
+            group.core.leader_gone(peer)
 
     # ---- the disk --------------------------------------------------------------------------------------------
 

@@ -155,6 +155,14 @@ class VotingReplica(RaftState):
             self._machine.follow()
         self._around.wake()
 
+    def fail(self, error: TinymqError) -> None:
+        """This replica's disk or log cannot be trusted: it takes part no more."""
+        if self._failure is None:
+            self._failure = error
+            self._outbox.clear()
+            self._follow(None)
+            self._SyncObj__raftElectionDeadline = NEVER
+
     def _post(self, peer: int, message: Message) -> None:
         self._outbox.post(lambda: self._around.send(peer, message))
 

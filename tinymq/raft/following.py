@@ -1,0 +1,81 @@
+"""How a replica follows: what it takes from its leader's log, what it believes of the commit, what it answers.
+
+The decisions are `catchup` and `commit`, pure; an answer names only what is synced.
+"""
+
+from __future__ import annotations
+
+from tinymq.entry import ENTRY_VERSION, Kind
+from tinymq.errors import UnsupportedVersion
+from tinymq.raft import stock
+from tinymq.raft.catchup import Conflict, receive
+from tinymq.raft.commit import follower_commit
+from tinymq.raft.messages import Append, AppendAck, CommitNotice
+from tinymq.raft.voting import VotingReplica
+
+KNOWN_KINDS = frozenset({Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND})
+
+
+class FollowingReplica(VotingReplica):
+    """A replica that appends what a leader sends."""
+
+    def durable(self) -> None:
+        """The log's durable index, or the ballot, advanced."""
+        if self._failure is not None:
+            return
+        self._outbox.flush()
+        self._record_commit()
+        leader = self.leader_id
+        if self._leadership is None and leader is not None and self._verified:
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
+        self._around.wake()
+
+    def _on_append(self, peer: int, message: Append) -> None:
+        self._adopt(message.term)
+        node = stock.PeerNode(peer)
+        if message.term < self.term:
+            self._SyncObj__sendNextNodeIdx(node)  # hazard 14: a stale leader is told our term
+            return
+        assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {message.term}"
+        if self.leader_id != peer or self._ballot is not None:
+            self._follow(peer)
+        for entry in message.entries:
+            if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
+                self.fail(UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here"))
+                return
+        decision = receive(self._log, self.commit_index, message)
+        if isinstance(decision, Conflict):
+            self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)
+            return
+        if decision.truncate_from is not None:
+            self._SyncObj__deleteEntriesFrom(decision.truncate_from)
+        if decision.entries:
+            self._log.append(decision.entries)
+        self._verified = max(self._verified, decision.verified)
+        self._learn_commit(message.commit, decision.verified)
+        if self._log.durable_index >= decision.verified:
+            self._SyncObj__sendNextNodeIdx(node, success=True)
+
+    def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
+        if notice.term != self.term or peer != self.leader_id:
+            return
+        self._learn_commit(notice.commit, self._verified)
+        if notice.ack_wanted:
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer), success=True)
+
+    def _learn_commit(self, announced: int, verified: int) -> None:
+        commit = follower_commit(self.commit_index, announced, verified)
+        if commit > self.commit_index:
+            self._set_commit(commit)
+            self._around.wake()
+
+    def _SyncObj__sendNextNodeIdx(
+        self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
+    ) -> None:
+        """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are."""
+        verified = self._verified if success else 0
+        durable = min(self._log.durable_index, verified)
+        self._post(
+            int(node.id),
+            AppendAck(self.term, durable, verified, reset, nextNodeIdx, next_term, self.commit_index, self._me.count),
+        )

@@ -1,0 +1,83 @@
+"""What arrives from other brokers, and whom it concerns: groups, neighbours, or who waits for a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from tinymq.errors import TinymqError
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.group import Group
+from tinymq.raft.messages import from_wire
+from tinymq.raft.neighbours import Neighbours
+from tinymq.raft.requests import Requests
+from tinymq.raft.transport import Channel, PeerIdentity, Transport
+from tinymq.types import GroupId
+
+logger = structlog.get_logger("tinymq.raft")
+
+
+def groups_with(groups: Mapping[GroupId, Group], peer: int) -> list[Group]:
+    """Those of which `peer` holds a replica, too."""
+    return [group for group in groups.values() if group.membership.replica(peer) is not None]
+
+
+class Inbound:
+    """The transport's callbacks. `guarded` makes a call into a group, and ends its replica for what it raises."""
+
+    def __init__(
+        self, transport: Transport, neighbours: Neighbours, requests: Requests, groups: Mapping[GroupId, Group],
+        guarded: Callable[[Group, Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self._transport = transport
+        self._neighbours = neighbours
+        self._requests = requests
+        self._groups = groups
+        self._guarded = guarded
+
+    def listen(self) -> None:
+        """From now on, take what the transport brings."""
+        self._transport.on_message = self.on_message
+        self._transport.on_connected = self._on_connected
+        self._transport.on_disconnected = self._on_disconnected
+        self._transport.on_refused = self._neighbours.refused
+
+    def on_message(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        match head.WhichOneof("message"):
+            case "heartbeat":
+                self._neighbours.heard(peer, head.heartbeat)
+            case "leaders":
+                self._neighbours.announced(peer, head.leaders)
+            case "request" | "reply":
+                self._requests.received(peer, head, bytes(body))
+            case _:
+                self._on_raft(peer, head, body)
+
+    def _on_raft(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        try:
+            received = from_wire(head, body)
+        except TinymqError as error:
+            logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
+            self._transport.reset(peer, Channel.BULK)
+            return
+        group = None if received is None else self._groups.get(received[0])
+        if received is None or group is None:
+            return  # not opened here yet, or gone: its leader asks again
+        message = received[1]
+        self._guarded(group, lambda: group.core.receive(peer, message))
+
+    def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
+        if channel is Channel.CONTROL:
+            self._neighbours.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
+            return
+        for group in groups_with(self._groups, peer):
+            group.core.peer_alive(peer)
+
+    def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
+        if channel is Channel.CONTROL:
+            self._neighbours.lost(peer)
+            self._requests.lost(peer)
+            return
+        for group in groups_with(self._groups, peer):
+            group.core.connection_lost(peer)

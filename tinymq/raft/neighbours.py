@@ -1,0 +1,131 @@
+"""The other brokers: who is alive, who restarted, who leads what. Heartbeats out and in; no group is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Timing
+from tinymq.errors import TinymqError
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.heartbeats import Heartbeats
+from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
+from tinymq.raft.liveness import Liveness, Verdict
+from tinymq.raft.transport import Channel, Transport
+from tinymq.types import GroupId
+
+logger = structlog.get_logger("tinymq.raft")
+
+Led = Iterable[tuple[GroupId, int]]
+"""Groups that this broker leads, and in which terms."""
+
+
+class Neighbours:
+    """Set the callbacks before `start`; they are made on the loop."""
+
+    def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
+        self.liveness = Liveness(timing.gone_after_s)
+        self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
+        self.on_gone: Callable[[int], None] = lambda peer: None
+        self.on_stepped_down: Callable[[int, GroupId, int], None] = lambda peer, group, term: None
+        self._broker_id = broker_id
+        self._transport = transport
+        self._clock = clock
+        self._timing = timing
+        self._heartbeats = Heartbeats(self.liveness)
+        self._leaders = LeaderBoard()
+        self._reached: set[int] = set()  # peers to which a control connection is open
+        self._pulse: Timer | None = None
+
+    def start(self) -> None:
+        """Send heartbeats from now on, and notice when others stop to."""
+        now = self._clock.monotonic()
+        self._beat_all(now)
+        for peer in self.liveness.silent(now):
+            self._gone(peer, "no heartbeat")
+        self._pulse = self._clock.call_later(self._timing.heartbeat_s, self.start)
+
+    def stop(self) -> None:
+        """Say goodbye: whoever hears it need not wait for silence."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._heartbeats.stopping = True
+            self._beat_all(self._clock.monotonic())
+
+    def _beat_all(self, now: float) -> None:
+        wall_us = self._clock.wall_us()
+        for peer in self._reached:
+            self._send(peer, self._heartbeats.next(peer, wall_us, now))
+
+    def _send(self, peer: int, message: pb.Peer) -> None:
+        self._transport.send(peer, Channel.CONTROL, message)
+
+    # ---- what is known -----------------------------------------------------------------------------------
+
+    def alive(self, broker_id: int) -> bool:
+        return broker_id == self._broker_id or self.liveness.alive(broker_id)
+
+    def leader_of(self, group: GroupId) -> tuple[int, int] | None:
+        """(broker, term) as announced; a broker that is silent is not named, and remembered: it may lead still."""
+        known = self._leaders.leader_of(group)
+        return known if known is not None and self.alive(known[0]) else None
+
+    # ---- what this broker says ------------------------------------------------------------------------------
+
+    def leads(self, group: GroupId, term: int) -> None:
+        """This broker has come to lead: tell everybody."""
+        self._leaders.note(group, self._broker_id, term)
+        for peer in self._reached:
+            self._send(peer, announcement([(group, term)]))
+
+    def stepped_down(self, group: GroupId, term: int, replicas: Iterable[int]) -> None:
+        """This broker leads the group no more: its other replicas are told until they acknowledge."""
+        for peer in replicas:
+            if peer != self._broker_id:
+                self._heartbeats.stepped_down(peer, group, term)
+
+    def forget(self, group: GroupId) -> None:
+        self._leaders.forget(group)
+
+    # ---- what happens -----------------------------------------------------------------------------------------
+
+    def reached(self, peer: int, led: Led) -> None:
+        """The control connection to `peer` is open."""
+        self._reached.add(peer)
+        self._send(peer, announcement(led))
+        self._send(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
+
+    def lost(self, peer: int) -> None:
+        """It is closed: no verdict yet, for it is dialled again at once."""
+        self._reached.discard(peer)
+
+    def refused(self, peer: int, error: TinymqError) -> None:
+        """Where the machine answers and no process listens, nothing needs to be waited for (docs/adr/0004)."""
+        if error.detail.get("refused") == "True" and self.liveness.refused(peer) is not None:
+            self._gone(peer, "its port refuses connections")
+
+    def announced(self, peer: int, leaders: pb.Leaders) -> None:
+        for group, term in read_announcement(leaders):
+            self._leaders.note(group, peer, term)
+
+    def heard(self, peer: int, beat: pb.Heartbeat) -> None:
+        who = self._transport.identity(peer)
+        if who is None:
+            return
+        heard = self._heartbeats.heard(peer, who.session, beat, self._clock.wall_us(), self._clock.monotonic())
+        if heard.verdict is not None:
+            restarted = heard.verdict is Verdict.RESTARTED
+            logger.info("broker_alive", broker=peer, restarted=restarted)
+            if restarted:
+                self._leaders.gone(peer)
+            self.on_alive(peer, restarted)
+        for group, term in heard.stepped_down:
+            self.on_stepped_down(peer, group, term)
+        if heard.stopping and self.liveness.refused(peer) is not None:
+            self._gone(peer, "it stops")
+
+    def _gone(self, peer: int, why: str) -> None:
+        logger.warning("broker_gone", broker=peer, reason=why)
+        self.on_gone(peer)
