@@ -194,11 +194,15 @@ producer = mq.producer()
 producer.send("t", b"parent").result(10)
 pid = os.fork()
 if pid == 0:
-    try:
-        producer.send("t", b"child")
-    except Closed as error:
-        os._exit(0 if "forked" in str(error) else 3)
-    os._exit(4)
+    for use in (lambda: producer.send("t", b"child"), lambda: mq.send("t", b"child"), producer.close):
+        try:
+            use()
+        except Closed as error:
+            if "forked" not in str(error):
+                os._exit(3)
+        else:
+            os._exit(4)
+    os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 producer.send("t", b"parent").result(10)
 """

@@ -6,7 +6,12 @@ Channels are made on the loop that uses them and on first use, so that a process
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
+
+# gRPC's C core has fork handlers for its synchronous API, on unless told otherwise; with grpc.aio in the parent they
+# end the child with a segmentation fault. gRPC's Python half has the same switch, off by default.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 import grpc.aio
@@ -14,7 +19,7 @@ import grpc.aio
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
 from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
+from tinymq.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 _REPLIES: dict[Method, Any] = {
@@ -43,6 +48,21 @@ def _as_error(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return OutcomeUnknown(f"{address}: no answer in time")
     return OutcomeUnknown(f"{address}: {code.name}: {details}")
+
+
+_started_in: int | None = None  # the process that made the first channel
+
+
+def _check_process() -> None:
+    """gRPC, once started, cannot be used in a forked child: it would wait for threads that are not there."""
+    global _started_in
+    if _started_in is None:
+        _started_in = os.getpid()
+    elif _started_in != os.getpid():
+        raise Closed(
+            "this process forked after its parent had used gRPC",
+            hint="fork before the parent's first call, or start workers by spawn",
+        )
 
 
 def _cancelled_from_outside() -> bool:
@@ -176,6 +196,7 @@ class GrpcLink:
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
+            _check_process()
             self._channel = grpc.aio.insecure_channel(
                 self._address,
                 options=[
