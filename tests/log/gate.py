@@ -1,0 +1,51 @@
+"""Disk work that a test holds up, and what logs report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tinymq.errors import TinymqError
+from tinymq.log import Log
+
+T = TypeVar("T")
+
+
+class GateRunner:
+    """Runs each call only when the test lets it, so that the loop goes on meanwhile."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.waiting = 0
+        self._gate = asyncio.Event()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        self.waiting += 1
+        while not self.open:
+            await self._gate.wait()
+        self.waiting -= 1
+        return call()
+
+    def close(self) -> None:
+        self.open = False
+        self._gate.clear()
+
+    def let_go(self) -> None:
+        self.open = True
+        self._gate.set()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+class Reports:
+    def __init__(self, *logs: Log) -> None:
+        self.failed: list[tuple[Log, TinymqError]] = []
+        for log in logs:
+            log.on_failed = lambda error, log=log: self.failed.append((log, error))  # type: ignore[misc]
