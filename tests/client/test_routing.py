@@ -55,6 +55,13 @@ def test_a_topic_that_is_gone_is_forgotten_unless_the_news_is_old() -> None:
     assert "t" not in routing.merge(view, gone, ["t"]).topics
 
 
+def test_a_topic_deleted_here_does_not_come_back_by_a_broker_that_lags() -> None:
+    view = routing.without_topic(routing.merge(View(), reply(1, 1, 1), ["t"]), "t")
+    assert not routing.merge(view, reply(1, 1, 1), ["t"]).topics
+    assert routing.merge(view, reply(2, 1, 1, OTHER), ["t"]).topics["t"].topic_id == OTHER
+    assert routing.without_topic(view, "t") is view
+
+
 def test_not_leader_teaches_leader_address_and_epoch() -> None:
     view = routing.merge(View(), reply(1, 1, 1), ["t"])
     taught = routing.learn_from(view, "t", 0, NotLeader("", leader=9, leader_address="b:9", leader_epoch=2))

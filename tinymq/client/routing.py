@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from tinymq.errors import NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
+DELETED_MAX = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -52,6 +54,7 @@ class View:
     version: int = 0  # of the registry state that topics and brokers were read from
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    deleted: tuple[bytes, ...] = ()  # ids of topics that this client deleted: a broker that lags may still name them
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Raises UnknownTopic, UnknownPartition."""
@@ -94,6 +97,8 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
                 topics.pop(info.name, None)
             continue
         fresh = read_topic(info)
+        if fresh.topic_id in view.deleted:
+            continue
         if known is None or known.topic_id == fresh.topic_id:
             topics[info.name] = fresh if known is None else _newer(known, fresh)
         elif not stale:
@@ -103,7 +108,8 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
         for name in asked:
             if name not in found:
                 topics.pop(name, None)
-    return View(reply.cluster_id or view.cluster_id, max(view.version, reply.version), brokers, topics)
+    version = max(view.version, reply.version)
+    return View(reply.cluster_id or view.cluster_id, version, brokers, topics, view.deleted)
 
 
 def _newer(known: Topic, fresh: Topic) -> Topic:
@@ -126,8 +132,12 @@ def with_topic(view: View, topic: Topic) -> View:
 
 
 def without_topic(view: View, name: str) -> View:
-    """The view after a topic was deleted."""
-    return replace(view, topics={n: t for n, t in view.topics.items() if n != name})
+    """The view after a topic was deleted by this client."""
+    known = view.topics.get(name)
+    if known is None:
+        return view
+    topics = {n: t for n, t in view.topics.items() if n != name}
+    return replace(view, topics=topics, deleted=(*view.deleted, known.topic_id)[-DELETED_MAX:])
 
 
 def learn_leader(view: View, topic: str, partition: int, leader: int, epoch: int, address: str = "") -> View:
