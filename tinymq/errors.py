@@ -56,6 +56,8 @@ BY_CODE: dict[str, type[TinymqError]] = {}
 class InvalidRequest(TinymqError):
     """The request is wrong in itself."""
 
+    default_hint = "change the request: the same one fails again"
+
 
 class InvalidName(InvalidRequest):
     default_hint = "topic names: 1 to 249 of A-Z a-z 0-9 . _ -"
@@ -75,6 +77,8 @@ class BatchTooLarge(InvalidRequest):
 
 class InvalidConfig(InvalidRequest):
     """A setting is unknown, contradictory or out of range."""
+
+    default_hint = "docs/operations.md shows the settings"
 
 
 class InvalidFrame(InvalidRequest):
@@ -98,6 +102,8 @@ class OffsetOutOfRange(InvalidRequest):
 class OutOfOrderSequence(InvalidRequest):
     """An idempotent producer skipped a sequence: what came before is missing."""
 
+    default_hint = "send what is missing first, or take a new epoch"
+
 
 class Fenced(InvalidRequest):
     """A newer epoch of this producer has written."""
@@ -114,6 +120,8 @@ class UnknownProducer(InvalidRequest):
 class NotFound(TinymqError):
     """What was named is not there."""
 
+    default_hint = "check the name, or make it first"
+
 
 class UnknownTopic(NotFound):
     default_hint = "create it: tinymq topic create NAME"
@@ -128,6 +136,8 @@ class UnknownPartition(NotFound):
 class AlreadyExists(TinymqError):
     """What was to be made is there already."""
 
+    default_hint = "choose another name"
+
 
 class TopicExists(AlreadyExists):
     default_hint = "choose another name, or delete the topic first"
@@ -137,10 +147,13 @@ class Unavailable(TinymqError):
     """Not now. Nothing was done."""
 
     retriable = True
+    default_hint = "try again shortly"
 
 
 class NotLeader(Unavailable):
     """This replica does not lead the partition. detail: leader, leader_address, leader_epoch (if known)."""
+
+    default_hint = "ask the leader that the error's detail names, or for the metadata again"
 
 
 class NotReady(Unavailable):
@@ -149,6 +162,8 @@ class NotReady(Unavailable):
 
 class OffsetNotAvailable(Unavailable):
     """Beyond what this replica may show; another one, or a later try, may have it. detail: high_watermark."""
+
+    default_hint = "ask again, or another replica"
 
 
 class BufferFull(Unavailable):
@@ -160,13 +175,19 @@ class BufferFull(Unavailable):
 class BrokerUnreachable(Unavailable):
     """No broker answered; the message lists every address tried, and why each failed."""
 
+    default_hint = "check the addresses, and that the brokers run"
+
 
 class QuotaExceeded(Unavailable):
-    """Over a bound of the broker's. detail: retry_after_ms."""
+    """Over a bound of the broker's. detail: retry_after_ms, where it is known."""
+
+    default_hint = "slow down, and try again shortly"
 
 
 class DeadlineExceeded(Unavailable):
     """The deadline passed and it is certain that nothing was done."""
+
+    default_hint = "try again, with a later deadline"
 
 
 class OutcomeUnknown(TinymqError):
@@ -208,6 +229,8 @@ class NotDelivered(TinymqError):
 class Denied(TinymqError):
     """The other end refuses who we are."""
 
+    default_hint = "check whom you ask, and as whom"
+
 
 class WrongSecret(Denied):
     default_hint = "all brokers of a cluster share one secret file"
@@ -228,6 +251,8 @@ class WrongBroker(Denied):
 class StorageError(TinymqError):
     """A disk, a file or a port refused."""
 
+    default_hint = "check the broker's disk"
+
 
 class DiskFull(StorageError):
     default_hint = "free space on the broker's disk"
@@ -242,6 +267,8 @@ class SyncFailed(StorageError):
 
 class CorruptData(StorageError):
     """Stored bytes are not what was written. They are never served."""
+
+    default_hint = "check the disk; the other replicas have the data"
 
 
 class FolderInUse(StorageError):
@@ -258,3 +285,5 @@ class PortInUse(StorageError):
 
 class Closed(TinymqError):
     """Used after close()."""
+
+    default_hint = "open another one"
