@@ -100,6 +100,8 @@ class RaftCore(FollowingReplica):
         )  # fmt: skip
         log.append([entry])
         leadership.uncommitted_bytes += entry.size
+        if leadership.nothing_out():
+            leadership.pump(self.commit_index)  # a lone write does not wait for the tick; others share messages
         around.wake()
         return Position(entry.index, entry.term, entry.header.base_offset, stamp)
 
@@ -153,6 +155,7 @@ class RaftCore(FollowingReplica):
         if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
             return  # hazard 3: an answer of another term says nothing about this one
         if self._leadership.acknowledged(peer, ack):
+            self._commit()
             self._around.wake()
 
     # ---- ticks -----------------------------------------------------------------------------------------------
@@ -174,13 +177,19 @@ class RaftCore(FollowingReplica):
     def _onTick(self, timeToWait: float = 0.0) -> None:
         """Hazard 15: driven by events. What arrived was read before; now decide, commit, apply, send."""
         self._check_deadline(self._around.now())
-        if self._leadership is not None:
-            commit = self._leadership.commit(self._membership, self._me.broker_id, self.is_listed, self.commit_index)
-            if commit > self.commit_index:
-                self._set_commit(commit)
+        self._commit()
         self._SyncObj__applyLogEntries()
         if self._leadership is not None:
             self._SyncObj__sendAppendEntries()
+
+    def _commit(self) -> None:
+        """As the leader: commit what a majority holds, and apply it at once, for somebody waits for the answer."""
+        if self._leadership is None:
+            return
+        commit = self._leadership.commit(self._membership, self._me.broker_id, self.is_listed, self.commit_index)
+        if commit > self.commit_index:
+            self._set_commit(commit)
+            self._SyncObj__applyLogEntries()
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""

@@ -25,6 +25,7 @@ class FollowingReplica(VotingReplica):
             return
         self._outbox.flush()
         self._record_commit()
+        self._commit()
         leader = self.leader_id
         if self._leadership is None and leader is not None and self._verified:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)

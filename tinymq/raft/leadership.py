@@ -169,6 +169,10 @@ class Leadership:
         ):
             self._told[peer] = max(self._told.get(peer, 0), known)
 
+    def nothing_out(self) -> bool:
+        """Every follower has answered everything that was sent."""
+        return all(p.mode is Mode.REPLICATE and not p.inflight for p in self.progress.values())
+
     # ---- resting --------------------------------------------------------------------------------------
 
     def settle(self, commit: int) -> None:

@@ -171,3 +171,6 @@ class VotingReplica(RaftState):
 
     @abstractmethod
     def _look_after(self, peer: int) -> None: ...
+
+    @abstractmethod
+    def _commit(self) -> None: ...
