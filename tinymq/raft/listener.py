@@ -137,4 +137,4 @@ class Listener:
         if len(self._logged) >= REJECTIONS_LOGGED_MAX:
             self._logged.clear()
         self._logged.add((host, reason.code))
-        logger.warning("peer turned away", remote=remote, code=reason.code, reason=reason.message)
+        logger.warning("peer turned away", remote=remote, code=reason.code, reason=reason.message, hint=reason.hint)

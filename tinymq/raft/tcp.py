@@ -214,8 +214,9 @@ class TcpTransport:
         if link.refusal != error.code:  # a peer that is down is dialled for hours: say it once
             link.refusal = error.code
             logger.warning(
-                "peer not reached", peer=peer, channel=link.channel.name, code=error.code, reason=error.message
-            )
+                "peer not reached", peer=peer, channel=link.channel.name, code=error.code, reason=error.message,
+                hint=error.hint,
+            )  # fmt: skip
         if self.on_refused is not None and not self._stopped:
             self.on_refused(peer, error)
 

@@ -1,0 +1,130 @@
+"""Whole brokers that do not belong together: each refusal is typed and logged with what to do, and changes nothing.
+
+The stranger takes broker 3's place at a cluster of three; the two others go on without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from tinymq.app import BrokerApp, Outside
+from tinymq.clock import SystemClock
+from tinymq.config import BrokerConfig, parse_address
+from tinymq.log.store import Store
+from tinymq.raft import listener, tcp
+from tinymq.raft.handshake import Credentials
+from tinymq.raft.tcp import TcpTransport
+from tinymq.testing.cluster import Cluster
+from tinymq.types import METADATA_GROUP, PeerAddress
+
+STRANGER = 3
+OTHERS = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        running.kill(STRANGER)
+        yield running
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
+    """What the connections between brokers log, of all brokers in this process."""
+    capture = LogCapture()
+    for module in (tcp, listener):
+        monkeypatch.setattr(module, "logger", structlog.wrap_logger(None, processors=[capture]))
+    return capture
+
+
+class Newer(TcpTransport):
+    """Of a build that speaks later versions alone."""
+
+    def _credentials(self) -> Credentials:
+        return dataclasses.replace(super()._credentials(), protocol_min=2, protocol_max=3)
+
+
+def _newer(config: BrokerConfig) -> Outside:
+    def make(store: Store, session: int) -> Newer:
+        listen = parse_address(config.peer_listen)
+        return Newer(
+            lambda: store.identity, config.secret, session, listen, SystemClock(), random.Random(1), config.limits
+        )
+
+    return Outside(transport=make)
+
+
+def _of_another_cluster(config: BrokerConfig, folder: Path) -> BrokerConfig:
+    """The same broker id and addresses, on the data folder of a broker that another cluster formed."""
+    with Cluster(nodes=3) as other:
+        origin = Path(other.brokers[STRANGER].config.data_dir)
+        other.stop(STRANGER)
+        shutil.copytree(origin, folder)
+    return dataclasses.replace(config, data_dir=str(folder))
+
+
+def _mistaken_about_addresses(config: BrokerConfig, folder: Path) -> BrokerConfig:
+    """Takes broker 1 for broker 2, and 2 for 1."""
+    one, two, three = config.voters
+    swapped = (PeerAddress(1, two.host, two.port), PeerAddress(2, one.host, one.port), three)
+    return dataclasses.replace(config, voters=swapped)
+
+
+Make = Callable[[BrokerConfig, Path], BrokerConfig]
+STRANGERS: dict[str, tuple[Make, Callable[[BrokerConfig], Outside] | None, str]] = {
+    "a wrong secret": (lambda c, _: dataclasses.replace(c, secret=b"not the cluster's secret"), None, "WrongSecret"),
+    "a data folder of another cluster": (_of_another_cluster, None, "WrongCluster"),
+    "another broker than was dialled": (_mistaken_about_addresses, None, "WrongBroker"),
+    "another protocol version": (lambda c, _: c, _newer, "UnsupportedVersion"),
+}
+
+
+def _kept(config: BrokerConfig) -> dict[str, bytes]:
+    """Whose folder it is, and every log in it. (Marks and ballots are written anew whenever a folder is opened.)"""
+    folder = Path(config.data_dir)
+    names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    kept = [name for name in names if name.parts[0] in ("groups", "broker.json", "metadata-first-entry")]
+    return {str(name): (folder / name).read_bytes() for name in kept}
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_stranger_is_refused(cluster: Cluster, logs: LogCapture, tmp_path: Path, who: str) -> None:
+    make, outside, code = STRANGERS[who]
+    config = make(cluster._config(STRANGER), tmp_path / "data")
+    before = _kept(config)
+    terms = [cluster.brokers[n].host.groups[METADATA_GROUP].term for n in OTHERS]
+    app = BrokerApp(config, outside(config) if outside is not None else None)
+    cluster.run(app.start())
+    own_term = cluster.call(lambda: app.host.groups[METADATA_GROUP].term)
+
+    def refused() -> bool:
+        told = {line["peer"] for line in logs.entries if line["event"] == "peer not reached" and line["code"] == code}
+        turned_away = {line["code"] for line in logs.entries if line["event"] == "peer turned away"}
+        return told >= set(OTHERS) and turned_away == {code}
+
+    cluster.wait_until(refused)
+    for line in logs.entries:
+        if line["code"] == code:
+            assert line["log_level"] == "warning"
+            assert line["reason"]
+            assert line["hint"]
+    replica = app.host.groups[METADATA_GROUP]
+    assert cluster.call(lambda: (replica.term, replica.is_leader)) == (own_term, False), "it elected nobody"
+    cluster.run(app.kill())
+    assert len(before) > 2
+    assert _kept(config) == before, "nothing has changed on disk"
+    assert [cluster.brokers[n].host.groups[METADATA_GROUP].term for n in OTHERS] == terms, "nobody was disturbed"
+
+
+def test_the_right_one_is_let_in(cluster: Cluster) -> None:
+    """What a stranger left behind keeps nobody out."""
+    cluster.start(STRANGER)
+    cluster.stop(STRANGER)
