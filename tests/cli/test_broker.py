@@ -1,0 +1,106 @@
+"""`tinymq broker` by hand: what keeps it from starting, and a disk that ends it, as exit codes and messages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinymq.cli import broker
+from tinymq.cli.exits import Exit
+from tinymq.config import BrokerConfig
+from tinymq.log.files import RealFiles
+from tinymq.rpc.forming import form_cluster
+from tinymq.testing.cluster import SECRET, free_ports
+from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.types import PeerAddress
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address that somebody else listens on."""
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        yield f"127.0.0.1:{stranger.getsockname()[1]}"
+
+
+def start(folder: Path, secret: Path, broker_id: int = 1, **options: str) -> subprocess.CompletedProcess[str]:
+    """Run `tinymq broker`, which must end by itself."""
+    client_port, peer_port = free_ports(2)
+    settings = {"listen": f"127.0.0.1:{client_port}", "peer-listen": f"127.0.0.1:{peer_port}"} | options
+    arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
+    command = [
+        sys.executable, "-m", "tinymq.cli.main", "broker", "--broker-id", str(broker_id), "--data-dir", str(folder),
+        "--voter", f"{broker_id}@127.0.0.1:{peer_port}", "--secret-file", str(secret), *arguments,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+
+
+def refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *says: str) -> None:
+    assert result.returncode == code, result.stderr
+    assert f"[{error}]" in result.stderr
+    assert "hint: " in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not [text for text in says if text not in result.stderr], result.stderr
+
+
+@pytest.mark.parametrize("option", ["listen", "peer-listen"])
+def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str) -> None:
+    refused(start(tmp_path / "data", secret, **{option: taken}), Exit.FAILED, "PortInUse", taken)
+
+
+def test_a_folder_in_use(tmp_path: Path, secret: Path) -> None:
+    held = RealFiles(tmp_path / "data").lock("LOCK")
+    refused(start(tmp_path / "data", secret), Exit.FAILED, "FolderInUse")
+    held.close()
+
+
+def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str) -> None:
+    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+    identity = tmp_path / "data" / "broker.json"
+    before = identity.read_bytes()
+    refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
+    assert identity.read_bytes() == before
+
+
+def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = FaultyFiles(random.Random(1))
+    monkeypatch.setattr("tinymq.app.RealFiles", lambda _: files)
+    client_port, peer_port = free_ports(2)
+    config = BrokerConfig(
+        1, str(tmp_path), (PeerAddress(1, "127.0.0.1", peer_port),), SECRET,
+        listen=f"127.0.0.1:{client_port}", peer_listen=f"127.0.0.1:{peer_port}",
+    )  # fmt: skip
+
+    async def main() -> int:
+        running = asyncio.ensure_future(broker._run(config))
+        while not files.exists("broker.json"):
+            await asyncio.sleep(0)
+        files.fail_sync("ballots*", once=False)
+        await form_cluster([config.listen], SECRET, time.time_ns() // 1000)
+        return await asyncio.wait_for(running, DEADLINE_S)
+
+    assert asyncio.run(main()) == Exit.FAILED
+    said = capfd.readouterr().err
+    assert "[SyncFailed]" in said
+    assert "hint: check the disk" in said
