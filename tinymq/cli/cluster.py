@@ -66,7 +66,7 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
     ]
     replicas = [_replica(broker.broker_id, replica) for broker in status.brokers for replica in broker.replicas]
     replicas.sort(key=lambda replica: (replica["topic"], replica["partition"], replica["broker"]))
-    well = all(broker.state == "running" and broker.alive for broker in status.brokers)
+    well = bool(brokers) and all(broker.state == "running" and broker.alive for broker in status.brokers)
     return {
         "cluster_id": status.cluster_id.hex(),
         "metadata_leader": status.metadata_leader or None,

@@ -348,6 +348,7 @@ class MetadataReply(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BROKERS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     broker_id: _builtins.int
     """who answers"""
@@ -357,6 +358,10 @@ class MetadataReply(_message.Message):
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicInfo]: ...
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """NotReady: this broker knows nothing yet, or no more; ask another one"""
+
     def __init__(
         self,
         *,
@@ -365,10 +370,11 @@ class MetadataReply(_message.Message):
         version: _builtins.int = ...,
         brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
         topics: _abc.Iterable[Global___TopicInfo] | None = ...,
+        error: Global___Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "error", b"error", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

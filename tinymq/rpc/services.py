@@ -47,7 +47,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             broker = self._serving.running()
         except NotReady as error:
             topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics]
-            return pb.MetadataReply(topics=topics)
+            return pb.MetadataReply(topics=topics, error=to_wire(error))
         if request.all:
             found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
             names = [""] * len(found)
