@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -205,15 +206,12 @@ def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
         _without_json_names(nested)
 
 
-@pytest.mark.parametrize("name", ["tinymq", "peer"])
+@pytest.mark.parametrize("name", ["tinymq", "peer", "registry"])
 def test_generated_code_is_not_stale(name: str, tmp_path: Path) -> None:
     """`make proto` was run after the last change of a .proto file. Compared by meaning, not by compiler version."""
     from grpc_tools import protoc
 
-    import tinymq.proto.peer_pb2
-    import tinymq.proto.tinymq_pb2
-
-    module = {"tinymq": tinymq.proto.tinymq_pb2, "peer": tinymq.proto.peer_pb2}[name]
+    module = importlib.import_module(f"tinymq.proto.{name}_pb2")
     out = tmp_path / "descriptors"
     assert protoc.main(["protoc", f"-I{ROOT}", f"--descriptor_set_out={out}", f"tinymq/proto/{name}.proto"]) == 0
     (fresh,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
