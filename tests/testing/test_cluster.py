@@ -109,6 +109,26 @@ def test_the_leader_dies_between_commit_and_reply_and_the_retry_appends_once(mon
         asyncio.run(main(cluster))
 
 
+def test_a_replica_without_a_majority_shows_what_is_committed_and_takes_nothing() -> None:
+    async def main(cluster: Cluster) -> None:
+        async with Raw(cluster.address(1)) as raw:
+            topic = await raw.create("t")
+        sent = batch(topic.topic_id, payload(3, producer=2, sequence=0))
+        await send_until_done(cluster, sent)
+        leader = await asyncio.to_thread(cluster.wait_leader, "t")
+        left = next(i for i in (1, 2, 3) if i != leader)
+        before = await read_all(cluster, left, topic.topic_id, 3)
+        for broker_id in {1, 2, 3} - {left}:
+            await asyncio.to_thread(cluster.kill, broker_id)
+        assert await read_all(cluster, left, topic.topic_id, 3) == before
+        async with Raw(cluster.address(left)) as raw:
+            refused = (await raw.send(topic.topic_id)).error
+        assert (refused.code, refused.retriable) == ("NotLeader", True)
+
+    with Cluster(nodes=3) as cluster:
+        asyncio.run(main(cluster))
+
+
 def test_one_broker_is_a_cluster_and_keeps_what_it_has() -> None:
     async def main(cluster: Cluster) -> None:
         async with Raw(cluster.address(1)) as raw:
