@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import pty
+import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +75,33 @@ def test_lines_in_and_out(topic: str, capfdbinary: pytest.CaptureFixture[bytes],
     lines = capfdbinary.readouterr().out.splitlines()
     assert sorted(lines) == [b"=nothing from=test", b"a=1 from=test", b"a=\xff3 from=test", b"b=2 from=test"]
     assert lines.index(b"a=1 from=test") < lines.index(b"a=\xff3 from=test")
+
+
+def test_a_terminal_sees_how_far_it_is(topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"".join(b"%d\n" % i for i in range(20_000)))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, end = pty.openpty()
+    with os.fdopen(end, "w") as stderr, ThreadPoolExecutor(1) as reader:
+        shown = reader.submit(_read_all, terminal)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", stderr)
+            assert run(["produce", topic, str(lines)]) == Exit.OK
+        stderr.close()
+        text = shown.result(20)
+    size = lines.stat().st_size / 1000
+    assert f"/{size:.1f} kB" in text, "the bar has an end"
+    assert re.search(r"[1-9][0-9.]*/[0-9.]+ kB", text), "and moves"
+    assert "20000 acknowledged" in text
+
+
+def _read_all(terminal: int) -> str:
+    """What was shown until the other end is closed."""
+    read = b""
+    with os.fdopen(terminal, "rb", buffering=0) as screen, contextlib.suppress(OSError):  # EIO: nobody writes any more
+        while piece := screen.read(4096):
+            read += piece
+    return read.decode(errors="replace")
 
 
 def test_standard_input_and_places(

@@ -62,11 +62,11 @@ def produce(
         mq.producer(compression=compression) as producer,
     ):
         waiting: deque[Delivery] = deque()
-        for line in _lines(files or []):
+        for sent, line in enumerate(_lines(files or []), 1):
             key_bytes, value = split(line)
             waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
             tally.bytes += len(line)
-            if len(waiting) % PROGRESS_EVERY == 0:
+            if sent % PROGRESS_EVERY == 0:
                 advance(tally.bytes)
             while waiting and waiting[0].done():
                 _count(waiting.popleft(), tally)
