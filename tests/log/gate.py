@@ -27,6 +27,9 @@ class GateRunner:
         self.waiting -= 1
         return call()
 
+    async def run_short(self, call: Callable[[], T]) -> T:
+        return await self.run(call)
+
     def close(self) -> None:
         self.open = False
         self._gate.clear()

@@ -214,6 +214,9 @@ class Disk:
         finally:
             await self._clock.sleep(self._rng.uniform(*self.delay_s))
 
+    async def run_short(self, call: Callable[[], T]) -> T:
+        return await self.run(call)
+
     def die(self) -> None:
         """The machine stops: what was under way is done up to some point."""
         for number in list(self._begun):

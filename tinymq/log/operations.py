@@ -83,6 +83,16 @@ class PutState:
 
 Operation = Create | Write | Truncate | Remove | Seal | PutState
 
+SMALL_BYTES = 16 * 1024
+
+
+def is_small(operations: Sequence[Operation]) -> bool:
+    """Is this no more than one small entry at the end of a segment?"""
+    if len(operations) != 1 or not isinstance(operations[0], Write):
+        return False
+    chunks = operations[0].chunks
+    return len(chunks) <= 2 and sum(map(len, chunks)) <= SMALL_BYTES
+
 
 def mark_before(operations: Iterable[Operation], mark: Mark) -> Mark:
     """What `mark` must be on disk before any of `operations` is carried out; `mark` itself when nothing goes."""

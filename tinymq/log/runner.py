@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 LINGER_S = 1.0  # a thread without calls ends after this
+SHORT_S_MAX = 0.000_6  # short calls that take longer on average go to a thread: the loop has others to serve
+SHORT_CALLS = 16  # that the average looks back on: one of 10 ms sends the next few to a thread, one of 1 s some 70
 
 
 class Runner(Protocol):
@@ -21,6 +24,11 @@ class Runner(Protocol):
     async def run(self, call: Callable[[], T]) -> T:
         """Make `call` and return what it returns, or raise what it raises. Calls may run side by side: each must
         touch only values that it was given, or that nothing else touches meanwhile."""
+        ...
+
+    async def run_short(self, call: Callable[[], T]) -> T:
+        """The same for a call that should take less time than handing it to a thread and back does: the write and
+        sync of one small entry. It may be made on the loop itself, if such calls have been quick lately."""
         ...
 
 
@@ -34,6 +42,7 @@ class ThreadRunner:
         self._lock = threading.Lock()
         self._busy = False  # the own thread has a call
         self._awake = False  # the own thread is there
+        self._short_s = 0.0  # what a short call takes: a moving average
 
     async def run(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
@@ -58,6 +67,18 @@ class ThreadRunner:
 
         self._calls.put(body)
         return await future
+
+    async def run_short(self, call: Callable[[], T]) -> T:
+        if self._short_s < SHORT_S_MAX:
+            return self._timed(call)
+        return await self.run(lambda: self._timed(call))
+
+    def _timed(self, call: Callable[[], T]) -> T:
+        started_s = time.monotonic()
+        try:
+            return call()
+        finally:
+            self._short_s += (time.monotonic() - started_s - self._short_s) / SHORT_CALLS
 
     def _serve(self) -> None:
         while True:
@@ -84,3 +105,6 @@ class InlineRunner:
 
     async def run(self, call: Callable[[], T]) -> T:
         return call()
+
+    async def run_short(self, call: Callable[[], T]) -> T:
+        return await self.run(call)

@@ -25,7 +25,7 @@ from tinymq.log.files import File, Files, failed_paths
 from tinymq.log.layout import BALLOTS, MARKS
 from tinymq.log.log import Log
 from tinymq.log.marks import Mark, Marks
-from tinymq.log.operations import Disk, Operation, Remove, Truncate, mark_before
+from tinymq.log.operations import Disk, Operation, Remove, Truncate, is_small, mark_before
 from tinymq.log.runner import Runner
 from tinymq.types import GroupId
 
@@ -269,7 +269,9 @@ class Writer:
         for log in logs:
             self._stale.pop(log, None)
         try:
-            outcome = await self._runner.run(lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks))
+            lone = len(works) == 1 and not ballots and not with_marks and is_small(works[0].operations)
+            run = self._runner.run_short if lone else self._runner.run
+            outcome = await run(lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks))
         except Exception as error:  # a broken invariant: nobody may go on waiting, and the task ends with it
             self._fail(StorageError(f"the writer job ended: {error!r}"))
             assert self.failed is not None
