@@ -40,6 +40,7 @@ def broker(
 ) -> int:
     """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
     from tinymq import settings
+    from tinymq.cli import tuning
 
     flags = {
         "BROKER_ID": broker_id,
@@ -52,6 +53,7 @@ def broker(
     os.environ.update(as_environment(flags, settings.PREFIX))
     loaded = settings.load(config)
     _set_up_logs(log_format)
+    tuning.tune()
     return asyncio.run(_run(loaded))
 
 

@@ -1,0 +1,27 @@
+"""What a broker's process asks of the interpreter and of the C library, once, before it allocates much."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+MIB = 1 << 20
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def tune() -> None:
+    """Keep freed memory, and look for garbage less often.
+
+    Batches are buffers of about 1 MiB. By default glibc maps and unmaps memory for each of them, and the kernel
+    clears every page again: reading back went from 0.2-0.4 to 0.41-0.45 of a bare stream's speed without that. Brokers hold
+    many long-lived objects and make few cycles, so the collector's default pace is wasted on them.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return  # another C library: its defaults stay
+    mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+    mallopt(_M_TRIM_THRESHOLD, 512 * MIB)
+    mallopt(_M_TOP_PAD, 16 * MIB)
