@@ -13,8 +13,8 @@ def tune() -> None:
     """Keep freed memory, and look for garbage less often.
 
     Batches are buffers of about 1 MiB. By default glibc maps and unmaps memory for each of them, and the kernel
-    clears every page again: reading back went from 0.2-0.4 to 0.41-0.45 of a bare stream's speed without that. Brokers hold
-    many long-lived objects and make few cycles, so the collector's default pace is wasted on them.
+    clears every page again (docs/adr/0007 has the figures). Brokers hold many long-lived objects and make few cycles,
+    so the collector's default pace is wasted on them.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
