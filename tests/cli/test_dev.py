@@ -36,6 +36,13 @@ def _processes(folder: Path) -> list[Process]:
     return [process for b in cluster.brokers if (process := cluster.process(b.id)) is not None]
 
 
+def _metadata_leader(folder: Path, capfd: pytest.CaptureFixture[str]) -> int:
+    capfd.readouterr()
+    run(["cluster", "status", "-s", devfolder.load(folder).servers, "-o", "json"])
+    leader: int = json.loads(capfd.readouterr().out)["metadata_leader"]
+    return leader
+
+
 def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     where = ["--dir", str(folder)]
     assert run(["dev", "up", "-n", "3", *where, "-o", "json"]) == Exit.OK
@@ -60,6 +67,12 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "down", *where]) == Exit.OK
     assert not [p for p in running if p.alive]
     assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
+    leader = _metadata_leader(folder, capfd)
+    assert run(["dev", "stop", str(leader), *where]) == Exit.OK
+    events = [json.loads(line) for line in devcluster.tail(devfolder.load(folder).log(leader), 50)]
+    stopping = max(i for i, event in enumerate(events) if event.get("state") == "stopping")
+    assert "follower" in [event.get("role") for event in events[stopping:]], "it handed over before it stopped"
+    assert _metadata_leader(folder, capfd) not in (leader, None)
     assert run(["dev", "down", "--purge", *where]) == Exit.OK
     assert not folder.exists()
 

@@ -241,9 +241,11 @@ def test_a_stopping_broker_hands_over_what_it_leads() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"before")
         leader = cluster.leader()
+        machine = leader.machine()
         begun = cluster.loop.time()
         await leader.stop()
         assert cluster.loop.time() - begun < 0.5
+        assert machine.calls[-1] == "follow", "somebody took over before it left"
         await cluster.until(cluster.leaders, 0.1)
         await cluster.commit(b"after")
         await leader.start()

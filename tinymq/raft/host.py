@@ -84,6 +84,7 @@ class Host:
         """Until others lead what was led here, as far as anybody can take over, or the time is up."""
         until = self._clock.monotonic() + self._timing.hand_over_s
         self._handing = [group for group in self._groups.values() if group.core.hand_over(None, until)]
+        self._handed.clear()
         self._check_handed()
         timer = self._clock.call_later(self._timing.hand_over_s, self._handed.set)
         await self._handed.wait()
