@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import tinymq
 from tinymq.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
 from tinymq.errors import InvalidConfig
 from tinymq.settings import load
@@ -124,3 +127,11 @@ def test_defaults_hold_together() -> None:
     config = BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16, limits=limits, timing=timing)
     assert config.listen.startswith("127.0.0.1")
     assert config.peer_listen.startswith("127.0.0.1")
+
+
+@pytest.mark.parametrize("section", [Limits, Timing])
+def test_every_bound_and_delay_is_used(section: type[Limits] | type[Timing]) -> None:
+    """A setting that nobody reads would be obeyed in silence by nobody."""
+    root = Path(tinymq.__file__).parent
+    code = "".join(path.read_text() for path in root.rglob("*.py") if path.name != "config.py")
+    assert not [f.name for f in fields(section) if not re.search(rf"\.{f.name}\b", code)]

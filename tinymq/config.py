@@ -43,8 +43,6 @@ class Limits:
     stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
     stream_requests_max: int = 4096  # fetches that may wait at once on one stream
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
-    partitions_per_topic_max: int = 1024
-    partitions_max: int = 20_000  # in the whole cluster
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -81,7 +79,7 @@ class Timing:
     produce_timeout_s: float = 30.0  # when the client names none
     fetch_wait_s_max: float = 30.0
     hand_over_s: float = 5.0  # at most, at a clean stop
-    drain_s: float = 2.0  # open calls may take this long to end at a clean stop
+    drain_s: float = 2.0  # at most, for ending its registration at a clean stop
 
     def __post_init__(self) -> None:
         for f in fields(self):
