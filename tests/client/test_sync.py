@@ -192,13 +192,18 @@ from tinymq.errors import Closed
 mq = Client(sys.argv[1])
 producer = mq.producer()
 producer.send("t", b"parent").result(10)
+waiting = mq.producer(linger_ms=60_000).send("t", b"parent")
 pid = os.fork()
 if pid == 0:
-    for use in (lambda: producer.send("t", b"child"), lambda: mq.send("t", b"child"), producer.close):
+    uses = (
+        lambda: producer.send("t", b"child"), lambda: mq.send("t", b"child"), producer.close, mq.admin.list_topics,
+        lambda: Client(sys.argv[1]).send("t", b"child"), waiting.result,
+    )
+    for use in uses:
         try:
             use()
         except Closed as error:
-            if "forked" not in str(error):
+            if "forked" not in str(error) or "fork before" not in error.hint:
                 os._exit(3)
         else:
             os._exit(4)

@@ -1,6 +1,7 @@
 """The client's gRPC, and nothing else: a Connector (tinymq/client/ports.py) over grpc.aio.
 
-Channels are made on the loop that uses them and on first use, so that a process may fork after importing this.
+Channels are made on the loop that uses them and on first use, so that a process may fork after importing this;
+not after using it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 import grpc.aio
 
+from tinymq.client.delivery import FORK_HINT
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
 from tinymq.config import Limits
@@ -61,7 +63,7 @@ def _check_process() -> None:
     elif _started_in != os.getpid():
         raise Closed(
             "this process forked after its parent had used gRPC",
-            hint="fork before the parent's first call, or start workers by spawn",
+            hint=FORK_HINT,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tinymq.batch import SCHEMA, Codec, Headers, encode
-from tinymq.errors import TinymqError, Unsent
+from tinymq.errors import Closed, TinymqError, Unsent
 from tinymq.types import RecordMetadata
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ LOG = logging.getLogger("tinymq.client")
 
 # One lock for all batches: it is taken when somebody waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
+
+FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Pending:
 
     __slots__ = (
         "append_time_us", "attempt_s", "base_offset", "bytes", "codec", "count", "deadline_s", "done", "duplicate",
-        "epoch", "error", "first_sequence", "headers", "keys", "lane", "message", "opened_s", "request_id", "seen",
-        "sent", "times", "unclear", "values", "waiters",
+        "epoch", "error", "first_sequence", "headers", "keys", "lane", "message", "opened_s", "process", "request_id",
+        "seen", "sent", "times", "unclear", "values", "waiters",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, opened_s: float, deadline_s: float) -> None:
@@ -71,6 +74,7 @@ class Pending:
         self.request_id = 0
         self.attempt_s = 0.0
         # The completion.
+        self.process = os.getpid()
         self.done = False
         self.base_offset = -1
         self.append_time_us = 0
@@ -118,6 +122,7 @@ class Pending:
         """Block this thread until the end. False: not within `timeout_s`."""
         if self.done:
             return True
+        self.check_process()
         event = threading.Event()
         self.when_done(event.set)
         return event.wait(timeout_s)
@@ -126,6 +131,7 @@ class Pending:
         """Wait for the end from any event loop."""
         if self.done:
             return
+        self.check_process()
         loop = asyncio.get_running_loop()
         here = threading.get_ident()
         ended = loop.create_future()
@@ -142,6 +148,11 @@ class Pending:
 
         self.when_done(wake)
         await ended
+
+    def check_process(self) -> None:
+        """In a forked child nobody is left to end it. Raises Closed."""
+        if self.process != os.getpid():
+            raise Closed("this record was sent before this process forked: only the parent is told", hint=FORK_HINT)
 
     def metadata(self) -> BatchMetadata:
         assert self.done, "asked before the end"
@@ -277,6 +288,9 @@ class BatchDelivery:
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
         """The first batch's error that has one."""
+        for part in self._parts:
+            if not part.done:
+                part.check_process()
         waited = threading.Event()
         self._when_all_done(waited.set)
         if not waited.wait(timeout):

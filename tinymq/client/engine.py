@@ -1,7 +1,8 @@
 """The one crossing between an application's threads and the client's loop: a background thread per process.
 
-Started by the first call and not before, so that a process that forks after making a Client works: the child
-starts its own. What was made before a fork is dead in the child, and says so.
+Started by the first call and not before, so that a process may fork between making a Client and using it: the
+child starts its own. What was used before a fork is dead in the child: every call of it is answered with Closed at
+once, and so is a new Client's, since gRPC does not live through a fork (tinymq/client/channel.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tinymq.client.aio import AsyncClient
+from tinymq.client.delivery import FORK_HINT
 from tinymq.errors import Closed
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class Engine:
         """Run a coroutine on the loop and wait for it."""
         if not self.alive:
             work.close()
-            raise Closed("the client is closed" if self._stopped else "made before this process forked: make a new one")
+            raise Closed("the client is closed") if self._stopped else forked()
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
@@ -70,6 +72,11 @@ class Engine:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+def forked() -> Closed:
+    """What a child is told of what its parent made."""
+    return Closed("made and used before this process forked", hint=FORK_HINT)
 
 
 async def _settle() -> None:

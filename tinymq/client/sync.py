@@ -20,7 +20,7 @@ from tinymq.client.admin import ClusterStatus, PartitionOffsets, TopicDescriptio
 from tinymq.client.aio import AsyncClient
 from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
-from tinymq.client.engine import Engine
+from tinymq.client.engine import Engine, forked
 from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
 from tinymq.client.places import Place, Places
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
@@ -39,7 +39,8 @@ class Client:
             mq.send("orders", b"...")
 
     `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
-    Connects when first used, in whatever process that is. Safe to share between threads. Raises InvalidConfig.
+    Connects when first used. A process may fork before that, not after: in the child of one that has used a client
+    every call raises Closed. Safe to share between threads. Raises InvalidConfig.
     """
 
     def __init__(self, servers: str | Sequence[str], **settings: Unpack[ClientOptions]) -> None:
@@ -200,7 +201,7 @@ _PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _dead(*_: object) -> NoReturn:
-    raise Closed("made before this process forked: make a new one")
+    raise forked()
 
 
 class Reader:
