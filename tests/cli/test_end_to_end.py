@@ -125,6 +125,24 @@ def test_standard_input_and_places(
     assert consumed("-n", "0") == []
 
 
+class _Interrupted(io.BytesIO):
+    """Standard input of somebody who types two lines, and then Ctrl-C."""
+
+    def __next__(self) -> bytes:
+        line = self.readline()
+        if not line:
+            raise KeyboardInterrupt
+        return line
+
+
+def test_an_interrupt_says_what_became_of_the_lines(
+    topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=_Interrupted(b"1\n2\n")))
+    assert run(["produce", topic]) == Exit.INTERRUPTED
+    assert "2 acknowledged, 0 not" in capfd.readouterr().err
+
+
 def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     _feed(monkeypatch, b"hello\n")
     assert run(["produce", topic, "-k", "me", "--partition", "0"]) == Exit.OK

@@ -27,9 +27,9 @@ def test_the_key_is_before_the_first_separator() -> None:
         produce.splitter(None, "")
 
 
-def test_line_ends_go_and_other_blanks_stay() -> None:
-    lines = produce.without_ends(io.BytesIO(b"a\r\n b \n\nc"))
-    assert list(lines) == [b"a", b" b ", b"", b"c"]
+def test_line_ends_go_and_all_other_bytes_stay() -> None:
+    lines = produce.without_ends(io.BytesIO(b"a\r\n b \n\nc\r"))
+    assert list(lines) == [b"a\r", b" b ", b"", b"c\r"]
 
 
 def test_headers() -> None:

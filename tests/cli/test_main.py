@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tinymq.cli.main import run
 from tinymq.errors import BY_CODE, TinymqError
 
 HELP_S_MAX = 0.2
+PRODUCE_S_MAX = 20  # with a timeout of 0.5 s; a producer's own is 60 s
 EXITS = {
     "UnknownTopic": Exit.NOT_FOUND,
     "WrongSecret": Exit.DENIED,
@@ -61,6 +63,8 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["topic", "create", "x", "--partitions", "many"], Exit.USAGE, "many"),
         (["topic", "list"], Exit.NOT_FOUND, "TINYMQ_SERVERS"),
         (["topic", "list", "-s", "nonsense"], Exit.USAGE, "nonsense"),
+        (["topic", "list", "-s", "http://localhost:7070"], Exit.USAGE, "without http://"),
+        (["topic", "list", "-s", "h:1", "--timeout", "nan"], Exit.USAGE, "above 0"),
         (["dev", "status"], Exit.NOT_FOUND, "tinymq dev up"),
         (["dev", "up", "-n", "2"], Exit.USAGE, "1, 3 or 5"),
         (["dev", "kill", "1"], Exit.NOT_FOUND, "tinymq dev up"),
@@ -88,6 +92,16 @@ def test_what_goes_wrong_is_said_on_stderr(
 def test_a_broker_that_nobody_is_makes_a_call_unavailable(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "list", "-s", "127.0.0.1:1", "--timeout", "0.5"]) == Exit.UNAVAILABLE
     assert "127.0.0.1:1" in capfd.readouterr().err
+
+
+def test_produce_gives_up_when_told_to_and_says_what_became_of_the_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("lines").write_bytes(b"one\n")
+    began = time.monotonic()
+    assert run(["produce", "x", "lines", "-s", "127.0.0.1:1", "--timeout", "0.5"]) == Exit.UNAVAILABLE
+    assert time.monotonic() - began < PRODUCE_S_MAX
+    err = capfd.readouterr().err
+    assert "0 acknowledged, 1 not" in err
+    assert "127.0.0.1:1" in err
 
 
 def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from tinymq.cli import devfolder
 from tinymq.cli.servers import Where
-from tinymq.errors import InvalidRequest, NotFound
+from tinymq.errors import InvalidConfig, InvalidRequest, NotFound
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +26,14 @@ def test_without_a_name_it_is_the_local_cluster() -> None:
     assert Where("h:1,h:2").addresses() == "h:1,h:2"
 
 
-def test_a_timeout_is_above_zero() -> None:
-    with pytest.raises(InvalidRequest, match="--timeout 0"):
-        Where("h:1", 0).connect()
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e9])
+def test_a_timeout_is_above_zero_and_bounded(seconds: float) -> None:
+    with pytest.raises(InvalidRequest, match="--timeout"):
+        Where("h:1", seconds)
+
+
+@pytest.mark.parametrize("servers", ["http://h:1", "h:1,grpc://h:2", "h:1,h"])
+def test_what_is_no_address_is_refused_at_once(servers: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        Where(servers).addresses()
+    assert "host:port" in raised.value.hint

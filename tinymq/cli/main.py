@@ -22,6 +22,7 @@ app = App(
     help_flags=["--help", "-h"],
     version_flags=["--version"],
     error_console=Console(stderr=True),
+    suppress_keyboard_interrupt=False,  # `run` ends it
     default_parameter=Parameter(negative_iterable=()),
 )
 app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, down.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
+from tinymq.cli.exits import Exit
 from tinymq.cli.output import Output, print_json, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.errors import InvalidRequest, NotDelivered, TinymqError
@@ -20,6 +21,7 @@ from tinymq.errors import InvalidRequest, NotDelivered, TinymqError
 if TYPE_CHECKING:
     from tinymq.client import Delivery
 
+FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
 
@@ -28,15 +30,20 @@ ERRORS_SHOWN_MAX = 5
 class Tally:
     """What became of the lines."""
 
-    records: int = 0
+    lines: int = 0
     bytes: int = 0
-    failed: int = 0
+    acknowledged: int = 0
     errors: list[TinymqError] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        """Lines not known to be acknowledged. Of an interrupted run some of them may have been written."""
+        return self.lines - self.acknowledged
 
 
 def produce(
     topic: Annotated[str, Parameter(help="The topic.")],
-    files: Annotated[list[Path] | None, Parameter(help="Files to read lines from; else standard input.")] = None,
+    files: Annotated[list[Path] | None, Parameter(help=FILES)] = None,
     /,
     *,
     key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every record.")] = None,
@@ -49,33 +56,41 @@ def produce(
     where: Where = HERE,
     output: Output = "table",
 ) -> int:
-    """Send each line of standard input or of files as one record, and wait until all are acknowledged."""
+    """Send each line of standard input or of files as one record, and wait until all are acknowledged.
+
+    What was not acknowledged within --timeout has failed. How many lines were, and how many not, is said at the
+    end, whatever ended it.
+    """
     if key is not None and key_separator is not None:
         raise InvalidRequest("--key and --key-separator exclude one another")
     headers = parse_headers(header or [])
     split = splitter(key, key_separator)
     began = time.monotonic()
     tally = Tally()
-    with (
-        where.connect() as mq,
-        _progress(files or []) as advance,
-        mq.producer(compression=compression) as producer,
-    ):
-        waiting: deque[Delivery] = deque()
-        for sent, line in enumerate(_lines(files or []), 1):
-            key_bytes, value = split(line)
-            waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
-            tally.bytes += len(line)
-            if sent % PROGRESS_EVERY == 0:
-                advance(tally.bytes)
-            while waiting and waiting[0].done():
-                _count(waiting.popleft(), tally)
-        with suppress(NotDelivered):  # each delivery is asked below
-            producer.flush()
-        for delivery in waiting:
-            _count(delivery, tally)
-    _report(tally, time.monotonic() - began, output)
-    return 1 if tally.failed else 0
+    waiting: deque[Delivery] = deque()
+    patience = where.timeout_ms
+    try:
+        with (
+            where.connect() as mq,
+            _progress(files or []) as advance,
+            mq.producer(compression=compression, delivery_timeout_ms=patience, block_ms_max=patience) as producer,
+        ):
+            for line in _lines(files or []):
+                key_bytes, value = split(line)
+                tally.lines += 1
+                waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
+                tally.bytes += len(line)
+                if tally.lines % PROGRESS_EVERY == 0:
+                    advance(tally.bytes)
+                _count_done(waiting, tally)
+            with suppress(NotDelivered):  # each delivery is asked below
+                producer.flush()
+            for delivery in waiting:
+                delivery.exception()  # waits, and takes the error for told
+    finally:
+        _count_done(waiting, tally)
+        _report(tally, time.monotonic() - began, output)
+    return Exit.FAILED if tally.failed else Exit.OK
 
 
 def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
@@ -115,17 +130,17 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
 
 def without_ends(file: BinaryIO) -> Iterator[bytes]:
     for line in file:
-        yield line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+        yield line.removesuffix(b"\n")
 
 
-def _count(delivery: Delivery, tally: Tally) -> None:
-    error = delivery.exception()
-    if error is None:
-        tally.records += 1
-        return
-    tally.failed += 1
-    if len(tally.errors) < ERRORS_SHOWN_MAX:
-        tally.errors.append(error)
+def _count_done(waiting: deque[Delivery], tally: Tally) -> None:
+    """Take the deliveries that have ended from the front."""
+    while waiting and waiting[0].done():
+        error = waiting.popleft().exception()
+        if error is None:
+            tally.acknowledged += 1
+        elif len(tally.errors) < ERRORS_SHOWN_MAX:
+            tally.errors.append(error)
 
 
 @contextmanager
@@ -148,7 +163,8 @@ def _report(tally: Tally, seconds: float, output: Output) -> None:
     for error in tally.errors:
         say(f"error: {error.message} [{error.code}]")
     if output == "json":
-        print_json({"acknowledged": tally.records, "failed": tally.failed, "bytes": tally.bytes, "seconds": seconds})
+        counts = {"acknowledged": tally.acknowledged, "failed": tally.failed}
+        print_json({**counts, "bytes": tally.bytes, "seconds": seconds})
     else:
-        rate = tally.bytes / 1e6 / seconds
-        say(f"{tally.records} acknowledged, {tally.failed} not, {seconds:.2f} s, {rate:.1f} MB/s")
+        rate = tally.bytes / 1e6 / max(seconds, 1e-6)
+        say(f"{tally.acknowledged} acknowledged, {tally.failed} not, {seconds:.2f} s, {rate:.1f} MB/s")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from tinymq.cli import devfolder
-from tinymq.errors import InvalidRequest, NotFound
+from tinymq.config import parse_address
+from tinymq.errors import InvalidConfig, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from tinymq.client import Client
 
 TIMEOUT_S = 30.0
+TIMEOUT_S_MAX = 86_400.0
 
 
 @Parameter(name="*")  # its fields are options of the command itself
@@ -31,9 +34,21 @@ class Where:
     ] = None
     timeout: Annotated[float, Parameter(help="Seconds until a call that got no answer gives up.")] = TIMEOUT_S
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.timeout) and 0 < self.timeout <= TIMEOUT_S_MAX):
+            hint = f"seconds, above 0 and at most {TIMEOUT_S_MAX:.0f}"
+            raise InvalidRequest(f"--timeout {self.timeout:g} is no time to wait", hint=hint)
+
+    @property
+    def timeout_ms(self) -> float:
+        return self.timeout * 1000
+
     def addresses(self) -> str:
-        """The addresses to begin with. Raises NotFound when none were given and there is no local cluster."""
+        """The addresses to begin with. Raises InvalidConfig for what is none, NotFound when none were given and
+        there is no local cluster."""
         if self.servers is not None:
+            for address in filter(None, map(str.strip, self.servers.split(","))):
+                _check(address)
             return self.servers
         try:
             return devfolder.load(devfolder.DEFAULT).servers
@@ -44,11 +59,18 @@ class Where:
     def connect(self) -> Client:
         """A client, to be used in a `with` block. Nothing is sent yet."""
         addresses = self.addresses()
-        if self.timeout <= 0:
-            raise InvalidRequest(f"--timeout {self.timeout}: must be above 0")
         from tinymq.client import Client
 
-        return Client(addresses, request_timeout_ms=self.timeout * 1000)
+        return Client(addresses, request_timeout_ms=self.timeout_ms)
+
+
+def _check(address: str) -> None:
+    """Refuse what is no host:port. A scheme would be looked up as a part of the host, and not be found."""
+    scheme, found, rest = address.partition("://")
+    if found:
+        hint = f"write host:port, without {scheme}://: {rest.rstrip('/')}"
+        raise InvalidConfig(f"{address!r} is a URL, not an address", hint=hint)
+    parse_address(address)
 
 
 HERE = Where()
