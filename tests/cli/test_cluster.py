@@ -102,5 +102,8 @@ def test_init_with_another_secret_is_denied(tmp_path: Path, capfd: pytest.Captur
         secret.write_bytes(SECRET)
         assert run([*init, "-s", cluster.servers]) == Exit.OK
         assert "formed of brokers 1, 2, 3" in capfd.readouterr().err
-        assert run([*init, "-s", cluster.servers]) == Exit.OK
-        assert "was formed before" in capfd.readouterr().err
+        assert run([*init, "-s", cluster.servers, "-o", "json"]) == Exit.OK
+        out, err = capfd.readouterr()
+        assert "was formed before" in err
+        formed = json.loads(out)
+        assert (formed["brokers"], formed["newly_formed"]) == ([1, 2, 3], [])

@@ -59,9 +59,15 @@ def test_topics(topic: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert all(p["leader"] in p["replicas"] and p["end_offset"] == 0 for p in described["partitions"])
     assert run(["topic", "describe", topic]) == Exit.OK
     assert capfd.readouterr().out.splitlines()[0].split() == ["partition", "leader", "replicas", "start", "end"]
-    assert run(["topic", "delete", topic]) == Exit.OK
+    capfd.readouterr()
+    assert run(["topic", "delete", topic, "-o", "json"]) == Exit.OK
+    assert json.loads(capfd.readouterr().out) == {"name": topic, "deleted": True}
     assert run(["topic", "describe", topic]) == Exit.NOT_FOUND
+    capfd.readouterr()
     assert run(["topic", "delete", topic]) == Exit.NOT_FOUND
+    assert "topic create" not in capfd.readouterr().err
+    assert run(["topic", "create", topic, "-r", "1", "-o", "json"]) == Exit.OK
+    assert json.loads(capfd.readouterr().out) == {"name": topic, "partitions": 1, "replication_factor": 1}
 
 
 def test_lines_in_and_out(topic: str, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
@@ -123,6 +129,12 @@ def test_standard_input_and_places(
     assert consumed("--offset", "end") == []
     assert consumed("--offset", "@2000-01-01", "--replica", "follower") == list(range(100))
     assert consumed("-n", "0") == []
+    assert consumed("--offset", "100", "--partition", "1") == [], "the end is a place to start, too"
+    for beyond in ("101", "99999999999999999999"):
+        assert run(["consume", topic, "--exit-at-end", "--partition", "1", "--offset", beyond]) == Exit.USAGE
+        said = capfd.readouterr().err
+        assert "OffsetOutOfRange" in said
+        assert "at 100" in said
 
 
 class _Interrupted(io.BytesIO):

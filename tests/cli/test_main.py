@@ -75,7 +75,9 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["produce", "x", "-H", "nothing"], Exit.USAGE, "name=value"),
         (["produce", "x", "-k", "a", "-K", ":"], Exit.USAGE, "exclude"),
         (["broker", "--config", "missing.toml"], Exit.USAGE, "missing.toml"),
-        (["log", "dump", "missing"], Exit.NOT_FOUND, "missing"),
+        (["log", "dump", "missing"], Exit.NOT_FOUND, "no such file"),
+        (["log", "dump", "."], Exit.USAGE, "not a file"),
+        (["log", "dump", "/dev/null"], Exit.USAGE, "not a file"),
         (["cluster", "init", "--secret-file", "missing", "-s", "127.0.0.1:1"], Exit.USAGE, "missing"),
     ],
 )

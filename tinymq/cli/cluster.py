@@ -26,6 +26,7 @@ def init(
     *,
     secret_file: Annotated[Path, Parameter(help="The file with the secret that all brokers share.")],
     where: Where = HERE,
+    output: Output = "table",
 ) -> None:
     """Form the brokers named by -s, all voters and all empty, into one cluster. Again: completes what was begun."""
     from tinymq.settings import read_secret
@@ -36,6 +37,8 @@ def init(
         say(f"cluster {formed.cluster_id.hex()} formed of brokers {brokers}")
     else:
         say(f"cluster {formed.cluster_id.hex()} was formed before, of brokers {brokers}")
+    if output == "json":
+        print_json({"cluster_id": formed.cluster_id.hex(), "brokers": formed.brokers, "newly_formed": formed.newly})
 
 
 @app.command

@@ -14,7 +14,7 @@ from tinymq.cli.offsets import Last, parse_start
 from tinymq.cli.output import Output
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown, compile_template, iso
-from tinymq.errors import InvalidRequest
+from tinymq.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.types import Offset
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def consume(
     show = as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
     start = parse_start(offset)
     with where.connect() as mq:
-        places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
+        places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
+        if isinstance(start, Offset):
+            _check_within(mq, topic, start.value, partition)
         end: Places | None = "latest" if exit_at_end else None
         with mq.reader(topic, partition, places, end, replica=replica) as reader:
             _copy(reader, show, count)
@@ -73,6 +75,18 @@ def _last(mq: Client, topic: str, count: int, partitions: list[int] | None) -> d
         for partition, at in mq.admin.offsets(topic).items()
         if partitions is None or partition in partitions
     }
+
+
+def _check_within(mq: Client, topic: str, offset: int, partitions: list[int] | None) -> None:
+    """Raises OffsetOutOfRange when there is a partition of those to be read that ends before `offset`."""
+    for partition, at in mq.admin.offsets(topic).items():
+        if (partitions is None or partition in partitions) and offset > at.high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {offset} is past the end of {topic}/{partition}, which is at {at.high_watermark}",
+                hint=f"it has offsets from {at.log_start}; choose partitions with -p, or start from start, end or -N",
+                log_start=at.log_start,
+                high_watermark=at.high_watermark,
+            )
 
 
 def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> None:

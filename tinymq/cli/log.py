@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 
 from tinymq.cli.exits import Exit
 from tinymq.cli.output import Output, say
+from tinymq.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tinymq.log.dump import Dumped
@@ -32,8 +33,10 @@ def dump(
     """
     from tinymq.log.dump import dump_segment, format_dumped
 
-    if not file.is_file():
+    if not file.exists():
         raise FileNotFoundError(2, "no such file", str(file))
+    if not file.is_file():
+        raise InvalidRequest(f"{file} is not a file", hint="name a segment: groups/TOPIC/PARTITION/*.log")
     problems = 0
     for item in dump_segment(file):
         document = describe(item)

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
+from tinymq.errors import UnknownTopic
 
 if TYPE_CHECKING:
     from tinymq.client import TopicDescription
@@ -35,14 +36,22 @@ def create(
         Copies of each partition. [default: 3, or the number of brokers when they are fewer]
     """
     with where.connect() as mq:
-        _print_topics([mq.admin.create_topic(name, partitions, replication_factor)], output)
+        topic = mq.admin.create_topic(name, partitions, replication_factor)
+    if output == "json":
+        print_json(_document(topic))
+    else:
+        _print_table([topic])
 
 
 @app.command(name="list")
 def list_(*, where: Where = HERE, output: Output = "table") -> None:
     """List all topics."""
     with where.connect() as mq:
-        _print_topics(mq.admin.list_topics(), output)
+        topics = mq.admin.list_topics()
+    if output == "json":
+        print_json({"topics": [_document(topic) for topic in topics]})
+    else:
+        _print_table(topics)
 
 
 @app.command
@@ -71,20 +80,26 @@ def describe(name: Name, /, *, where: Where = HERE, output: Output = "table") ->
 
 
 @app.command
-def delete(name: Name, /, *, where: Where = HERE) -> None:
+def delete(name: Name, /, *, where: Where = HERE, output: Output = "table") -> None:
     """Delete a topic and all its records."""
     with where.connect() as mq:
-        mq.admin.delete_topic(name)
+        try:
+            mq.admin.delete_topic(name)
+        except UnknownTopic as error:  # its usual hint is to create it
+            raise UnknownTopic(error.message, hint="see what there is: tinymq topic list") from None
     say(f"topic {name} deleted")
-
-
-def _print_topics(topics: list[TopicDescription], output: Output) -> None:
     if output == "json":
-        rows = [
-            {"name": t.name, "partitions": len(t.partitions), "replication_factor": t.replication_factor}
-            for t in topics
-        ]
-        print_json({"topics": rows})
-    else:
-        rows_shown = [(t.name, len(t.partitions), t.replication_factor) for t in topics]
-        print_table(["topic", "partitions", "replication factor"], rows_shown)
+        print_json({"name": name, "deleted": True})
+
+
+def _document(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partitions": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+    }
+
+
+def _print_table(topics: list[TopicDescription]) -> None:
+    rows = [(t.name, len(t.partitions), t.replication_factor) for t in topics]
+    print_table(["topic", "partitions", "replication factor"], rows)
