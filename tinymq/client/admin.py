@@ -102,10 +102,11 @@ class AsyncAdmin:
             if number is not None and number < 1:
                 raise InvalidRequest(f"{what}={number}", hint="1 or more")
         timeout_s = self._timeout_s(timeout)
+        left = self._cluster.countdown(timeout_s)
         if replication_factor is None:
             view = await self._cluster.refresh(timeout_s=timeout_s)
             replication_factor = min(3, max(1, sum(b.alive for b in view.brokers.values())))
-        wait_s = min(LEADERS_WAIT_S_MAX, timeout_s)
+        wait_s = min(LEADERS_WAIT_S_MAX, left())
         request = pb.CreateTopicRequest(
             name=name,
             partitions=partitions,
@@ -114,7 +115,7 @@ class AsyncAdmin:
         )
         try:
             reply = await self._cluster.ask(
-                Method.CREATE_TOPIC, request, timeout_s=timeout_s, attempt_s=wait_s + 1.0, changes=True
+                Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
             )
         except TopicExists as error:
             if "unclear" in error.detail:  # an earlier try of this very call may have made it
@@ -145,9 +146,9 @@ class AsyncAdmin:
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """One topic, asked for afresh. Raises UnknownTopic."""
-        timeout_s = self._timeout_s(timeout)
-        await self._cluster.refresh([name], timeout_s=timeout_s)
-        return _describe(await self._cluster.topic(name, timeout_s))
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        await self._cluster.refresh([name], timeout_s=left())
+        return _describe(await self._cluster.topic(name, left()))
 
     async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
         """The brokers that the registry knows, asked for afresh, by id."""
@@ -166,8 +167,9 @@ class AsyncAdmin:
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Every broker's own account of itself; those that do not answer are in it, too."""
-        view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
-        per_broker_s = min(STATUS_TIMEOUT_S, self._timeout_s(timeout))
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        view = await self._cluster.refresh(timeout_s=left())
+        per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
         brokers = sorted(view.brokers.values(), key=lambda b: b.broker_id)
         request = pb.ClusterStatusRequest()
         replies = await asyncio.gather(
@@ -190,10 +192,11 @@ class AsyncAdmin:
         return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses))
 
     async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
+        left = self._cluster.countdown(timeout_s)
         topic = await self._cluster.topic(name, timeout_s)
         places = by_partition(place, tuple(range(len(topic.partitions))))
         asks = {p: at.timestamp_us if isinstance(at, Ask) else END for p, at in places.items()}
-        return await list_offsets(self._cluster, topic, asks, timeout_s=timeout_s, leader_only=False)
+        return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False)
 
     def _timeout_s(self, timeout: float | None) -> float:
         return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout

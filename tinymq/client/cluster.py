@@ -101,6 +101,11 @@ class Cluster:
         if address is not None:
             self.health.forgive(address)
 
+    def countdown(self, timeout_s: float) -> Callable[[], float]:
+        """For calls of several steps: a function that says how many of these seconds are left."""
+        deadline_s = self.clock.monotonic() + timeout_s
+        return lambda: max(0.0, deadline_s - self.clock.monotonic())
+
     async def close(self) -> None:
         self.closed = True
         tasks = [t for t in (self._refreshing, self._watching) if t is not None]
@@ -243,9 +248,10 @@ class Cluster:
 
     async def still_there(self, name: str, topic_id: bytes, timeout_s: float) -> bool:
         """Does the topic exist, being the same one? Asks afresh."""
+        left = self.countdown(timeout_s)
         try:
             await self.refresh([name], timeout_s=timeout_s)
-            known = self.view.topics.get(name) or await self._look_up(name, timeout_s)
+            known = self.view.topics.get(name) or await self._look_up(name, left())
         except UnknownTopic:
             return False
         return known.topic_id == topic_id
@@ -285,7 +291,7 @@ def _error_of(reply: Any) -> TinymqError | None:
 def _give_up(
     method: Method, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
 ) -> TinymqError:
-    what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.1f} s"
+    what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.3g} s"
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
     if unclear is not None:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")

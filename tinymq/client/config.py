@@ -45,7 +45,7 @@ def _positive(config: Any, *names: str, zero: tuple[str, ...] = ()) -> None:
 class ClientConfig:
     """Of a whole client.
 
-    request_timeout_ms: deadline of every call that names none of its own.
+    request_timeout_ms: deadline of every call that names none of its own; the most that a producer looks for a topic.
     attempt_timeout_ms: silence of one broker after which another one, or a new connection, is tried.
     rack: where this process runs; `replica="nearest"` prefers brokers of the same rack.
     """
@@ -67,6 +67,7 @@ class ProducerConfig:
     linger_ms: how long a record may wait for others of its batch.
     compression: "none", "lz4" or "zstd".
     buffer_bytes_max: records not yet acknowledged; over it, send blocks up to block_ms_max, then raises BufferFull.
+    block_ms_max: the longest that send blocks, for room or for its topic to be found; 0: never for room.
     acks: "quorum": on a majority of disks. "leader": in the leader's memory, lost when it dies at once.
         "none": nobody answers; lost whenever anything goes wrong, and the offset is -1.
     idempotent: a resend is never written twice; without it an unclear outcome ends as OutcomeUnknown at once.

@@ -14,6 +14,7 @@ Semantics: Kafka's idempotent producer (KIP-98, KIP-360). The time is an argumen
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from tinymq.client.delivery import Pending
@@ -65,6 +66,12 @@ class Lane:
     @property
     def flight(self) -> tuple[Pending, ...]:
         return tuple(self._flight)
+
+    @property
+    def deadline_s(self) -> float:
+        """When the first batch's time is up; infinite if there is none."""
+        sealed = self.sealed[0].deadline_s if self.sealed else math.inf
+        return min((b.deadline_s for b in self._flight), default=sealed)
 
     def take(self, now_s: float) -> Pending | None:
         """The batch to send now, if any: marked as sent and, in a numbered lane, with epoch and sequence."""

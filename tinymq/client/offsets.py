@@ -48,7 +48,7 @@ async def list_offsets(
         left_s = deadline_s - cluster.clock.monotonic()
         if left_s <= 0:
             why = "; ".join(f"{where}: {reason}" for where, reason in reasons.items()) or "no leader is known"
-            raise DeadlineExceeded(f"no offsets within {timeout_s:.1f} s: {why}")
+            raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")
         cluster.refresh_soon()
         await cluster.clock.sleep(min(left_s, backoff_s))
         backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
@@ -99,14 +99,14 @@ async def _ask(
         refusal = read_error(answer.error)
         if isinstance(refusal, NotLeader):
             cluster.learn(topic.name, answer.partition, refusal)
-        elif not refusal.retriable and not await _passing(cluster, topic, refusal):
+        elif not refusal.retriable and not await _passing(cluster, topic, refusal, timeout_s):
             raise refusal
         answers[answer.partition] = refusal
     return answers
 
 
-async def _passing(cluster: Cluster, topic: Topic, error: TinymqError) -> bool:
+async def _passing(cluster: Cluster, topic: Topic, error: TinymqError, timeout_s: float) -> bool:
     """UnknownTopic from a broker that has not heard of it yet passes; from one whose topic is gone it does not."""
     if error.code not in ("UnknownTopic", "UnknownPartition"):
         return False
-    return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s)
+    return await cluster.still_there(topic.name, topic.topic_id, timeout_s)

@@ -62,11 +62,15 @@ class AsyncProducer:
         The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
         datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidBatch, BatchTooLarge.
         """
-        while True:
+        delivery = self.append(topic, value, key, headers, timestamp, partition)
+        if delivery is not None:
+            return delivery
+        started_s = self._cluster.clock.monotonic()
+        while delivery is None:
+            await self.ready(topic, started_s)
             delivery = self.append(topic, value, key, headers, timestamp, partition)
-            if delivery is not None:
-                return delivery
-            await self.ready(topic)
+        delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
+        return delivery
 
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
@@ -76,7 +80,8 @@ class AsyncProducer:
         Rows go by their key as single records would, to `partition` if given. A record batch of about
         batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
         """
-        await self.ready(topic)
+        now = self._cluster.clock.monotonic
+        await self.ready(topic, now())
         sink = self._batcher.sinks.get(topic)
         parts: list[Pending] = []
         for place, piece in self._pieces(data, partition, sink):
@@ -87,7 +92,7 @@ class AsyncProducer:
                 if pending is not None:
                     parts.append(pending)
                     break
-                await self.ready(topic)
+                await self.ready(topic, now())
         return BatchDelivery(parts)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -122,26 +127,35 @@ class AsyncProducer:
     def closed(self) -> bool:
         return self._closed
 
-    async def ready(self, topic: str) -> None:
-        """Wait until `append` would take a record for this topic. Raises what stands against it."""
+    async def ready(self, topic: str, started_s: float) -> None:
+        """Wait until `append` would take a record for this topic. Raises what stands against it, by the deadline of
+        a send that began at `started_s`."""
         if self._closed:
             raise Closed("the producer is closed")
-        block_s = self.config.block_ms_max / 1000
+        clock, config = self._cluster.clock, self.config
+        deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
         if topic not in self._batcher.sinks:
             check_topic_name(topic)
-            known = await self._cluster.topic(topic, max(block_s, self._cluster.attempt_s))
+            known = await self._cluster.topic(topic, self._look_up_s(deadline_s - clock.monotonic()))
             if self._closed:
                 raise Closed("the producer is closed")
             self._batcher.add_topic(topic, known.topic_id, len(known.partitions))
         room = asyncio.Event()
         self._batcher.when_room(room.set)
         try:
-            async with asyncio.timeout(block_s):
+            async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not room.is_set() else None):
                 await room.wait()
         except TimeoutError:
+            waited_s = clock.monotonic() - started_s
             raise BufferFull(
-                f"{self._batcher.buffered_bytes} bytes wait to be acknowledged; no room came free in {block_s:.1f} s"
+                f"{self._batcher.buffered_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
             ) from None
+
+    def _look_up_s(self, left_s: float) -> float:
+        """How long to look for a topic. A producer that never waits for room still has to find its topics."""
+        config, request_s = self.config, self._cluster.config.request_timeout_ms / 1000
+        most_s = config.delivery_timeout_ms / 1000 if not config.block_ms_max else left_s
+        return max(0.0, min(most_s, request_s))
 
     def _pieces(
         self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: Sink | None

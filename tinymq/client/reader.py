@@ -173,18 +173,18 @@ class AsyncReader:
         return True
 
     async def _open(self) -> None:
-        timeout_s = self._cluster.config.request_timeout_ms / 1000
-        topic = await self._cluster.topic(self.topic, timeout_s)
+        left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
+        topic = await self._cluster.topic(self.topic, left())
         partitions = self._wanted if self._wanted is not None else tuple(range(len(topic.partitions)))
         starts = by_partition(self._start, partitions)
-        asked = await self._ask(topic, starts, timeout_s)
+        asked = await self._ask(topic, starts, left())
         seen = {p: answer.high_watermark for p, answer in asked.items()}
         offsets = {p: s.offset if isinstance(s, Known) else asked[p].offset for p, s in starts.items()}
         ends: dict[int, int | None] = dict.fromkeys(partitions)
         if self._end is not None:
             places = by_partition(self._end, partitions)
             times = {p: e for p, e in places.items() if isinstance(e, Ask) and e.timestamp_us != END}
-            answers = await self._ask(topic, times, timeout_s) if times else {}
+            answers = await self._ask(topic, times, left()) if times else {}
             for p, place in places.items():
                 ends[p] = place.offset if isinstance(place, Known) else answers[p].offset if p in times else seen[p]
         cursors = {p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch) for p in partitions}

@@ -37,7 +37,8 @@ from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
-TICK_S = 0.1  # deadlines are looked at this often
+TICK_S = 0.1  # deadlines are looked at this often,
+TICK_S_MIN = 0.005  # and when the next one comes, up to this often
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
 
 
@@ -189,7 +190,9 @@ class Sender:
             self._end_all(lane.expire(now_s))
             self._drive(lane)
         if self._active and self._tick is None:
-            self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
+            next_s = min((lane.deadline_s for lane in self._active), default=now_s)
+            wait_s = min(TICK_S, max(TICK_S_MIN, next_s - now_s))
+            self._tick = self._clock.call_later(wait_s, self._look_at_deadlines)
 
     # ---- answers -------------------------------------------------------------------------------------
 

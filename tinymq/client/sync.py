@@ -74,9 +74,9 @@ class Client:
             self._sending = engine.do(engine.client.sending)
         sending = self._sending
         delivery = sending.append(topic, value, key, headers, timestamp, partition)
-        while delivery is None:
-            engine.run(sending.ready(topic))
-            delivery = sending.append(topic, value, key, headers, timestamp, partition)
+        if delivery is None:
+            work = sending.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            delivery = engine.run(work)
         return delivery.result()
 
     def producer(self, **settings: Unpack[ProducerOptions]) -> Producer:
@@ -161,9 +161,9 @@ class Producer:
     ) -> Delivery:
         """As AsyncProducer.send. Returns at once, or blocks for room up to block_ms_max, then raises BufferFull."""
         delivery = self._append(topic, value, key, headers, timestamp, partition)
-        while delivery is None:
-            self._engine.run(self._core.ready(topic))
-            delivery = self._append(topic, value, key, headers, timestamp, partition)
+        if delivery is None:
+            work = self._core.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+            delivery = self._engine.run(work)
         return delivery
 
     def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> BatchDelivery:
