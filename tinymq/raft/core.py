@@ -100,9 +100,10 @@ class RaftCore(FollowingReplica):
         )  # fmt: skip
         log.append([entry])
         leadership.uncommitted_bytes += entry.size
-        if leadership.nothing_out():
+        if leadership.nothing_out() and self._settle_at != NEVER:
             leadership.pump(self.commit_index)  # a lone write does not wait for the tick; others share messages
-        around.wake()
+        else:
+            around.wake()
         return Position(entry.index, entry.term, entry.header.base_offset, stamp)
 
     def hand_over(self, to: int | None, until: float) -> bool:
@@ -154,9 +155,11 @@ class RaftCore(FollowingReplica):
     def _on_ack(self, peer: int, ack: AppendAck) -> None:
         if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
             return  # hazard 3: an answer of another term says nothing about this one
-        if self._leadership.acknowledged(peer, ack):
+        leadership = self._leadership
+        if leadership.acknowledged(peer, ack):
             self._commit()
-            self._around.wake()
+            if self._settle_at == NEVER or leadership.wants_tick(peer, self.commit_index):
+                self._around.wake()  # else the timers that are set will do
 
     # ---- ticks -----------------------------------------------------------------------------------------------
 
@@ -190,6 +193,8 @@ class RaftCore(FollowingReplica):
         if commit > self.commit_index:
             self._set_commit(commit)
             self._SyncObj__applyLogEntries()
+            if self._leadership is not None and self._leadership.tell_soon():
+                self._around.wake()
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""

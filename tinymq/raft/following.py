@@ -29,7 +29,6 @@ class FollowingReplica(VotingReplica):
         leader = self.leader_id
         if self._leadership is None and leader is not None and self._verified:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
-        self._around.wake()
 
     def _on_append(self, peer: int, message: Append) -> None:
         self._adopt(message.term)

@@ -114,8 +114,6 @@ class Leadership:
                     break
                 if not self._send_next(peer, progress, commit):
                     break
-            if progress.mode is Mode.REPLICATE and min(commit, progress.match) > self._told.get(peer, 0):
-                self.notice_at = min(self.notice_at, self._line.now() + NOTICE_S)
         if self.notice_at <= self._line.now():
             self._tell_all(commit)
 
@@ -168,6 +166,20 @@ class Leadership:
             and self._line.send(peer, CommitNotice(self.term, known, ack_wanted))
         ):
             self._told[peer] = max(self._told.get(peer, 0), known)
+
+    def tell_soon(self) -> bool:
+        """The commit advanced: followers are to be told within NOTICE_S. True when that needs a timer."""
+        if self.notice_at != NEVER:
+            return False
+        self.notice_at = self._line.now() + NOTICE_S
+        return True
+
+    def wants_tick(self, peer: int, commit: int) -> bool:
+        """After an answer of `peer`: is there more for it, or news of the commit for which no timer is set yet?"""
+        progress = self.progress[peer]
+        if progress.next <= self._log.last_index or self.transfer_to is not None:
+            return True
+        return min(commit, progress.match) > self._told.get(peer, 0) and self.tell_soon()
 
     def nothing_out(self) -> bool:
         """Every follower has answered everything that was sent."""
