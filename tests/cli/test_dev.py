@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli import devcluster, devfolder
+from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.process import Process
@@ -45,16 +45,18 @@ def _metadata_leader(folder: Path, capfd: pytest.CaptureFixture[str]) -> int:
 
 def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     where = ["--dir", str(folder)]
-    assert run(["dev", "up", "-n", "3", *where, "-o", "json"]) == Exit.OK
+    assert run(["dev", "up", "-n", "3", "--port", "0", *where, "-o", "json"]) == Exit.OK
     states = json.loads(capfd.readouterr().out)["brokers"]
     assert [(b["id"], b["state"]) for b in states] == [(1, "running"), (2, "running"), (3, "running")]
     started = _processes(folder)
     assert [p.pid for p in started] == [b["pid"] for b in states]
 
-    assert run(["dev", "kill", "2", *where]) == Exit.OK
+    assert run(["dev", "kill", "2", *where, "-o", "json"]) == Exit.OK
+    assert json.loads(capfd.readouterr().out) == {**states[1], "pid": None, "state": "stopped"}
     assert not started[1].alive
     assert [s.state for s in devcluster.status(folder)] == ["running", "stopped", "running"]
     assert run(["dev", "start", "1", *where]) == Exit.USAGE, "it runs already"
+    assert "tinymq dev stop 1" in capfd.readouterr().err
     assert run(["dev", "start", "2", *where]) == Exit.OK
     assert [s.state for s in devcluster.status(folder)] == ["running"] * 3
 
@@ -64,17 +66,19 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert "broker_state" in {line["event"] for line in lines}
 
     running = _processes(folder)
-    assert run(["dev", "down", *where]) == Exit.OK
+    capfd.readouterr()
+    assert run(["dev", "down", *where, "-o", "json"]) == Exit.OK
+    assert json.loads(capfd.readouterr().out) == {"stopped": [1, 2, 3], "removed": None}
     assert not [p for p in running if p.alive]
     assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
     leader = _metadata_leader(folder, capfd)
     assert run(["dev", "stop", str(leader), *where]) == Exit.OK
-    events = [json.loads(line) for line in devcluster.tail(devfolder.load(folder).log(leader), 50)]
+    events = [json.loads(line) for line in cause.tail(devfolder.load(folder).log(leader), 50)]
     stopping = max(i for i, event in enumerate(events) if event.get("state") == "stopping")
     assert "follower" in [event.get("role") for event in events[stopping:]], "it handed over before it stopped"
     assert _metadata_leader(folder, capfd) not in (leader, None)
     assert run(["dev", "down", "--purge", *where]) == Exit.OK
-    assert not folder.exists()
+    assert list(folder.parent.iterdir()) == [], "the lock is gone, too"
 
 
 def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
@@ -82,21 +86,24 @@ def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
     (process,) = _processes(folder)
     process.signal(signal.SIGTERM)
     assert process.wait_gone(time.monotonic() + DEADLINE_S)
-    events = [json.loads(line) for line in devcluster.tail(devfolder.load(folder).log(1), 50)]
+    events = [json.loads(line) for line in cause.tail(devfolder.load(folder).log(1), 50)]
     assert "stopping" in {event.get("state") for event in events}
     assert [s.state for s in devcluster.status(folder)] == ["stopped"]
 
 
-def test_a_broker_that_does_not_start_shows_its_log_and_leaves_nobody(folder: Path) -> None:
+def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Path) -> None:
     cluster = devfolder.create(folder, 3)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])
         taken.bind((devfolder.HOST, port))
         taken.listen()
+        said: list[str] = []
         with pytest.raises(NotReady) as raised:
-            devcluster.up(folder, None, lambda _: None)
-    assert "broker 2 did not start" in raised.value.message
-    assert "PortInUse" in raised.value.message
+            devcluster.up(folder, None, said.append)
+    assert raised.value.message.startswith("broker 2 did not start: PortInUse: ")
+    assert "\n" not in raised.value.message
+    assert str(cluster.log(2)) in raised.value.hint
+    assert said[-1] == "stopped again: brokers 1, 2, 3"
     assert [s.state for s in devcluster.status(folder)] == ["stopped"] * 3
     assert _processes(folder) == []
     assert [s.state for s in devcluster.status(devcluster.up(folder, None, lambda _: None).path)] == ["running"] * 3

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli import devcluster, devfolder
+from tinymq.cli import cause, devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
 from tinymq.cli.process import Process
 from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound
 
@@ -80,6 +82,38 @@ def test_free_ports_are_free_and_all_different() -> None:
             probe.bind((devfolder.HOST, port))
 
 
+def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
+    first = _six_free_ports()
+    folder = devfolder.create(tmp_path / "a", 3, first)
+    assert [b.address for b in folder.brokers] == [f"127.0.0.1:{first + i}" for i in range(3)]
+    assert [b.peer_address for b in folder.brokers] == [f"127.0.0.1:{first + 100 + i}" for i in range(3)]
+
+
+def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path) -> None:
+    first = _six_free_ports()
+    with socket.socket() as other:
+        other.bind((devfolder.HOST, first + 102))
+        other.listen()
+        folder = devfolder.create(tmp_path / "a", 3, first)
+    ports = {int(a.rpartition(":")[2]) for b in folder.brokers for a in (b.address, b.peer_address)}
+    assert len(ports) == 6
+    assert not ports & {first, first + 1, first + 2, first + 100, first + 101, first + 102}
+
+
+def _six_free_ports() -> int:
+    """The first of three in a row that are free, as are those 100 above."""
+    for first in range(30_000, 32_000):
+        if all(devfolder.is_free(first + i) and devfolder.is_free(first + 100 + i) for i in range(3)):
+            return first
+    raise AssertionError("no free ports")
+
+
+@pytest.mark.parametrize("argv", [["kill", "1"], ["start", "1"], ["down"], ["down", "--purge"], ["up", "-n", "2"]])
+def test_a_command_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: list[str]) -> None:
+    assert run(["dev", *argv, "--dir", str(tmp_path / "x" / "dev")]) != Exit.OK
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_number_of_brokers_than_the_cluster_has(tmp_path: Path) -> None:
     devfolder.create(tmp_path, 3)
     with pytest.raises(InvalidRequest, match="3 brokers, not 1"):
@@ -108,6 +142,6 @@ def test_down_with_purge_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert devcluster.tail(log, 3) == []
+    assert cause.tail(log, 3) == []
     log.write_text("".join(f"{i}\n" for i in range(10)))
-    assert devcluster.tail(log, 3) == ["7", "8", "9"]
+    assert cause.tail(log, 3) == ["7", "8", "9"]

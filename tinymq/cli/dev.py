@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tinymq.cli import devcluster, devfolder
+from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.errors import InvalidRequest
 
 app = App(name="dev", help="A local cluster of plain processes: up, status, kill, down.")
 
@@ -24,6 +26,7 @@ FOLLOW_S = 0.2
 def up(
     *,
     brokers: Annotated[int | None, Parameter(name=["--brokers", "-n"])] = None,
+    port: Annotated[int, Parameter(name=["--port", "-p"])] = devfolder.FIRST_PORT,
     dir: Dir = devfolder.DEFAULT,
     output: Output = "table",
 ) -> None:
@@ -33,8 +36,15 @@ def up(
     ----------
     brokers
         How many brokers a new cluster has: 1, 3 or 5. [default: 3]
+    port
+        Where the first broker of a new cluster serves clients; the others follow, and 100 above are the ports between
+        brokers. If one of them is taken, or with 0, all are any free ones. They stay the same for as long as the
+        cluster is kept.
     """
-    devcluster.up(dir, brokers, say)
+    if not 0 <= port < 1 << 16:
+        raise InvalidRequest(f"--port {port} is no port", hint="0 (any) to 65535")
+    folder = devcluster.up(dir, brokers, say, port)
+    say(f"clients connect to {folder.servers}")
     _print(dir, output)
 
 
@@ -53,14 +63,14 @@ def logs(
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until interrupted.")] = False,
     dir: Dir = devfolder.DEFAULT,
 ) -> None:
-    """Print what brokers have logged."""
+    """Print what brokers have logged, as they have: one JSON object per line, so there is no -o."""
     folder = devfolder.load(dir)
     numbers = [broker.id for broker in folder.brokers] if number is None else [folder.broker(number).id]
     positions = {}
     for each in numbers:
         log = folder.log(each)
         positions[each] = log.stat().st_size if log.exists() else 0
-        for line in devcluster.tail(log, lines):
+        for line in cause.tail(log, lines):
             print(line if number is not None else f"{each}: {line}")
     while follow:
         time.sleep(FOLLOW_S)
@@ -74,25 +84,28 @@ def logs(
 
 
 @app.command
-def kill(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
+def kill(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
     """End a broker at once, as kill -9 does."""
     devcluster.kill(dir, number)
     say(f"broker {number} killed")
+    _print_one(dir, number, output)
 
 
 @app.command
-def stop(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
+def stop(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
     """Let a broker hand over what it leads, and stop it."""
     devcluster.stop(dir, number)
     say(f"broker {number} stopped")
+    _print_one(dir, number, output)
 
 
 @app.command
-def start(number: Number, /, *, dir: Dir = devfolder.DEFAULT) -> None:
+def start(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
     """Start a broker that was killed or stopped, and wait until it serves."""
     broker = devcluster.start(dir, number)
     devcluster.wait_ready(dir, number)
     say(f"broker {number} serves on {broker.address}")
+    _print_one(dir, number, output)
 
 
 @app.command
@@ -100,17 +113,24 @@ def down(
     *,
     purge: Annotated[bool, Parameter(help="Remove the cluster's folder and all data in it.")] = False,
     dir: Dir = devfolder.DEFAULT,
+    output: Output = "table",
 ) -> None:
     """Stop the cluster. Its data stays, unless --purge is given."""
     stopped = devcluster.down(dir, purge=purge)
     say(f"{len(stopped)} brokers stopped" + (f", {dir} removed" if purge else ""))
+    if output == "json":
+        print_json({"stopped": [broker.id for broker in stopped], "removed": str(dir) if purge else None})
 
 
 def _print(dir: Path, output: Output) -> None:
     states = devcluster.status(dir)
     if output == "json":
-        print_json(
-            {"brokers": [{"id": s.id, "pid": s.pid, "address": s.address, "state": s.state} for s in states]},
-        )
+        print_json({"brokers": [asdict(state) for state in states]})
     else:
         print_table(["broker", "pid", "address", "state"], [(s.id, s.pid, s.address, s.state) for s in states])
+
+
+def _print_one(dir: Path, number: int, output: Output) -> None:
+    """The state of one broker, for scripts; people have been told."""
+    if output == "json":
+        print_json(next(asdict(state) for state in devcluster.status(dir) if state.id == number))

@@ -8,19 +8,18 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tinymq.cli import ask, devfolder, process
+from tinymq.cli import ask, cause, devfolder, process
 from tinymq.cli.devfolder import DevBroker, DevFolder
 from tinymq.errors import InvalidRequest, NotReady
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this
 ASK_S_MAX = 1.0
-TAIL_LINES = 20
 POLL_S = 0.05
 
 Say = Callable[[str], None]
@@ -36,13 +35,16 @@ class BrokerState:
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
-def up(path: Path, brokers: int | None, say: Say) -> DevFolder:
+def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.ANY_PORT) -> DevFolder:
     """Start what does not run of the cluster in `path`, making it first when there is none; return when it serves.
 
-    When it does not come up, what this call started is stopped again.
+    When it does not come up, what this call started is stopped again. A new cluster listens from `first_port` on,
+    as devfolder.create has it.
     """
+    if not devfolder.exists(path):
+        devfolder.check_number(3 if brokers is None else brokers)
     with devfolder.locked(path):
-        folder = _load_or_create(path, brokers)
+        folder = _load_or_create(path, brokers, first_port)
         started: list[DevBroker] = []
         try:
             for broker in folder.brokers:
@@ -55,23 +57,25 @@ def up(path: Path, brokers: int | None, say: Say) -> DevFolder:
             _wait_ready(folder, folder.brokers)
         except BaseException:
             _stop(folder, started)
+            if started:
+                say(f"stopped again: {_named(started)}")
             raise
         return folder
 
 
 def start(path: Path, number: int) -> DevBroker:
     """Start broker `number` without waiting for it (see `wait_ready`)."""
-    with devfolder.locked(path):
-        folder = devfolder.load(path)
+    with devfolder.locked_cluster(path) as folder:
         broker = folder.broker(number)
         if _runs(folder, broker):
-            raise InvalidRequest(f"broker {number} runs already")
+            hint = f"see tinymq dev status; tinymq dev stop {number} stops it"
+            raise InvalidRequest(f"broker {number} runs already", hint=hint)
         _start(folder, broker)
         return broker
 
 
 def wait_ready(path: Path, number: int | None = None) -> None:
-    """Return when broker `number`, or every broker, serves. Raises NotReady with the end of its log."""
+    """Return when broker `number`, or every broker, serves. Raises NotReady with the cause."""
     folder = devfolder.load(path)
     _wait_ready(folder, folder.brokers if number is None else [folder.broker(number)])
 
@@ -88,8 +92,7 @@ def stop(path: Path, number: int) -> DevBroker:
 
 def down(path: Path, *, purge: bool) -> list[DevBroker]:
     """Stop every broker that runs and return them; with `purge`, remove the folder and all data."""
-    with devfolder.locked(path):
-        folder = devfolder.load(path)
+    with devfolder.locked_cluster(path) as folder:
         running = [broker for broker in folder.brokers if _runs(folder, broker)]
         _stop(folder, folder.brokers)
         if purge:
@@ -103,22 +106,18 @@ def status(path: Path) -> list[BrokerState]:
     return [_state(folder, broker) for broker in folder.brokers]
 
 
-def tail(path: Path, lines: int) -> list[str]:
-    """The last `lines` lines of a log; none when there is no log."""
-    if not path.exists():
-        return []
-    with open(path, errors="replace") as file:
-        return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
-
-
-def _load_or_create(path: Path, brokers: int | None) -> DevFolder:
-    if not (path / "cluster.json").exists():
-        return devfolder.create(path, 3 if brokers is None else brokers)
+def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevFolder:
+    if not devfolder.exists(path):
+        return devfolder.create(path, 3 if brokers is None else brokers, first_port)
     folder = devfolder.load(path)
     if brokers not in (None, len(folder.brokers)):
         hint = "leave out -n, or remove it with its data: tinymq dev down --purge"
         raise InvalidRequest(f"the cluster in {path} has {len(folder.brokers)} brokers, not {brokers}", hint=hint)
     return folder
+
+
+def _named(brokers: Sequence[DevBroker]) -> str:
+    return ("broker " if len(brokers) == 1 else "brokers ") + ", ".join(str(broker.id) for broker in brokers)
 
 
 def _runs(folder: DevFolder, broker: DevBroker) -> bool:
@@ -128,13 +127,13 @@ def _runs(folder: DevFolder, broker: DevBroker) -> bool:
 
 def _start(folder: DevFolder, broker: DevBroker) -> None:
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
+    cause.mark_start(folder.log(broker.id), broker.id, datetime.now(UTC).isoformat())
     with process.uninterrupted():
         folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
 
 
 def _end(path: Path, number: int, how: signal.Signals) -> DevBroker:
-    with devfolder.locked(path):
-        folder = devfolder.load(path)
+    with devfolder.locked_cluster(path) as folder:
         broker = folder.broker(number)
         found = folder.process(number)
         if found is None or not found.signal(how):
@@ -168,13 +167,14 @@ def _wait_ready(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
 
 
 def _wait_state(folder: DevFolder, broker: DevBroker, wanted: Sequence[str], deadline: float) -> None:
-    """Wait until the broker says that it is in one of `wanted`. Raises NotReady, with the end of its log."""
+    """Wait until the broker says that it is in one of `wanted`. Raises NotReady, with the cause that its log names."""
     while (state := _state(folder, broker).state) not in wanted:
         late = time.monotonic() >= deadline
         if late or state in ("stopped", "failed"):
-            lines = "\n".join(tail(folder.log(broker.id), TAIL_LINES))
             what = f"is still {state} after {READY_S_MAX:.0f} s" if late else "did not start"
-            raise NotReady(f"broker {broker.id} {what}; the end of {folder.log(broker.id)}:\n{lines}")
+            why = cause.of_log(folder.log(broker.id))
+            hint = "; ".join(filter(None, (why.hint, f"all that it said is in {folder.log(broker.id)}")))
+            raise NotReady(f"broker {broker.id} {what}: {why.message}", hint=hint)
         time.sleep(POLL_S)
 
 

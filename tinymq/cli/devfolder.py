@@ -23,6 +23,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from tinymq.cli.process import Process
 from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
@@ -33,6 +34,9 @@ FORMAT = 1
 SECRET_BYTES = 32
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
+FIRST_PORT = 7070  # as in the documents' examples
+PEER_PORTS_AFTER = 100  # broker N's port for other brokers is its port for clients and this
+ANY_PORT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +125,34 @@ def load(path: Path) -> DevFolder:
     except FileNotFoundError:
         raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptData(f"{file} is damaged", hint="tinymq dev down --purge removes the cluster") from error
+        raise CorruptData(f"{file} is damaged", hint=f"end its brokers ({path}/*.pid), then remove {path}") from error
 
 
-def create(path: Path, brokers: int) -> DevFolder:
-    """Lay out a new local cluster of `brokers` brokers on free ports of loopback. Starts nothing."""
+def exists(path: Path) -> bool:
+    """Is there a local cluster in `path`, well or damaged?"""
+    return (path / "cluster.json").exists()
+
+
+def check_number(brokers: int) -> None:
+    """Raises InvalidRequest for a number of brokers that a local cluster cannot have."""
     if brokers not in BROKERS_ALLOWED:
-        raise InvalidRequest(f"a local cluster has 1, 3 or 5 brokers, not {brokers}")
+        raise InvalidRequest(f"a local cluster has 1, 3 or 5 brokers, not {brokers}", hint="tinymq dev up -n 3")
+
+
+def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
+    """Lay out a new local cluster of `brokers` brokers on loopback. Starts nothing.
+
+    Clients find them on `first_port` and the ports after it, if all that are needed are free; else on any.
+    """
+    check_number(brokers)
+    ports = list(range(first_port, first_port + brokers))
+    ports += [port + PEER_PORTS_AFTER for port in ports]
+    if first_port == ANY_PORT or not all(map(is_free, ports)):
+        ports = free_ports(2 * brokers)
     path.mkdir(parents=True, exist_ok=True)
-    ports = free_ports(2 * brokers)
     folder = DevFolder(
         path,
-        tuple(DevBroker(i + 1, f"{HOST}:{ports[2 * i]}", f"{HOST}:{ports[2 * i + 1]}") for i in range(brokers)),
+        tuple(DevBroker(i + 1, f"{HOST}:{ports[i]}", f"{HOST}:{ports[brokers + i]}") for i in range(brokers)),
     )
     _write(path / "secret", secrets.token_hex(SECRET_BYTES) + "\n")
     voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
@@ -144,15 +164,55 @@ def create(path: Path, brokers: int) -> DevFolder:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse."""
-    path.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "w") as file:
+    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse.
+
+    The lock's file goes when there is no cluster at the end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + ".lock")
+    with open(lock, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_still(file, lock):  # its last holder removed it after we had opened it
+                raise BlockingIOError
         except BlockingIOError:
             hint = "wait for it to end"
             raise FolderInUse(f"another command is changing the local cluster in {path}", hint=hint) from None
-        yield
+        try:
+            yield
+        finally:
+            if not exists(path):
+                lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked_cluster(path: Path) -> Iterator[DevFolder]:
+    """As `locked`, for a cluster that is there. Raises NotFound, and then nothing was made."""
+    load(path)
+    with locked(path):
+        yield load(path)
+
+
+def _is_still(file: IO[str], path: Path) -> bool:
+    """Is the open `file` the one that has this name?"""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def is_free(port: int) -> bool:
+    """Can a broker listen on `port` now? Connections that have just ended there do not matter."""
+    if port >= 1 << 16:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,0 +1,100 @@
+"""Why a broker did not come up, in one line, from what it logged since it was started. Pure but for reading the log.
+
+What ended it counts most; then what it called an error; then the last warning that does not go away by trying
+again; then the last warning. Others that cannot be reached are, as a rule, what follows from the cause.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinymq.errors import BY_CODE, TinymqError
+
+STARTED = "process_started"  # the event that is written to the log before the process
+LINES_MAX = 2_000
+
+_ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # as tinymq.cli.exits.explain has it
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What went wrong, and what to do about it when that is known."""
+
+    message: str
+    hint: str = ""
+
+
+def mark_start(log: Path, broker: int, timestamp: str) -> None:
+    """Write into the log that the process starts here: what is before it was an earlier one's."""
+    event = {"broker": broker, "event": STARTED, "level": "info", "timestamp": timestamp}
+    with open(log, "a") as file:
+        file.write(json.dumps(event) + "\n")
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The last `lines` lines of a log; none when there is no log."""
+    if not path.exists():
+        return []
+    with open(path, errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+
+
+def of_log(path: Path) -> Cause:
+    """Why the process that was last started did not come up, as far as its log says."""
+    return of_lines(tail(path, LINES_MAX))
+
+
+def of_lines(lines: Sequence[str]) -> Cause:
+    """As `of_log`. Pure."""
+    lines = _since_start(lines)
+    for i in range(len(lines) - 1, -1, -1):
+        if ended := _ENDED.fullmatch(lines[i]):
+            hint = lines[i + 1].removeprefix("hint: ") if lines[i + 1 : i + 2] and "hint: " in lines[i + 1] else ""
+            return Cause(f"{ended['code']}: {ended['reason']}", hint)
+    events = [event for event in map(_event, lines) if "reason" in event or "exception" in event]
+    errors = [event for event in events if event.get("level") in ("error", "critical")]
+    warnings = [event for event in events if event.get("level") == "warning"]
+    lasting = [event for event in warnings if not _kind(event).retriable]
+    for found in (errors, lasting, warnings):
+        if found:
+            return _cause(found[-1])
+    plain = [line for line in lines if line and not _event(line)]
+    return Cause(plain[-1] if plain else "its log does not say why")
+
+
+def _since_start(lines: Sequence[str]) -> Sequence[str]:
+    starts = [i for i, line in enumerate(lines) if _event(line).get("event") == STARTED]
+    return lines[starts[-1] + 1 :] if starts else lines
+
+
+def _event(line: str) -> dict[str, Any]:
+    """The line as an event; {} when it is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _code(event: dict[str, Any]) -> str:
+    return str(event.get("code") or event.get("error") or "")
+
+
+def _kind(event: dict[str, Any]) -> type[TinymqError]:
+    return BY_CODE.get(_code(event), TinymqError)
+
+
+def _cause(event: dict[str, Any]) -> Cause:
+    reason = str(event.get("reason") or _last_line(str(event.get("exception", "")).splitlines()))
+    what = _code(event) or str(event.get("event", ""))
+    return Cause(f"{what}: {reason}", str(event.get("hint") or _kind(event).default_hint))
+
+
+def _last_line(lines: Iterable[str]) -> str:
+    return next(reversed(list(lines)), "")
