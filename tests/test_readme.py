@@ -1,27 +1,74 @@
-"""What the README shows does what it says."""
+"""What the README shows does what it says, pasted from top to bottom, and once more."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tinymq.testing import Cluster
+from tinymq.cli import devcluster, devfolder
+from tinymq.errors import NotFound
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:7070"
+COMMAND_S_MAX = 60.0
 
 
-def test_the_client_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert ADDRESS in example
-    with Cluster(nodes=3) as cluster:
-        exec(compile(example.replace(ADDRESS, cluster.servers), "README.md", "exec"), {})
-    first, *rest = capsys.readouterr().out.splitlines()
-    assert "topic='orders'" in first
-    assert len(rest) == 1001
-    assert sum(line.endswith("b'order 999'") for line in rest) == 1
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where it is pasted; no broker runs there afterwards."""
+    yield tmp_path
+    with contextlib.suppress(NotFound):  # as the README leaves it
+        devcluster.down(tmp_path / devfolder.DEFAULT, purge=True)
+
+
+def _run(command: list[str], folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=COMMAND_S_MAX
+    )
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+def _commands(block: str) -> list[str]:
+    """The lines of a block, as they run here: the environment is there, and ports are free ones."""
+    lines = [line.split("  #")[0].strip() for line in block.splitlines()]
+    ours = [line for line in lines if not line.startswith((". ", "make "))]
+    return [line.replace("dev up", f"dev up --port {devfolder.ANY_PORT}") for line in ours]
+
+
+def test_pasting_all_of_it_works_and_so_does_pasting_it_again(folder: Path) -> None:
+    for _ in range(2):
+        printed: list[str] = []
+        for language, block in BLOCKS:
+            if language == "python":
+                servers = devfolder.load(folder / devfolder.DEFAULT).servers
+                assert ADDRESS in block
+                printed += _run([sys.executable, "-c", block.replace(ADDRESS, servers)], folder).splitlines()
+            else:
+                for command in _commands(block):
+                    output = _run(["bash", "-c", command], folder)
+                    if "consume" in command:
+                        assert sorted(int(line.split()[2]) for line in output.splitlines()) == list(range(1, 1001))
+        first, *rest = printed
+        assert "topic='orders'" in first
+        assert len(rest) == 1001
+        assert sum(line.endswith("b'order 999'") for line in rest) == 1
+        assert not (folder / devfolder.DEFAULT).exists()
+
+
+def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
+    assert f"{devfolder.HOST}:{devfolder.FIRST_PORT}" == ADDRESS
+    assert "ports 7070 to 7072 and 7170 to 7172" in README
 
 
 def test_the_two_commands_come_first() -> None:

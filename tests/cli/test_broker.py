@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tinymq.cli import broker
 from tinymq.cli.exits import Exit
 from tinymq.config import BrokerConfig
 from tinymq.log.files import RealFiles
+from tinymq.log.identity import read_identity, write_identity
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
@@ -79,6 +81,29 @@ def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str) ->
     before = identity.read_bytes()
     refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
     assert identity.read_bytes() == before
+
+
+def test_a_damaged_identity_names_the_folder_and_what_to_do(tmp_path: Path, secret: Path, taken: str) -> None:
+    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+    identity = tmp_path / "data" / "broker.json"
+    identity.write_bytes(identity.read_bytes().replace(b'"broker_id": 1', b'"broker_id": 2'))
+    says = (str(tmp_path / "data"), "broker.json has a wrong checksum", "restore broker.json")
+    refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
+
+
+@pytest.mark.parametrize(("content", "what"), [(None, "is missing"), (b"nonsense", "is damaged")])
+def test_a_damaged_first_entry_names_the_folder_and_what_to_do(
+    tmp_path: Path, secret: Path, taken: str, content: bytes | None, what: str
+) -> None:
+    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+    files = RealFiles(tmp_path / "data")
+    found = read_identity(files)
+    assert found is not None
+    write_identity(files, replace(found, cluster_id=b"0123456789abcdef"))
+    if content is not None:
+        (tmp_path / "data" / "metadata-first-entry").write_bytes(content)
+    says = (str(tmp_path / "data"), f"metadata-first-entry {what}", "copy metadata-first-entry from")
+    refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
 
 
 def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(

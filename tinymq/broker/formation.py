@@ -1,7 +1,8 @@
 """A broker's own part in forming its cluster: what it is before, and what it accepts to become. Once, for good.
 
-The metadata group's first entry is kept in a file of its own, synced before the cluster id that makes it count:
-a crash between the two leaves a broker unformed, and forming it again completes it.
+The metadata group's first entry is kept in a file of its own, `metadata-first-entry`, synced before the cluster id
+that makes it count: a crash between the two leaves a broker unformed, and forming it again completes it. The file is
+the same on every broker.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tinymq.types import METADATA_GROUP, GroupId
 
 FIRST_ENTRY_FILE = "metadata-first-entry"
 _NEW = FIRST_ENTRY_FILE + ".new"
+_MEND = f"copy {FIRST_ENTRY_FILE} from the data folder of another broker of this cluster: it is the same on all"
 
 
 class Folder(Protocol):
@@ -61,7 +63,10 @@ class Formation:
         if self._folder.identity.cluster_id is None:
             return None
         data = await self._runner.run(self._read)
-        self.first_entry = parse_entry(data)
+        try:
+            self.first_entry = parse_entry(data)
+        except CorruptData as error:
+            raise CorruptData(f"{FIRST_ENTRY_FILE} is damaged: {error.message}", hint=_MEND) from None
         return self.first_entry
 
     async def form(self, cluster_id: bytes, packed: bytes) -> None:
@@ -116,7 +121,8 @@ class Formation:
         try:
             file = self._files.open(FIRST_ENTRY_FILE)
         except FileNotFoundError:
-            raise CorruptData(f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker") from None
+            what = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
+            raise CorruptData(what, hint=_MEND) from None
         try:
             return file.read(0, file.size())
         finally:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tinymq.cli.exits import Exit, explain
+from tinymq.errors import CorruptData
 
 if TYPE_CHECKING:
     from tinymq.config import BrokerConfig
@@ -76,7 +77,11 @@ async def _run(config: BrokerConfig) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ask_to_stop)
-    await app.start()
+    try:
+        await app.start()
+    except CorruptData as damaged:  # it names the file; which folder that is in is known here
+        where = f"the data folder {config.data_dir}"
+        raise CorruptData(f"in {where}: {damaged.message}", hint=damaged.hint, **damaged.detail) from damaged
     try:
         error = await _until_stopped(app.wait_failed(), asked.wait())
     finally:

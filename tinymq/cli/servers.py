@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from tinymq.client import Client
 
 TIMEOUT_S = 30.0
+TIMEOUT_S_MIN = 0.001
 TIMEOUT_S_MAX = 86_400.0
 
 
@@ -35,8 +35,8 @@ class Where:
     timeout: Annotated[float, Parameter(help="Seconds until a call that got no answer gives up.")] = TIMEOUT_S
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.timeout) and 0 < self.timeout <= TIMEOUT_S_MAX):
-            hint = f"seconds, above 0 and at most {TIMEOUT_S_MAX:.0f}"
+        if not TIMEOUT_S_MIN <= self.timeout <= TIMEOUT_S_MAX:  # nor is it for NaN
+            hint = f"seconds, above 0: {TIMEOUT_S_MIN} to {TIMEOUT_S_MAX:.0f}"
             raise InvalidRequest(f"--timeout {self.timeout:g} is no time to wait", hint=hint)
 
     @property

@@ -17,6 +17,10 @@ from tinymq.log.layout import IDENTITY
 from tinymq.log.rounds import read_whole
 
 FORMAT = 1
+_MEND = (
+    f"restore {IDENTITY} as it was, from a copy: it never changes once the cluster is formed. Without one, keep the "
+    "folder, and leave this broker stopped: the other replicas have its data"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,13 @@ def read_identity(files: Files) -> Identity | None:
         fields = json.loads(data)
         crc = fields.pop("crc32c")
         if crc != _checksum(fields):
-            raise CorruptData(f"{IDENTITY} has a wrong checksum")
+            raise CorruptData(f"{IDENTITY} has a wrong checksum", hint=_MEND)
         if fields["format"] != FORMAT:
             raise UnsupportedVersion(f"a data folder of format {fields['format']}; this build reads {FORMAT}")
         cluster_id = bytes.fromhex(fields["cluster_id"]) or None
         return Identity(int(fields["broker_id"]), bytes.fromhex(fields["incarnation"]), cluster_id)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptData(f"{IDENTITY} is not readable: {error!r}") from error
+        raise CorruptData(f"{IDENTITY} is not readable: {error!r}", hint=_MEND) from error
 
 
 def write_identity(files: Files, identity: Identity) -> None:
