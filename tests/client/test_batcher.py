@@ -18,7 +18,7 @@ from tinymq.client.lane import Lane
 from tinymq.client.partitioner import keyed
 from tinymq.client.records import Chunk
 from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, Closed, InvalidBatch, InvalidConfig, UnknownPartition
+from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
 
 KEYED = b"hejsan"
 
@@ -172,8 +172,9 @@ BAD_RECORDS: dict[str, tuple[object, ...]] = {
 def test_what_is_no_record_is_refused_and_takes_no_room(what: str) -> None:
     bench = Bench()
     value, key, headers, timestamp = BAD_RECORDS[what]
-    with pytest.raises(InvalidBatch):
+    with pytest.raises(InvalidRequest) as raised:
         bench.batcher.append("t", value, key, headers, timestamp, None)  # type: ignore[arg-type]
+    assert raised.value.hint not in ("", InvalidRequest.default_hint), "it says what to pass instead"
     assert bench.batcher.buffered_bytes == 0
     assert not bench.batcher.open_lanes
 

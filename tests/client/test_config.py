@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import get_type_hints
+import math
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -27,10 +28,18 @@ BAD = [
     (ProducerConfig, {"acks": "all"}, "'quorum'"),
     (ProducerConfig, {"partitioner": "murmur"}, "'keyed'"),
     (ProducerConfig, {"linger_ms": -1}, "0 or more"),
-    (ProducerConfig, {"buffer_bytes_max": 0}, "above 0"),
+    (ProducerConfig, {"buffer_bytes_max": 0}, "1 or more"),
     (ProducerConfig, {"inflight_batches_max": 6}, "at most 5"),
     (ReaderConfig, {"replica": "leder"}, "did you mean 'leader'"),
-    (ClientConfig, {"request_timeout_ms": 0}, "above 0"),
+    (ProducerConfig, {"linger_ms": math.nan}, "0 or more"),
+    (ProducerConfig, {"delivery_timeout_ms": math.inf}, "up to"),
+    (ProducerConfig, {"block_ms_max": True}, "0 or more"),
+    (ProducerConfig, {"batch_bytes_max": 1.5}, "whole number"),
+    (ReaderConfig, {"fetch_bytes_max": 1 << 40}, "at most"),
+    (ReaderConfig, {"fetch_wait_ms": math.inf}, "up to"),
+    (ClientConfig, {"rack": b"a"}, "pass a str"),
+    (ClientConfig, {"limits": None}, "pass a Limits"),
+    (ClientConfig, {"request_timeout_ms": 0}, "1 or more"),
 ]
 
 
@@ -51,7 +60,7 @@ def test_type_checkers_know_the_same_settings(options: type[object], config: typ
 def test_servers_are_a_text_or_a_list() -> None:
     assert parse_servers("a:1, b:2,[::1]:3") == ("a:1", "b:2", "[::1]:3")
     assert parse_servers(["a:1"]) == ("a:1",)
-    bad_ones: list[str | list[str]] = ["", [], "a", "a:b", "a:1,b"]
+    bad_ones: list[Any] = ["", [], "a", "a:b", "a:1,b", 5, None, [1]]
     for bad in bad_ones:
         with pytest.raises(InvalidConfig):
             parse_servers(bad)

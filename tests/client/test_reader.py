@@ -65,7 +65,8 @@ PLACES: list[tuple[Any, Any, range]] = [
     (FIRST + timedelta(seconds=3), FIRST + timedelta(seconds=5), range(30, 50)),
     ({0: Offset(50)}, {0: FIRST + timedelta(seconds=6)}, range(50, 60)),
     (FIRST + timedelta(days=1), "latest", range(0)),
-    (Offset(13), Offset(7), range(0)),
+    (Offset(100), None, range(0)),
+    (Offset(7), Offset(7), range(0)),
     ("latest", "latest", range(0)),
 ]
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tinymq.client import routing
+from tinymq.client.checks import WAIT_S_MIN, check_count, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
 from tinymq.client.routing import Broker, Partition, Topic
 from tinymq.client.values import as_datetime
-from tinymq.errors import InvalidRequest, OutcomeUnknown, TinymqError, TopicExists, UnknownTopic
+from tinymq.errors import OutcomeUnknown, TinymqError, TopicExists, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.types import check_topic_name
 
 STATUS_TIMEOUT_S = 2.0
 LEADERS_WAIT_S_MAX = 10.0
@@ -97,10 +97,10 @@ class AsyncAdmin:
 
         Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), OutcomeUnknown.
         """
-        check_topic_name(name)
-        for what, number in (("partitions", partitions), ("replication_factor", replication_factor)):
-            if number is not None and number < 1:
-                raise InvalidRequest(f"{what}={number}", hint="1 or more")
+        check_topic(name)
+        check_count("partitions", partitions, 1)
+        if replication_factor is not None:
+            check_count("replication_factor", replication_factor, 1)
         timeout_s = self._timeout_s(timeout)
         left = self._cluster.countdown(timeout_s)
         if replication_factor is None:
@@ -127,6 +127,7 @@ class AsyncAdmin:
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
+        check_topic(name)
         timeout_s = self._timeout_s(timeout)
         request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000))
         try:
@@ -146,6 +147,7 @@ class AsyncAdmin:
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
         """One topic, asked for afresh. Raises UnknownTopic."""
+        check_topic(name)
         left = self._cluster.countdown(self._timeout_s(timeout))
         await self._cluster.refresh([name], timeout_s=left())
         return _describe(await self._cluster.topic(name, left()))
@@ -192,6 +194,7 @@ class AsyncAdmin:
         return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses))
 
     async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
+        check_topic(name)
         left = self._cluster.countdown(timeout_s)
         topic = await self._cluster.topic(name, timeout_s)
         places = by_partition(place, tuple(range(len(topic.partitions))))
@@ -199,6 +202,7 @@ class AsyncAdmin:
         return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False)
 
     def _timeout_s(self, timeout: float | None) -> float:
+        check_wait(timeout, least_s=WAIT_S_MIN)
         return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
 
 

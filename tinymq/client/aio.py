@@ -69,7 +69,7 @@ class AsyncClient:
     ) -> RecordMetadata:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
-        A resend is never written twice. Raises UnknownTopic, InvalidBatch, BatchTooLarge; at the deadline
+        A resend is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the deadline
         (request_timeout_ms) DeadlineExceeded, nothing was written, or OutcomeUnknown.
         """
         producer = self.sending()

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tinymq.batch import Codec, encode_record_batch
 from tinymq.client import partitioner
+from tinymq.client.checks import check_partition, check_topic
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.delivery import Delivery, Pending
 from tinymq.client.lane import Lane
@@ -52,7 +53,9 @@ class Sink:
         self.usable: Sequence[int] = range(len(lanes))  # partitions that keyless batches may be given to
 
     def lane(self, partition: int) -> Lane:
-        """Raises UnknownPartition."""
+        """Raises UnknownPartition, InvalidRequest."""
+        if partition.__class__ is not int:
+            partition = check_partition(partition)
         if not 0 <= partition < len(self.lanes):
             raise UnknownPartition(f"{self.topic}/{partition}: the topic has {len(self.lanes)} partitions")
         return self.lanes[partition]
@@ -131,9 +134,13 @@ class Batcher:
     ) -> Delivery | None:
         """Take one record. None: not now, because the topic is not open or the buffer is full.
 
-        Raises InvalidBatch, BatchTooLarge, UnknownPartition for what will never do; nothing is taken then.
+        Raises InvalidRequest, BatchTooLarge, UnknownPartition for what will never do; nothing is taken then.
         """
-        sink = self.sinks.get(topic)
+        try:
+            sink = self.sinks.get(topic)
+        except TypeError:  # no text, and not even hashable
+            check_topic(topic)
+            raise
         if sink is None or self.buffered_bytes >= self._buffer_max:
             return None
         if value.__class__ is not bytes:
@@ -143,7 +150,7 @@ class Batcher:
             if key.__class__ is not bytes:
                 key = check_key(key)
             size += len(key)
-        pairs = check_headers(headers) if headers else None
+        pairs = check_headers(headers) if headers is not None else None
         if pairs:
             size += header_bytes(pairs)
         time_us = self._wall_us() if timestamp is None else check_timestamp(timestamp)

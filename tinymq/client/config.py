@@ -23,6 +23,8 @@ ACKS = ("quorum", "leader", "none")
 PARTITIONERS = ("keyed", "round_robin", "sticky")
 REPLICAS = ("leader", "follower", "nearest", "any")
 INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer: more could not be told apart
+MILLISECONDS_MAX = 1_000_000_000  # eleven days
+BUFFER_BYTES_MAX = 1 << 40
 
 C = TypeVar("C")
 
@@ -34,11 +36,26 @@ def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise InvalidConfig(f"{name}={value!r}", hint=hint)
 
 
-def _positive(config: Any, *names: str, zero: tuple[str, ...] = ()) -> None:
-    for name in (*names, *zero):
+def _milliseconds(config: Any, *names: str, least: int = 1) -> None:
+    for name in names:
         value = getattr(config, name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0 or (not value and name in names):
-            raise InvalidConfig(f"{name}={value!r}", hint=f"a number {'of 0 or more' if name in zero else 'above 0'}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= MILLISECONDS_MAX:  # which NaN is not, either
+            hint = f"a number of {least} or more, up to {MILLISECONDS_MAX}"
+            raise InvalidConfig(f"{name}={value!r}", hint=hint)
+
+
+def _count(config: Any, *names: str, least: int = 1, most: int = (1 << 31) - 1) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise InvalidConfig(f"{name}={value!r}", hint=f"a whole number of {least} or more, at most {most}")
+
+
+def _kind(config: Any, name: str, kind: type) -> None:
+    value = getattr(config, name)
+    if not isinstance(value, kind):
+        raise InvalidConfig(f"{name}={value!r}", hint=f"pass a {kind.__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,9 @@ class ClientConfig:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        _positive(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
+        _milliseconds(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
+        _kind(self, "rack", str)
+        _kind(self, "limits", Limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +107,15 @@ class ProducerConfig:
     partitioner: str | Partitioner = "keyed"
 
     def __post_init__(self) -> None:
-        _positive(
-            self, "batch_bytes_max", "buffer_bytes_max", "delivery_timeout_ms", "inflight_batches_max",
-            zero=("linger_ms", "block_ms_max"),
-        )  # fmt: skip
+        _milliseconds(self, "delivery_timeout_ms")
+        _milliseconds(self, "linger_ms", "block_ms_max", least=0)
+        _count(self, "batch_bytes_max")
+        _count(self, "buffer_bytes_max", most=BUFFER_BYTES_MAX)
+        _count(self, "inflight_batches_max", most=INFLIGHT_BATCHES_MAX)
         _one_of("compression", self.compression, tuple(COMPRESSION))
         _one_of("acks", self.acks, ACKS)
         if not callable(self.partitioner):
             _one_of("partitioner", self.partitioner, PARTITIONERS)
-        if self.inflight_batches_max > INFLIGHT_BATCHES_MAX:
-            raise InvalidConfig(
-                f"inflight_batches_max={self.inflight_batches_max}", hint=f"at most {INFLIGHT_BATCHES_MAX}"
-            )
 
     @property
     def numbered(self) -> bool:
@@ -134,10 +150,11 @@ class ReaderConfig:
 
     def __post_init__(self) -> None:
         _one_of("replica", self.replica, REPLICAS)
-        _positive(
-            self, "fetch_bytes_max", "buffer_bytes_max", "unreachable_ms_max", "stale_ms_max",
-            zero=("fetch_wait_ms", "fetch_min_bytes"),
-        )  # fmt: skip
+        _milliseconds(self, "unreachable_ms_max", "stale_ms_max")
+        _milliseconds(self, "fetch_wait_ms", least=0)
+        _count(self, "fetch_bytes_max")
+        _count(self, "fetch_min_bytes", least=0)
+        _count(self, "buffer_bytes_max", most=BUFFER_BYTES_MAX)
 
 
 def configure(kind: type[C], settings: Mapping[str, object]) -> C:
@@ -153,7 +170,9 @@ def configure(kind: type[C], settings: Mapping[str, object]) -> C:
 
 def parse_servers(servers: str | Sequence[str]) -> tuple[str, ...]:
     """ "host:port,host:port" or a list of such, as addresses. Raises InvalidConfig."""
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise InvalidConfig(f"servers={servers!r}", hint="such as '127.0.0.1:7070', or a list of such")
     addresses = tuple(format_address(*parse_address(part.strip())) for part in parts if part.strip())
     if not addresses:
         raise InvalidConfig("no server is named", hint="such as Client('127.0.0.1:7070')")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tinymq.batch import SCHEMA, Codec, Headers, encode
+from tinymq.client.checks import check_wait
 from tinymq.errors import Closed, TinymqError, Unsent
 from tinymq.types import RecordMetadata
 
@@ -120,6 +121,7 @@ class Pending:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Block this thread until the end. False: not within `timeout_s`."""
+        check_wait(timeout_s)
         if self.done:
             return True
         self.check_process()
@@ -292,6 +294,7 @@ class BatchDelivery:
 
     def exception(self, timeout: float | None = None) -> TinymqError | None:
         """The first batch's error that has one."""
+        check_wait(timeout)
         for part in self._parts:
             if not part.done:
                 part.check_process()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.values import check_timestamp
 from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition
 from tinymq.types import Offset
@@ -42,14 +43,45 @@ def read_place(place: object) -> Known | Ask:
         case "latest":
             return Ask(END)
         case Offset(value=value):
-            if value < 0:
+            if isinstance(value, int) and value < 0:
                 raise OffsetOutOfRange(f"offset {value} is negative")
-            return Known(value)
+            return Known(check_count("Offset", value, 0, most=OFFSET_MAX))
         case datetime():
             return Ask(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
     raise InvalidRequest(
         f"{place!r} is not a place to read from", hint="'earliest', 'latest', Offset(5) or a datetime with a zone"
     )
+
+
+def check_range(start: object, end: object | None) -> None:
+    """Where to start and where to end, before any broker is asked. Raises InvalidRequest, OffsetOutOfRange."""
+    starts = _each(start)
+    ends = _each(end) if end is not None else {}
+    for p in {*starts, *ends}:
+        first, last = starts.get(p, starts.get(None)), ends.get(p, ends.get(None))
+        if first is not None and last is not None and _contrary(first, last):
+            where = f"partition {p}: " if p is not None else ""
+            raise InvalidRequest(
+                f"{where}start={_place_of(start, p)!r} lies behind end={_place_of(end, p)!r}",
+                hint="end is the first place that is not read: pass a later one, or leave it out",
+            )
+
+
+def _each(places: object) -> dict[int | None, Known | Ask]:
+    """The places of a mapping; under None, one for all partitions."""
+    if isinstance(places, Mapping):
+        return {check_partition(p): read_place(place) for p, place in places.items()}
+    return {None: read_place(places)}
+
+
+def _place_of(places: object, partition: int | None) -> object:
+    return places.get(partition) if isinstance(places, Mapping) else places
+
+
+def _contrary(start: Known | Ask, end: Known | Ask) -> bool:
+    if isinstance(start, Known):
+        return isinstance(end, Known) and start.offset > end.offset
+    return isinstance(end, Ask) and 0 <= end.timestamp_us < start.timestamp_us
 
 
 def by_partition(places: object, partitions: tuple[int, ...]) -> dict[int, Known | Ask]:

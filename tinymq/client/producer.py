@@ -16,14 +16,14 @@ import pyarrow as pa
 from tinymq.batch import conform
 from tinymq.client import partitioner
 from tinymq.client.batcher import BATCH_OVERHEAD_BYTES, Batcher, Sink
+from tinymq.client.checks import check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import BatchDelivery, Delivery, Pending
 from tinymq.client.sender import Sender
 from tinymq.client.splitting import by_partition, by_size
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import BufferFull, Closed, NotDelivered
-from tinymq.types import check_topic_name
+from tinymq.errors import BufferFull, Closed, InvalidRequest, NotDelivered
 
 LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
 
@@ -60,7 +60,7 @@ class AsyncProducer:
         """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
 
         The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
-        datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidBatch, BatchTooLarge.
+        datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
         """
         delivery = self.append(topic, value, key, headers, timestamp, partition)
         if delivery is not None:
@@ -80,6 +80,14 @@ class AsyncProducer:
         Rows go by their key as single records would, to `partition` if given. A record batch of about
         batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
         """
+        check_topic(topic)
+        if partition is not None:
+            check_partition(partition)
+        if not isinstance(data, pa.Table | pa.RecordBatch):
+            raise InvalidRequest(
+                f"data is {type(data).__name__}, not a table",
+                hint='pass pyarrow.table({"value": [b"..."]}), or use send',
+            )
         now = self._cluster.clock.monotonic
         await self.ready(topic, now())
         sink = self._batcher.sinks.get(topic)
@@ -98,6 +106,7 @@ class AsyncProducer:
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
         last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent)."""
+        check_wait(timeout)
         await self._sender.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -105,6 +114,7 @@ class AsyncProducer:
 
         Raises NotDelivered with those records. Closing twice is nothing.
         """
+        check_wait(timeout)
         if not self._closed:
             self._closed = True
             await self._sender.close(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
@@ -135,7 +145,7 @@ class AsyncProducer:
         clock, config = self._cluster.clock, self.config
         deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
         if topic not in self._batcher.sinks:
-            check_topic_name(topic)
+            check_topic(topic)
             known = await self._cluster.topic(topic, self._look_up_s(deadline_s - clock.monotonic()))
             if self._closed:
                 raise Closed("the producer is closed")

@@ -13,17 +13,17 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.client.checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ReaderConfig
 from tinymq.client.follow import Cursor, Follower
 from tinymq.client.intake import Intake
 from tinymq.client.offsets import list_offsets
-from tinymq.client.places import END, Ask, Known, Places, by_partition
+from tinymq.client.places import END, Ask, Known, Places, by_partition, check_range
 from tinymq.client.records import Chunk, Message, to_table
 from tinymq.client.routing import Topic
-from tinymq.errors import Closed, InvalidRequest
+from tinymq.errors import Closed, OffsetOutOfRange
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.types import check_topic_name
 
 
 class AsyncReader:
@@ -41,14 +41,13 @@ class AsyncReader:
         end: Places | None,
     ) -> None:
         """`wake` makes a call on the loop, soon, from any thread."""
-        self.topic = check_topic_name(topic)
+        self.topic = check_topic(topic)
         self.config = config
         self.intake = Intake(self.topic, lambda size: wake(lambda: self._freed(size)))
         self._cluster = cluster
-        self._wanted = tuple(partitions) if partitions is not None else None
+        self._wanted = check_partitions(partitions)
         self._start, self._end = start, end
-        for places in (start,) if end is None else (start, end):  # refused here, not at the first read
-            by_partition(places, tuple(places) if isinstance(places, dict) else (0,))
+        check_range(start, end)  # refused here, not at the first read
         self._tasks: list[asyncio.Task[None]] = []
         self._opening: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()  # something is at hand, or ended, or failed
@@ -75,8 +74,8 @@ class AsyncReader:
 
         Without a timeout it waits for one message at least; [] at once when the end is reached (`at_end`).
         """
-        if max_records < 1:
-            raise InvalidRequest(f"max_records={max_records}", hint="1 or more")
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
         found = self.intake.next_messages(max_records)
         while not found and await self.arrival(timeout):
             found = self.intake.next_messages(max_records)
@@ -88,6 +87,8 @@ class AsyncReader:
         Columns: partition, offset, key, value, headers, timestamp. At most `limit` rows: calling again goes on
         from there. A reader that was asked for a table does not tail: it ends where the table ends.
         """
+        if limit is not None:
+            check_count("limit", limit, 0, most=OFFSET_MAX)
         await self.open()
         for cursor in self.intake.cursors.values():
             cursor.end = cursor.end_seen if cursor.end is None else min(cursor.end, cursor.end_seen)
@@ -178,6 +179,7 @@ class AsyncReader:
         partitions = self._wanted if self._wanted is not None else tuple(range(len(topic.partitions)))
         starts = by_partition(self._start, partitions)
         asked = await self._ask(topic, starts, left())
+        asked = await self._confirmed(topic, starts, asked, left())
         seen = {p: answer.high_watermark for p, answer in asked.items()}
         offsets = {p: s.offset if isinstance(s, Known) else asked[p].offset for p, s in starts.items()}
         ends: dict[int, int | None] = dict.fromkeys(partitions)
@@ -207,6 +209,28 @@ class AsyncReader:
         asks = {p: place.timestamp_us if isinstance(place, Ask) else END for p, place in places.items()}
         strict = self.config.replica == "leader"
         return await list_offsets(self._cluster, topic, asks, timeout_s=timeout_s, leader_only=strict)
+
+    async def _confirmed(
+        self, topic: Topic, starts: Mapping[int, Ask | Known], asked: dict[int, pb.OffsetAnswer], timeout_s: float
+    ) -> dict[int, pb.OffsetAnswer]:
+        """`asked`, with no start beyond its end: that is asked of the leader again, for other replicas may lag."""
+
+        def beyond(answers: Mapping[int, pb.OffsetAnswer]) -> dict[int, int]:
+            known = {p: s.offset for p, s in starts.items() if isinstance(s, Known)}
+            return {p: offset for p, offset in known.items() if offset > answers[p].high_watermark}
+
+        doubtful = dict.fromkeys(beyond(asked), END)
+        if doubtful:
+            asked |= await list_offsets(self._cluster, topic, doubtful, timeout_s=timeout_s, leader_only=True)
+        for p, offset in beyond(asked).items():
+            end = asked[p].high_watermark
+            raise OffsetOutOfRange(
+                f"{topic.name}/{p}: start={offset} lies beyond the end, {end}",
+                hint=f"start at {end} or below, or from 'latest'",
+                high_watermark=end,
+                log_start=asked[p].log_start,
+            )
+        return asked
 
     async def _follow(self, follower: Follower) -> None:
         try:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tinymq.client.admin import ClusterStatus, PartitionOffsets, TopicDescription
 from tinymq.client.aio import AsyncClient
+from tinymq.client.checks import check_count, check_wait
 from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.engine import Engine, forked
@@ -226,6 +227,8 @@ class Reader:
 
     def poll(self, timeout: float | None = None, max_records: int = 500) -> list[Message]:
         """As AsyncReader.poll: [] when nothing came within `timeout` seconds."""
+        check_wait(timeout)
+        check_count("max_records", max_records, 1)
         found = self._intake.next_messages(max_records)
         return found or self._engine.run(self._core.poll(timeout, max_records))
 

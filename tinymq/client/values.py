@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tinymq.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
-from tinymq.errors import InvalidBatch
+from tinymq.errors import InvalidRequest
 
 HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 """Headers as an application gives them: in order, duplicates allowed in a list."""
@@ -14,47 +14,58 @@ HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str
 Timestamp = datetime | int
 """A datetime with a zone, or microseconds since 1970 UTC."""
 
+HEADERS_HINT = 'pass a mapping, such as {"trace": b"..."}, or a list of (name, value)'
+TIME_HINT = "pass a datetime with a zone, or an int of microseconds since 1970 UTC"
 HEADER_OVERHEAD_BYTES = 12  # Arrow's own, per header
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def check_value(value: object) -> bytes | None:
-    """`value` as bytes, or None. Raises InvalidBatch."""
+    """`value` as bytes, or None. Raises InvalidRequest."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise InvalidBatch(
+    raise InvalidRequest(
         f"a value is bytes or None, not {type(value).__name__}", hint="encode it first, such as text.encode()"
     )
 
 
 def check_key(key: object) -> bytes:
-    """`key` as bytes. Raises InvalidBatch."""
+    """`key` as bytes. Raises InvalidRequest."""
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidBatch(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
+    raise InvalidRequest(f"a key is bytes or None, not {type(key).__name__}", hint="encode it first")
 
 
 def check_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
-    """`headers`, a mapping or pairs, as pairs: in order, duplicates kept, text as UTF-8. Raises InvalidBatch."""
+    """`headers`, a mapping or pairs, as pairs: in order, duplicates kept, text as UTF-8. Raises InvalidRequest."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
     if not isinstance(headers, list | tuple):
-        raise InvalidBatch("headers are a mapping, or a list of (name, value)")
+        raise InvalidRequest(f"headers is {type(headers).__name__}", hint=HEADERS_HINT)
     checked = []
     for pair in headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InvalidBatch("headers are a mapping, or a list of (name, value)")
+            raise InvalidRequest(f"headers: {pair!r} is not a pair", hint=HEADERS_HINT)
         name, value = pair
         if not isinstance(name, str):
-            raise InvalidBatch(f"a header's name is str, not {type(name).__name__}")
+            raise InvalidRequest(
+                f"headers: name {name!r} is {type(name).__name__}, not str", hint="pass the header's name as text"
+            )
+        if value is not None and not isinstance(value, str | bytes | bytearray | memoryview):
+            raise InvalidRequest(
+                f"headers: the value of {name!r} is {type(value).__name__}, not bytes, str or None",
+                hint="encode it first, such as str(value)",
+            )
         try:
             name.encode()
             value = value.encode() if isinstance(value, str) else check_value(value)
         except UnicodeEncodeError as error:
-            raise InvalidBatch(f"header {name!r} is not text: {error.reason}") from None
+            raise InvalidRequest(
+                f"headers: {name!r} is not text: {error.reason}", hint="pass bytes for what is not text"
+            ) from None
         checked.append((name, value))
     return tuple(checked)
 
@@ -65,16 +76,16 @@ def header_bytes(headers: Headers) -> int:
 
 
 def check_timestamp(timestamp: object) -> int:
-    """`timestamp` as microseconds since 1970 UTC. Raises InvalidBatch."""
+    """`timestamp` as microseconds since 1970 UTC. Raises InvalidRequest."""
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
-            raise InvalidBatch("a time without a zone", hint="say which: time.replace(tzinfo=UTC)")
+            raise InvalidRequest("a time without a zone", hint="pass one with a zone: time.replace(tzinfo=UTC)")
         return (timestamp - _EPOCH) // _MICROSECOND
     if isinstance(timestamp, int) and not isinstance(timestamp, bool):
         if not TIMESTAMP_US_MIN <= timestamp <= TIMESTAMP_US_MAX:
-            raise InvalidBatch(f"{timestamp} us lies outside the years 1 to 9999")
+            raise InvalidRequest(f"{timestamp} us lies outside the years 1 to 9999", hint=TIME_HINT)
         return timestamp
-    raise InvalidBatch(f"a timestamp is a datetime or microseconds, not {type(timestamp).__name__}")
+    raise InvalidRequest(f"a timestamp is a datetime or microseconds, not {type(timestamp).__name__}", hint=TIME_HINT)
 
 
 def as_datetime(timestamp_us: int) -> datetime:

@@ -81,6 +81,7 @@ def join(pieces: Sequence[Piece]) -> bytes:
 def read_error(error: pb.Error) -> TinymqError:
     """What a broker answered. One that stops says Closed; to a client that is a broker that is not there now."""
     read = from_wire(error)
+    read.hint = read.hint or read.default_hint
     return NotReady(read.message, **read.detail) if isinstance(read, Closed) else read
 
 

@@ -1,0 +1,140 @@
+"""What an application passes by mistake is refused at once, as an InvalidRequest that names the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of, run
+from tests.fakes.batches import payload
+from tinymq.client import AsyncClient, Offset
+from tinymq.errors import DeadlineExceeded, InvalidRequest, OffsetOutOfRange, TinymqError
+
+Call = Callable[[Any], Awaitable[Any]]
+
+
+async def made(make: Callable[[], Any]) -> Any:
+    """What is refused when it is made, without a call."""
+    return make()
+
+
+async def flushed(mq: AsyncClient, timeout: float) -> None:
+    await mq.producer().flush(timeout)
+
+
+async def waited(mq: AsyncClient, timeout: Any) -> None:
+    (await mq.producer().send("t", b"x")).result(timeout)
+
+
+SOONER, LATER = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 2, 1, tzinfo=UTC)
+
+BAD: dict[str, tuple[str, Call]] = {
+    "no partitions": ("partitions=", lambda mq: made(lambda: mq.reader("t", partitions=[]))),
+    "one partition": ("partitions=1", lambda mq: made(lambda: mq.reader("t", partitions=1))),
+    "text as partitions": ("partitions=", lambda mq: made(lambda: mq.reader("t", partitions="01"))),
+    "texts as partitions": ("partitions: '0'", lambda mq: made(lambda: mq.reader("t", partitions=["0"]))),
+    "bools as partitions": ("partitions: True", lambda mq: made(lambda: mq.reader("t", partitions=[True]))),
+    "bytes as topic to read": ("topic=b'c'", lambda mq: made(lambda: mq.reader(b"c"))),
+    "a large offset": ("Offset=18446744073709551616", lambda mq: made(lambda: mq.reader("t", start=Offset(2**64)))),
+    "a text offset": ("Offset='1'", lambda mq: made(lambda: mq.reader("t", start=Offset("1")))),  # type: ignore[arg-type]
+    "ends before it starts": ("behind end", lambda mq: made(lambda: mq.reader("t", start=Offset(3), end=Offset(1)))),
+    "contradictory by partition": (
+        "partition 0: start", lambda mq: made(lambda: mq.reader("t", None, {0: Offset(3)}, Offset(1)))
+    ),
+    "times the wrong way round": (
+        "start=.*behind end",
+        lambda mq: made(lambda: mq.reader("t", None, LATER, SOONER)),
+    ),
+    "poll(nan)": ("timeout=nan", lambda mq: mq.reader("t").poll(math.nan)),
+    "poll(-1)": ("timeout=-1", lambda mq: mq.reader("t").poll(-1)),
+    "poll(inf)": ("timeout=inf", lambda mq: mq.reader("t").poll(math.inf)),
+    "poll('1')": ("timeout='1'", lambda mq: mq.reader("t").poll("1")),
+    "max_records": ("max_records=0", lambda mq: mq.reader("t").poll(1, max_records=0)),
+    "a negative limit": ("limit=-1", lambda mq: mq.reader("t").to_arrow(-1)),
+    "flush(nan)": ("timeout=nan", lambda mq: flushed(mq, math.nan)),
+    "close(-1)": ("timeout=-1", lambda mq: mq.producer().close(-1)),
+    "result(nan)": ("timeout=nan", lambda mq: waited(mq, math.nan)),
+    "admin timeout 0": ("timeout=0", lambda mq: mq.admin.list_topics(timeout=0)),
+    "admin timeout -1": ("timeout=-1", lambda mq: mq.admin.list_topics(timeout=-1)),
+    "admin timeout 1e-9": ("timeout=1e-09", lambda mq: mq.admin.list_topics(timeout=1e-9)),
+    "admin timeout inf": ("timeout=inf", lambda mq: mq.admin.delete_topic("t", timeout=math.inf)),
+    "partition as text": ("partition='1'", lambda mq: mq.send("t", b"", partition="1")),
+    "partition as bool": ("partition=True", lambda mq: mq.send("t", b"", partition=True)),
+    "partition of a table": ("partition='1'", lambda mq: mq.producer().send_batch("t", None, partition="1")),
+    "topic as bytes": ("topic=b'c'", lambda mq: mq.send(b"c", b"")),
+    "topic as list": ("topic=.'c'.", lambda mq: mq.send(["c"], b"")),
+    "described topic as bytes": ("topic=b'c'", lambda mq: mq.admin.describe_topic(b"c")),
+    "deleted topic as bytes": ("topic=b'c'", lambda mq: mq.admin.delete_topic(b"c")),
+    "partitions as text": ("partitions='3'", lambda mq: mq.admin.create_topic("x", "3")),
+    "a list as table": ("data is list", lambda mq: mq.producer().send_batch("t", [b"a"])),
+    "a header's value": ("headers: the value of 'a' is int", lambda mq: mq.send("t", b"", headers={"a": 5})),
+    "a header's name": ("headers: name 5", lambda mq: mq.send("t", b"", headers={5: b"a"})),
+    "a float as time": ("not float", lambda mq: mq.send("t", b"", timestamp=1.5)),
+    "a time without zone": ("zone", lambda mq: made(lambda: mq.reader("t", start=datetime(2024, 1, 1)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_wrong_argument_is_named_and_a_right_one_hinted_at(what: str) -> None:
+    async def scenario() -> None:
+        says, call = BAD[what]
+        cluster = FakeCluster()
+        cluster.add_topic("t", 2)
+        async with client_of(cluster) as mq:
+            await mq.send("t", b"", partition=0)  # known from now on: the quick way is taken
+            with pytest.raises(InvalidRequest, match=says) as raised:
+                await call(mq)
+            assert raised.value.code == "InvalidRequest"
+            assert "pass" in raised.value.hint or "encode" in raised.value.hint
+
+    run(scenario())
+
+
+def test_to_look_and_return_stays_legal() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t")
+        async with client_of(cluster) as mq:
+            assert await mq.reader("t").poll(0) == []
+            await mq.producer().flush(0)
+            await mq.producer().close(0)
+            assert (await mq.reader("t").to_arrow(0)).num_rows == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["latest", None, Offset(200)])
+@pytest.mark.parametrize("replica", ["leader", "follower"])
+def test_a_start_beyond_the_end_is_told_with_the_end(end: Any, replica: str) -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        (at,) = cluster.add_topic("t")
+        at.append(payload(10))
+        async with client_of(cluster) as mq:
+            with pytest.raises(OffsetOutOfRange, match="beyond the end") as raised:
+                await mq.reader("t", start=Offset(99), end=end, replica=replica).poll(5)
+            assert raised.value.detail["high_watermark"] == "10"
+            assert await mq.reader("t", start=Offset(10), end="latest", replica=replica).poll(5) == []
+
+    run(scenario())
+
+
+def test_a_replica_that_lags_does_not_make_a_start_wrong() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        (at,) = cluster.add_topic("t")
+        at.append(payload(10))
+        at.shown = {2: 3, 3: 3}
+        cluster.kill(1, elect=False)
+        async with client_of(cluster, request_timeout_ms=500) as mq:
+            with pytest.raises(DeadlineExceeded) as raised:
+                await mq.reader("t", start=Offset(7), replica="any").poll(5)
+            assert isinstance(raised.value, TinymqError)
+            assert raised.value.retriable
+
+    run(scenario())

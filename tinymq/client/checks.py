@@ -1,0 +1,68 @@
+"""What an application passes beside records, checked before it is used: names, numbers, waits. Pure.
+
+Whatever is refused is an InvalidRequest that names the argument and says what to pass instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.errors import InvalidRequest
+from tinymq.types import check_topic_name
+
+WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeout
+WAIT_S_MIN = 0.001  # of a call that has to ask a broker
+COUNT_MAX = (1 << 31) - 1
+OFFSET_MAX = (1 << 63) - 1
+
+
+def check_topic(topic: object) -> str:
+    """A topic's name. Raises InvalidName too."""
+    if not isinstance(topic, str):
+        raise InvalidRequest(f"topic={topic!r} is {_kind(topic)}, not str", hint="pass the topic's name as text")
+    return check_topic_name(topic)
+
+
+def check_count(name: str, value: object, least: int, most: int = COUNT_MAX) -> int:
+    """A whole number from `least` to `most`."""
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise InvalidRequest(f"{name}={value!r}", hint=f"pass an int from {least} to {most}")
+
+
+def check_partition(partition: object) -> int:
+    """The number of a partition, whether or not the topic has it."""
+    if isinstance(partition, int) and not isinstance(partition, bool):
+        return partition
+    raise InvalidRequest(
+        f"partition={partition!r} is {_kind(partition)}, not int", hint="pass the partition's number, from 0"
+    )
+
+
+def check_partitions(partitions: object) -> tuple[int, ...] | None:
+    """The partitions to read; None: all."""
+    if partitions is None:
+        return None
+    hint = "pass a list of partition numbers, such as [0, 2], or leave it out to read them all"
+    if not isinstance(partitions, list | tuple | range | set | frozenset):
+        raise InvalidRequest(f"partitions={partitions!r} is {_kind(partitions)}, not a list", hint=hint)
+    if not partitions:
+        raise InvalidRequest("partitions=[]: there is nothing to read", hint=hint)
+    for partition in partitions:
+        if not isinstance(partition, int) or isinstance(partition, bool):
+            raise InvalidRequest(f"partitions: {partition!r} is {_kind(partition)}, not int", hint=hint)
+    return tuple(partitions)
+
+
+def check_wait(value: Any, least_s: float = 0.0, name: str = "timeout") -> None:
+    """Seconds to wait, or None."""
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and least_s <= value <= WAIT_S_MAX:  # which NaN is not, either
+        return
+    raise InvalidRequest(f"{name}={value!r}", hint=f"pass seconds, from {least_s:g} to {WAIT_S_MAX:g}, or None")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
