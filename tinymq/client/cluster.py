@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tinymq.client import routing
@@ -89,6 +89,11 @@ class Cluster:
             return
         self.health.failed(address, error.message, self.clock.monotonic())
         self.refresh_soon()
+
+    def trouble(self, known: Mapping[str, str] | None = None) -> str:
+        """What is wrong with which address, now: of the brokers that there are, and `known` besides. "" if nothing."""
+        reasons = {address: self.health.reason(address) for address in sorted(self.addresses())} | dict(known or {})
+        return "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
 
     def cost(self, broker_id: int) -> tuple[float, float]:
         """(seconds it is still put aside, usual latency) of a broker."""

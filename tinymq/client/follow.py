@@ -228,7 +228,7 @@ class Follower:
     async def _wait_for_another(self, reason: str) -> None:
         now_s = self.cluster.clock.monotonic()
         if now_s - self._served_s >= self.config.unreachable_ms_max / 1000:
-            tried = "; ".join(f"{address}: {why}" for address, why in self._reasons.items()) or reason
+            tried = self.cluster.trouble(self._reasons) or reason
             text = f"{self.topic.name}/{self.cursor.partition}: no replica served it for"
             text += f" {now_s - self._served_s:.1f} s: {tried}"
             kind = type(self._last_error) if isinstance(self._last_error, CorruptData) else BrokerUnreachable

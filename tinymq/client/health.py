@@ -65,5 +65,6 @@ class Health:
         return (max(0.0, record.aside_until_s - now_s), record.latency_s)
 
     def reason(self, address: str) -> str:
+        """Why it is thought ill of; "" if it is not."""
         record = self._records.get(address)
-        return record.reason if record is not None else ""
+        return record.reason.removeprefix(f"{address}: ") if record is not None else ""

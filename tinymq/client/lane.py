@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from tinymq.client.delivery import Pending
 from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
@@ -32,7 +33,7 @@ class Lane:
 
     __slots__ = (
         "_draining", "_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
-        "failures", "open", "partition", "resume_s", "sealed", "topic", "topic_id",
+        "failures", "open", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, *, limit: int, numbered: bool) -> None:
@@ -43,6 +44,7 @@ class Lane:
         self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
         self.resume_s = 0.0  # nothing is sent before
         self.failures = 0  # in a row
+        self.refusal = ""  # what the last of them said
         self.epoch = 0
         self._limit = limit
         self._numbered = numbered
@@ -130,6 +132,7 @@ class Lane:
         """The broker has it. The caller ends the delivery."""
         self._remove(batch)
         self.failures = 0
+        self.refusal = ""
         if self._numbered and batch.epoch == self.epoch:
             self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
             self._next_sequence = max(self._next_sequence, self._written_sequence)
@@ -173,21 +176,21 @@ class Lane:
             return (batch, _unknown(batch, error))
         return (batch, error)
 
-    def expire(self, now_s: float) -> list[Ended]:
-        """End every batch whose time is up."""
+    def expire(self, now_s: float, trouble: Callable[[], str] = str) -> list[Ended]:
+        """End every batch whose time is up. `trouble` says what stood against it."""
         ended: list[Ended] = []
         for batch in [b for b in self._flight if b.deadline_s <= now_s]:
             unclear = batch.sent or batch.unclear
             self._remove(batch)
-            ended.append(self._expired(batch, unclear))
+            ended.append(self._expired(batch, unclear, trouble()))
         while self.sealed and self.sealed[0].deadline_s <= now_s and self.sealed[0].message is not None:
-            ended.append(self._expired(self.sealed.popleft(), False))
+            ended.append(self._expired(self.sealed.popleft(), False, trouble()))
         if ended:
             self._drain()
         return ended
 
     def abandon(self, error: TinymqError) -> list[Ended]:
-        """End everything: the topic is gone, or the producer closes."""
+        """End everything: the topic is gone, or the producer closes. What was sent is of unknown outcome."""
         ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._flight]
         self._flight.clear()
         self._draining = False
@@ -196,12 +199,13 @@ class Lane:
         self._torn = True
         return ended
 
-    def _expired(self, batch: Pending, unclear: bool) -> Ended:
+    def _expired(self, batch: Pending, unclear: bool, trouble: str) -> Ended:
+        because = f": {trouble}" if trouble else ""
         if unclear:
             self._torn = True
-            return (batch, _unknown(batch, OutcomeUnknown("no answer before the deadline")))
+            return (batch, _unknown(batch, OutcomeUnknown(f"no answer before the deadline{because}")))
         where = f"{self.topic}/{self.partition}"
-        return (batch, DeadlineExceeded(f"{where}: not delivered before the deadline, and not written"))
+        return (batch, DeadlineExceeded(f"{where}: not delivered before the deadline, and not written{because}"))
 
     def _fail(self, batch: Pending, now_s: float, delay_s: float | None) -> None:
         batch.sent = False

@@ -47,7 +47,7 @@ async def list_offsets(
             return found
         left_s = deadline_s - cluster.clock.monotonic()
         if left_s <= 0:
-            why = "; ".join(f"{where}: {reason}" for where, reason in reasons.items()) or "no leader is known"
+            why = cluster.trouble(reasons) or "no leader is known"
             raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")
         cluster.refresh_soon()
         await cluster.clock.sleep(min(left_s, backoff_s))

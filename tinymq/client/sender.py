@@ -24,7 +24,7 @@ from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
 from tinymq.clock import Timer
 from tinymq.errors import (
     BrokerUnreachable,
-    Closed,
+    DeadlineExceeded,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -39,6 +39,7 @@ LOG = logging.getLogger("tinymq.client")
 
 TICK_S = 0.1  # deadlines are looked at this often,
 TICK_S_MIN = 0.005  # and when the next one comes, up to this often
+CLOSE_HINT = "check the addresses, and that the brokers run; then send the records again"
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
 
 
@@ -187,7 +188,7 @@ class Sender:
         self._tick = None
         now_s = self._clock.monotonic()
         for lane in list(self._active):
-            self._end_all(lane.expire(now_s))
+            self._end_all(lane.expire(now_s, partial(_trouble, self._cluster, lane)))
             self._drive(lane)
         if self._active and self._tick is None:
             next_s = min((lane.deadline_s for lane in self._active), default=now_s)
@@ -212,6 +213,7 @@ class Sender:
 
     def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
+        lane.refusal = error.message
         if isinstance(error, NotLeader):
             moved = self._cluster.learn(lane.topic, lane.partition, error)
             if batch.sent:  # learning may have given it up already
@@ -249,7 +251,7 @@ class Sender:
             request, timeout_s = pb.OpenProducerRequest(), self._config.delivery_timeout_ms / 1000
             reply = await self._cluster.ask(Method.OPEN_PRODUCER, request, timeout_s=timeout_s)
         except TinymqError as error:
-            LOG.warning("no producer id yet: %s", error)
+            LOG.debug("no producer id yet: %s", error)
             if not error.retriable and not isinstance(error, OutcomeUnknown):
                 for lane in list(self._active):
                     self._end_all(lane.abandon(error))
@@ -299,9 +301,8 @@ class Sender:
         try:
             await self.flush(timeout_s)
         except TimeoutError:
-            gone = Closed(f"the producer was closed, and not delivered within {timeout_s:.1f} s")
             for lane in self._batcher.lanes:
-                self._end_all(lane.abandon(gone))
+                self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
             self._undelivered.tell()
         finally:
             self._closed = True
@@ -310,6 +311,21 @@ class Sender:
                 if timer is not None:
                     timer.cancel()
             self._errands.close()
+
+
+def _trouble(cluster: Cluster, lane: Lane) -> str:
+    """What keeps this lane's batches: every address that fails, and why; else what the leader said last."""
+    topic = cluster.view.topics.get(lane.topic)
+    led = topic is not None and lane.partition < len(topic.partitions) and topic.partitions[lane.partition].leader
+    return cluster.trouble() or lane.refusal or ("" if led else "no leader is known")
+
+
+def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> DeadlineExceeded:
+    where, trouble = f"{lane.topic}/{lane.partition}", _trouble(cluster, lane)
+    because = f": {trouble}" if trouble else ""
+    return DeadlineExceeded(
+        f"{where}: the producer was closed, and not delivered within {timeout_s:.3g} s{because}", hint=CLOSE_HINT
+    )
 
 
 def _pieces(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[tuple[Piece, ...], int]:

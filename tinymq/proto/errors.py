@@ -15,6 +15,8 @@ MESSAGE_CHARS_MAX = 2000  # an error never outgrows the message that it travels 
 class UnknownError(TinymqError):
     """The other end answered with a code that this build does not know. detail: wire_code."""
 
+    default_hint = "the other end is newer: run versions that are closer together"
+
 
 class RetriableUnknownError(UnknownError):
     """The same, and the other end says that a later try may succeed."""

@@ -1,0 +1,139 @@
+"""What an error says when brokers are gone: every address and why it failed, and what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of, run
+from tinymq.client.wire import read_error
+from tinymq.errors import (
+    BY_CODE,
+    BrokerUnreachable,
+    DeadlineExceeded,
+    NotDelivered,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import UnknownError
+
+
+def gone(cluster: FakeCluster) -> None:
+    for broker in cluster.nodes:
+        cluster.kill(broker, elect=False)
+
+
+def lists_every_address(error: TinymqError) -> bool:
+    return error.hint != "" and all(f"fake:{n}: connection re" in error.message for n in (1, 2, 3))
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    made = FakeCluster()
+    made.add_topic("t")
+    return made
+
+
+def test_a_send_on_a_warm_client_says_whom_it_tried(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster, request_timeout_ms=400) as mq:
+            await mq.send("t", b"")
+            gone(cluster)
+            with pytest.raises(DeadlineExceeded) as raised:
+                await mq.send("t", b"")
+            assert lists_every_address(raised.value)
+
+    run(scenario())
+
+
+def test_a_send_that_a_broker_refuses_says_what_the_broker_said(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster, request_timeout_ms=400) as mq:
+            await mq.send("t", b"")
+            cluster.refusals.extend(QuotaExceeded("too much at once") for _ in range(1000))
+            with pytest.raises(DeadlineExceeded, match="too much at once"):
+                await mq.send("t", b"")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("replica", ["leader", "any"])
+def test_a_reader_says_which_replicas_it_tried(cluster: FakeCluster, replica: str) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster) as mq:
+            reader = mq.reader("t", replica=replica, unreachable_ms_max=400, fetch_wait_ms=10)
+            assert await reader.poll(0.05) == []
+            gone(cluster)
+            with pytest.raises(BrokerUnreachable) as raised:
+                await reader.poll(10)
+            assert lists_every_address(raised.value)
+            with pytest.raises(TinymqError) as unopened:
+                await mq.admin.offsets("t", timeout=0.4)
+            assert lists_every_address(unopened.value)
+
+    run(scenario())
+
+
+def test_what_a_closed_producer_leaves_behind_keeps_the_reason(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster) as mq:
+            producer = mq.producer()
+            await (await producer.send("t", b"there"))
+            gone(cluster)
+            await producer.send("t", b"left behind")
+            with pytest.raises(NotDelivered) as raised:
+                await producer.close(0.4)
+            (record,) = raised.value.records
+            assert isinstance(record.error, DeadlineExceeded | OutcomeUnknown)
+            assert lists_every_address(record.error)
+            assert record.error.retriable
+
+    run(scenario())
+
+
+class Kept(logging.Handler):
+    """What a process that set up no logging would see on stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def stderr() -> Iterator[list[str]]:
+    kept = Kept()
+    logger = logging.getLogger("tinymq.client")
+    logger.addHandler(kept)
+    yield kept.lines
+    logger.removeHandler(kept)
+
+
+def test_what_is_raised_is_not_logged_as_well(cluster: FakeCluster, stderr: list[str]) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster, request_timeout_ms=300) as mq:
+            await mq.admin.list_topics()
+            producer = mq.producer(delivery_timeout_ms=300, linger_ms=0)
+            await producer.ready("t", mq._clock.monotonic())
+            gone(cluster)
+            with pytest.raises(DeadlineExceeded):
+                await (await producer.send("t", b""))
+
+    run(scenario())
+    assert stderr == []
+
+
+def test_every_kind_of_error_says_what_to_do() -> None:
+    kinds = [kind for kind in BY_CODE.values() if kind.__module__.startswith("tinymq.")]
+    assert UnknownError in kinds
+    for kind in kinds:
+        assert kind.default_hint, kind
+        assert kind("what happened").hint, kind
+        assert read_error(pb.Error(code=kind.code, message="what happened")).hint, kind
