@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tinymq.batch import Codec, encode_record_batch
 from tinymq.client import partitioner
-from tinymq.client.checks import check_partition, check_topic
+from tinymq.client.checks import check_partition
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.delivery import Delivery, Pending
 from tinymq.client.lane import Lane
@@ -34,7 +34,7 @@ from tinymq.client.values import (
     header_bytes,
 )
 from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownPartition
+from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
 
 RECORD_OVERHEAD_BYTES = 24  # Arrow's own, per record: offsets, timestamp, bits (a little less in truth)
 BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 KiB in truth)
@@ -132,15 +132,12 @@ class Batcher:
         timestamp: Timestamp | None,
         partition: int | None,
     ) -> Delivery | None:
-        """Take one record. None: not now, because the topic is not open or the buffer is full.
-
-        Raises InvalidRequest, BatchTooLarge, UnknownPartition for what will never do; nothing is taken then.
-        """
+        """Take one record. None: not now, because the topic is not open or the buffer is full. For what will never
+        do it raises InvalidRequest, BatchTooLarge or UnknownPartition; nothing is taken then."""
         try:
             sink = self.sinks.get(topic)
-        except TypeError:  # no text, and not even hashable
-            check_topic(topic)
-            raise
+        except TypeError as error:
+            raise InvalidRequest(f"topic={topic!r}", hint="pass the topic's name as text") from error
         if sink is None or self.buffered_bytes >= self._buffer_max:
             return None
         if value.__class__ is not bytes:
@@ -163,8 +160,7 @@ class Batcher:
             elif self._partitioner is not None:
                 lane = sink.lane(self._partitioner(key, len(sink.lanes)))
             elif key and self._keyed:
-                lanes = sink.lanes
-                lane = lanes[crc32(key) % len(lanes)]
+                lane = sink.lanes[crc32(key) % len(sink.lanes)]
             else:
                 lane = sink.sticky
                 free = True
