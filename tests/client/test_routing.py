@@ -52,6 +52,9 @@ def test_a_topic_that_is_gone_is_forgotten_unless_the_news_is_old() -> None:
     gone.topics.add(name="t", error=pb.Error(code="UnknownTopic"))
     assert "t" in routing.merge(view, gone, ["t"]).topics
     gone.version = 5
+    gone.topics[0].error.code = "NotReady"
+    assert "t" in routing.merge(view, gone, ["t"]).topics, "a broker that cannot say is not believed"
+    gone.topics[0].error.code = "UnknownTopic"
     assert "t" not in routing.merge(view, gone, ["t"]).topics
 
 

@@ -93,7 +93,7 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
     for info in reply.topics:
         known = topics.get(info.name)
         if info.HasField("error"):
-            if not stale:
+            if not stale and info.error.code == UnknownTopic.code:  # another error says nothing about the topic
                 topics.pop(info.name, None)
             continue
         fresh = read_topic(info)
