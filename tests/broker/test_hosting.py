@@ -15,7 +15,7 @@ from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.config import Timing
-from tinymq.errors import DiskFull, UnknownTopic
+from tinymq.errors import DiskFull, NotReady, UnknownTopic
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import QueueRecord
 from tinymq.types import GroupId, TopicId
@@ -158,5 +158,17 @@ def test_many_at_once(count: int) -> None:
         await b.registry.register_topic("t", count, 3)
         await settle()
         assert len(b.hosting.partitions) == count
+
+    run(scenario)
+
+
+def test_who_asks_a_stopping_broker_may_ask_again() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.registry.register_topic("t", 1, 3)
+        await settle()
+        (partition,) = b.hosting.partitions.values()
+        await b.hosting.stop()
+        assert isinstance(partition.closed, NotReady)
+        assert partition.closed.retriable
 
     run(scenario)

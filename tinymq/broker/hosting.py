@@ -15,7 +15,7 @@ import structlog
 
 from tinymq.broker.partition import Partition, RaftGroup
 from tinymq.entry import Entry
-from tinymq.errors import Closed, TinymqError, UnknownTopic
+from tinymq.errors import NotReady, TinymqError, UnknownTopic
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state import Effect, Reloaded, TopicCreated, TopicDeleted
@@ -96,7 +96,7 @@ class Hosting:
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         for partition in self._open.values():
-            partition.close(Closed(f"{partition}: the broker stops"))
+            partition.close(NotReady(f"{partition}: the broker stops"))
 
     def group_changed(self, group: GroupId) -> None:
         """The host says that a group's role, leader or term is another."""
