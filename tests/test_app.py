@@ -87,4 +87,7 @@ def test_a_formed_broker_whose_first_entry_is_damaged_does_not_start(tmp_path: P
 
 
 def test_a_stop_before_anything_was_started(tmp_path: Path) -> None:
-    asyncio.run(BrokerApp(config(tmp_path)).stop())
+    app = BrokerApp(config(tmp_path))
+    asyncio.run(app.stop())
+    assert app.state is State.STOPPING
+    assert not list(tmp_path.iterdir()), "nothing was opened"

@@ -127,4 +127,5 @@ def test_a_stranger_is_refused(cluster: Cluster, logs: LogCapture, tmp_path: Pat
 def test_the_right_one_is_let_in(cluster: Cluster) -> None:
     """What a stranger left behind keeps nobody out."""
     cluster.start(STRANGER)
+    assert cluster.call(lambda: cluster.registry(OTHERS[0]).get_broker(STRANGER)) is not None
     cluster.stop(STRANGER)

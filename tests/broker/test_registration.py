@@ -81,6 +81,7 @@ def test_leaving_a_registry_that_does_not_answer_is_given_up() -> None:
         registration.start()
         await settle()
         await registration.stop(leave=True)
+        assert registry.get_broker(1) is not None, "its lease will run out instead"
         registry.close()
 
     asyncio.run(main())

@@ -116,6 +116,7 @@ def test_sync_takes_any_number_of_files(files: Files) -> None:
     files.sync(opened[:1])
     files.sync([])
     files.sync_folder("")
+    assert [file.read(0, 2) for file in opened] == [b"x"] * 40
 
 
 def test_a_folder_that_cannot_be_synced_is_named(files: Files) -> None:
