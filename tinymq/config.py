@@ -40,6 +40,7 @@ class Limits:
     segment_bytes: int = 1 * GIB
     peer_frame_bytes_max: int = 72 * MIB  # one message between brokers
     peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
+    state_bytes_max: int = 256 * MIB  # applied state of a group that a replica takes over from its leader
     stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
     stream_requests_max: int = 4096  # fetches that may wait at once on one stream
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection

@@ -138,6 +138,9 @@ class Peer(_message.Message):
     LEADERS_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     REPLY_FIELD_NUMBER: _builtins.int
+    STATE_OFFER_FIELD_NUMBER: _builtins.int
+    STATE_PIECE_FIELD_NUMBER: _builtins.int
+    STATE_ACK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -162,6 +165,16 @@ class Peer(_message.Message):
 
     @_builtins.property
     def reply(self) -> Global___Reply: ...
+    @_builtins.property
+    def state_offer(self) -> Global___StateOffer:
+        """bulk"""
+
+    @_builtins.property
+    def state_piece(self) -> Global___StatePiece:
+        """bulk; body: bytes of the state"""
+
+    @_builtins.property
+    def state_ack(self) -> Global___StateAck: ...
     def __init__(
         self,
         *,
@@ -175,12 +188,15 @@ class Peer(_message.Message):
         leaders: Global___Leaders | None = ...,
         request: Global___Request | None = ...,
         reply: Global___Reply | None = ...,
+        state_offer: Global___StateOffer | None = ...,
+        state_piece: Global___StatePiece | None = ...,
+        state_ack: Global___StateAck | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "state_offer", "state_piece", "state_ack"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -381,6 +397,7 @@ class AppendAck(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     NEXT_TERM_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """acks of another term are dropped"""
     durable: _builtins.int
@@ -395,6 +412,8 @@ class AppendAck(_message.Message):
     count: _builtins.int
     next_term: _builtins.int
     """on conflict: term of the entry before `next` here, so that one answer is enough"""
+    round: _builtins.int
+    """the greatest round of a CommitNotice of this term that was seen; 0: none"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -409,10 +428,11 @@ class AppendAck(_message.Message):
         commit: _builtins.int = ...,
         count: _builtins.int = ...,
         next_term: _builtins.int = ...,
+        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "next_term", b"next_term", "received", b"received", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit", b"commit", "conflict", b"conflict", "count", b"count", "durable", b"durable", "group", b"group", "next", b"next", "next_term", b"next_term", "received", b"received", "round", b"round", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,12 +446,15 @@ class CommitNotice(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     ACK_WANTED_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """valid in this term alone"""
     commit: _builtins.int
     """min(commit, matchIndex of the receiver)"""
     ack_wanted: _builtins.bool
     """the group wants to go quiet: answer with an AppendAck"""
+    round: _builtins.int
+    """above 0: answer with an AppendAck that says it; who reads waits for a majority of them"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -441,14 +464,153 @@ class CommitNotice(_message.Message):
         term: _builtins.int = ...,
         commit: _builtins.int = ...,
         ack_wanted: _builtins.bool = ...,
+        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_wanted", b"ack_wanted", "commit", b"commit", "group", b"group", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_wanted", b"ack_wanted", "commit", b"commit", "group", b"group", "round", b"round", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CommitNotice: _TypeAlias = CommitNotice  # noqa: Y015
+
+@_typing.final
+class StateOffer(_message.Message):
+    """The leader's log begins behind what the receiver holds: this is the applied state right before its first entry.
+    What it covers is committed, and in the leader's log.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    ENTRY_TERM_FIELD_NUMBER: _builtins.int
+    ENTRY_CRC_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    APPEND_TIME_US_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """the leader's, as in Append"""
+    index: _builtins.int
+    """the last entry that the state includes"""
+    entry_term: _builtins.int
+    """that entry's term"""
+    entry_crc: _builtins.int
+    """that entry's header_crc: what the next entry chains to"""
+    next_offset: _builtins.int
+    """offset of the next record behind it"""
+    append_time_us: _builtins.int
+    """that entry's"""
+    size: _builtins.int
+    """bytes of the whole state"""
+    crc: _builtins.int
+    """CRC-32C of the whole state"""
+    @_builtins.property
+    def group(self) -> Global___GroupId: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupId | None = ...,
+        term: _builtins.int = ...,
+        index: _builtins.int = ...,
+        entry_term: _builtins.int = ...,
+        entry_crc: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        append_time_us: _builtins.int = ...,
+        size: _builtins.int = ...,
+        crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "crc", b"crc", "entry_crc", b"entry_crc", "entry_term", b"entry_term", "group", b"group", "index", b"index", "next_offset", b"next_offset", "size", b"size", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateOffer: _TypeAlias = StateOffer  # noqa: Y015
+
+@_typing.final
+class StatePiece(_message.Message):
+    """Some of it, at most 256 KiB. One is out at a time for each follower and group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    BODY_CRC_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    index: _builtins.int
+    """index and crc name the state"""
+    crc: _builtins.int
+    position: _builtins.int
+    """where the body belongs in it"""
+    body_crc: _builtins.int
+    """CRC-32C of the body"""
+    @_builtins.property
+    def group(self) -> Global___GroupId: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupId | None = ...,
+        term: _builtins.int = ...,
+        index: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        position: _builtins.int = ...,
+        body_crc: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_crc", b"body_crc", "crc", b"crc", "group", b"group", "index", b"index", "position", b"position", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatePiece: _TypeAlias = StatePiece  # noqa: Y015
+
+@_typing.final
+class StateAck(_message.Message):
+    """How much of an offered state is held, without a gap. An AppendAck with `durable` at or above its index ends the
+    transfer, also when the state was not needed.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    CRC_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """acks of another term are dropped"""
+    index: _builtins.int
+    crc: _builtins.int
+    received: _builtins.int
+    """send from here"""
+    count: _builtins.int
+    """the sender's per-group incarnation count"""
+    @_builtins.property
+    def group(self) -> Global___GroupId: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupId | None = ...,
+        term: _builtins.int = ...,
+        index: _builtins.int = ...,
+        crc: _builtins.int = ...,
+        received: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "crc", b"crc", "group", b"group", "index", b"index", "received", b"received", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateAck: _TypeAlias = StateAck  # noqa: Y015
 
 @_typing.final
 class TimeoutNow(_message.Message):

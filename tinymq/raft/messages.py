@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinymq.entry import Entry, iter_entries
-from tinymq.errors import InvalidRequest
+from tinymq.entry import Entry, crc32c, iter_entries
+from tinymq.errors import CorruptData, InvalidRequest
 from tinymq.proto import peer_pb2 as pb
 from tinymq.types import GroupId, TopicId
+
+STATE_PIECE_BYTES = 256 << 10  # of an applied state, in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class AppendAck:
     next_term: int  # on conflict: term of the entry before `next`
     commit: int  # the commit index that this follower knows
     count: int
+    round: int = 0  # the greatest round of a CommitNotice of this term that it saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class CommitNotice:
     term: int
     commit: int
     ack_wanted: bool
+    round: int = 0  # above 0: to be answered with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,43 @@ class TimeoutNow:
     term: int
 
 
-Message = RequestVote | Vote | Append | AppendAck | CommitNotice | TimeoutNow
+@dataclass(frozen=True, slots=True)
+class StateOffer:
+    """The applied state right before the leader's first entry, for who is behind that. `index` is committed."""
+
+    term: int
+    index: int  # the last entry that the state includes
+    entry_term: int
+    entry_crc: int
+    next_offset: int
+    append_time_us: int
+    size: int  # bytes of the whole state
+    crc: int  # of the whole state
+
+
+@dataclass(frozen=True, slots=True)
+class StatePiece:
+    """Bytes of the state that (index, crc) names, from `position`; at most STATE_PIECE_BYTES."""
+
+    term: int
+    index: int
+    crc: int
+    position: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StateAck:
+    """How much of a state a follower holds without a gap. That it has all of it, or needs none, an AppendAck says."""
+
+    term: int
+    index: int
+    crc: int
+    received: int  # bytes; to go on from here
+    count: int
+
+
+Message = RequestVote | Vote | Append | AppendAck | CommitNotice | TimeoutNow | StateOffer | StatePiece | StateAck
 
 
 def group_to_wire(group: GroupId) -> pb.GroupId:
@@ -96,14 +136,15 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
                 group=g, term=term, prev_index=prev_index, prev_term=prev_term, commit=commit, entries=len(entries)
             )
             return pb.Peer(append=head), [part for entry in entries for part in (entry.head, entry.payload)]
-        case AppendAck(term, durable, received, conflict, next_, next_term, commit, count):
+        case AppendAck(term, durable, received, conflict, next_, next_term, commit, count, round_):
             ack = pb.AppendAck(
                 group=g, term=term, durable=durable, received=received, conflict=conflict, next=next_,
-                next_term=next_term, commit=commit, count=count,
+                next_term=next_term, commit=commit, count=count, round=round_,
             )  # fmt: skip
             return pb.Peer(append_ack=ack), []
-        case CommitNotice(term, commit, ack_wanted):
-            return pb.Peer(commit_notice=pb.CommitNotice(group=g, term=term, commit=commit, ack_wanted=ack_wanted)), []
+        case CommitNotice(term, commit, ack_wanted, round_):
+            notice = pb.CommitNotice(group=g, term=term, commit=commit, ack_wanted=ack_wanted, round=round_)
+            return pb.Peer(commit_notice=notice), []
         case RequestVote(term, last_index, last_term, pre, transfer, count):
             request = pb.RequestVote(
                 group=g, term=term, last_index=last_index, last_term=last_term, pre=pre, transfer=transfer, count=count
@@ -113,12 +154,32 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
             return pb.Peer(vote=pb.Vote(group=g, term=term, granted=granted, pre=pre, count=count)), []
         case TimeoutNow(term):
             return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term)), []
+        case StateOffer() | StatePiece() | StateAck():
+            return _state_to_wire(g, message)
+
+
+def _state_to_wire(g: pb.GroupId, message: StateOffer | StatePiece | StateAck) -> tuple[pb.Peer, list[bytes]]:
+    match message:
+        case StateOffer(term, index, entry_term, entry_crc, next_offset, append_time_us, size, crc):
+            offer = pb.StateOffer(
+                group=g, term=term, index=index, entry_term=entry_term, entry_crc=entry_crc, next_offset=next_offset,
+                append_time_us=append_time_us, size=size, crc=crc,
+            )  # fmt: skip
+            return pb.Peer(state_offer=offer), []
+        case StatePiece(term, index, crc, position, body):
+            piece = pb.StatePiece(
+                group=g, term=term, index=index, crc=crc, position=position, body_crc=crc32c(body)
+            )  # fmt: skip
+            return pb.Peer(state_piece=piece), [body]
+        case StateAck(term, index, crc, received, count):
+            ack = pb.StateAck(group=g, term=term, index=index, crc=crc, received=received, count=count)
+            return pb.Peer(state_ack=ack), []
 
 
 def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
     """The group and message of a Raft message; None when `head` is not one.
 
-    Raises InvalidRequest or CorruptData when a peer sent nonsense: every entry's checksums are verified here.
+    Raises InvalidRequest or CorruptData when a peer sent nonsense: all checksums of entries and pieces are verified.
     """
     match head.WhichOneof("message"):
         case "append":
@@ -130,11 +191,11 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
         case "append_ack":
             k = head.append_ack
             return group_from_wire(k.group), AppendAck(
-                k.term, k.durable, k.received, k.conflict, k.next, k.next_term, k.commit, k.count
+                k.term, k.durable, k.received, k.conflict, k.next, k.next_term, k.commit, k.count, k.round
             )
         case "commit_notice":
             c = head.commit_notice
-            return group_from_wire(c.group), CommitNotice(c.term, c.commit, c.ack_wanted)
+            return group_from_wire(c.group), CommitNotice(c.term, c.commit, c.ack_wanted, c.round)
         case "request_vote":
             r = head.request_vote
             return group_from_wire(r.group), RequestVote(r.term, r.last_index, r.last_term, r.pre, r.transfer, r.count)
@@ -143,5 +204,27 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
             return group_from_wire(v.group), Vote(v.term, v.granted, v.pre, v.count)
         case "timeout_now":
             return group_from_wire(head.timeout_now.group), TimeoutNow(head.timeout_now.term)
+        case _:
+            return _state_from_wire(head, body)
+
+
+def _state_from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message] | None:
+    match head.WhichOneof("message"):
+        case "state_offer":
+            o = head.state_offer
+            return group_from_wire(o.group), StateOffer(
+                o.term, o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, o.size, o.crc
+            )
+        case "state_piece":
+            p = head.state_piece
+            if not 0 < len(body) <= STATE_PIECE_BYTES:
+                raise InvalidRequest(f"a piece of a state has up to {STATE_PIECE_BYTES} bytes, not {len(body)}")
+            piece = bytes(body)
+            if crc32c(piece) != p.body_crc:
+                raise CorruptData("a piece of a state does not match its checksum")
+            return group_from_wire(p.group), StatePiece(p.term, p.index, p.crc, p.position, piece)
+        case "state_ack":
+            k = head.state_ack
+            return group_from_wire(k.group), StateAck(k.term, k.index, k.crc, k.received, k.count)
         case _:
             return None
