@@ -1,0 +1,197 @@
+"""What happened in a run, as plain values: every call of every client, and every replica as it was at the end.
+
+A workload writes it, on virtual time or on a real clock; checkers read it; it can be kept as JSON lines. Nothing here
+knows tinymq's client, a simulator, or what is right.
+
+    history = History(clock.monotonic)
+    call = history.invoke("producer 1", "send", deadline_s=now + 5, topic="t#1f", partition=0, records=["p1-0"])
+    call.ok([0, 17])                                     # or .failed(code), .unknown(code)
+
+Kinds of calls, their arguments and results (all of it JSON values; TOPIC is `topic_key(name, topic_id)`, RECORDS are
+names, see records.py):
+
+    kind          arguments                                        result when ok
+    send          topic, partition, records, idempotent, acks      [partition, base offset]; offset -1: acks="none"
+    open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
+    poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
+    offsets       topic                                            [[partition, log start, high watermark], ...]
+    create_topic  name, partitions                                 topic id, hex
+    delete_topic  name                                             null
+    get_topic     name                                             topic id, hex
+    list_topics                                                    {name: topic id, hex}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Log = tuple[str, int]
+"""A partition: (TOPIC, number). The metadata group is METADATA."""
+
+METADATA: Log = ("", 0)
+
+
+def topic_key(name: str, topic_id: bytes) -> str:
+    """A topic, as histories name it: made again under its old name it is another one."""
+    return f"{name}#{topic_id.hex()}"
+
+
+class Outcome(StrEnum):
+    """How a call ended."""
+
+    PENDING = "pending"  # not at all
+    OK = "ok"
+    FAILED = "failed"  # for certain nothing was done
+    UNKNOWN = "unknown"  # it may have been done, or be done yet
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of one client. Times are in seconds of the history's clock."""
+
+    number: int  # in the order of invocation
+    process: str  # who called; calls of one process may overlap
+    kind: str
+    args: dict[str, Any]
+    invoked_s: float
+    deadline_s: float  # by which it has to end
+    outcome: Outcome = Outcome.PENDING
+    ended_s: float | None = None
+    result: Any = None
+    error: str = ""  # code of what it ended with, unless ok
+    _now: Callable[[], float] | None = field(default=None, repr=False, compare=False)
+
+    def ok(self, result: Any = None) -> None:
+        self._end(Outcome.OK, result, "")
+
+    def failed(self, error: str) -> None:
+        self._end(Outcome.FAILED, None, error)
+
+    def unknown(self, error: str) -> None:
+        self._end(Outcome.UNKNOWN, None, error)
+
+    def _end(self, outcome: Outcome, result: Any, error: str) -> None:
+        assert self.outcome is Outcome.PENDING, f"{self} has ended before"
+        assert self._now is not None, "a call read from a file does not go on"
+        self.outcome, self.result, self.error, self.ended_s = outcome, result, error, self._now()
+
+    def __str__(self) -> str:
+        args = " ".join(f"{k}={v}" for k, v in self.args.items() if k != "records")
+        end = f"{self.outcome}{f' {self.error}' if self.error else ''}"
+        ended = "" if self.ended_s is None else f"..{self.ended_s:.3f}"
+        return f"#{self.number} {self.process} {self.kind} {args} [{self.invoked_s:.3f}{ended} s] {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry as it lies in a replica's log."""
+
+    index: int
+    term: int
+    base_offset: int
+    prev_crc: int
+    header_crc: int
+    records: tuple[str, ...]  # names; () of entries that hold none
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica's log at the end: what it shows to readers, and the entries, as far as they were collected."""
+
+    log: Log
+    broker: int
+    role: str
+    high_watermark: int
+    commit_index: int
+    log_start: int  # offset
+    entries: tuple[Stored, ...]  # in a row, up to commit_index at least
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A broker was seen to lead a group."""
+
+    log: Log
+    term: int
+    broker: int
+    at_s: float
+
+
+class History:
+    """Calls in the order of invocation, and what else was seen."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        """`now`: seconds, never going back."""
+        self.now = now
+        self.calls: list[Call] = []
+        self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker): when first seen
+        self.replicas: list[Replica] = []  # at the end
+        self.calm_s: float | None = None  # when the last fault had ended
+        self.ended_s: float | None = None  # when the run had
+
+    def invoke(self, process: str, kind: str, deadline_s: float, **args: Any) -> Call:
+        """A call begins now. It has to be ended with `ok`, `failed` or `unknown`."""
+        call = Call(len(self.calls), process, kind, args, self.now(), deadline_s, _now=self.now)
+        self.calls.append(call)
+        return call
+
+    def led(self, log: Log, term: int, broker: int) -> None:
+        """`broker` says that it leads `log` in `term`. May be told again."""
+        if (log, term, broker) not in self.leaders:
+            self.leaders[log, term, broker] = Led(log, term, broker, self.now())
+
+    def calm(self) -> None:
+        """The last fault has ended now."""
+        self.calm_s = self.now()
+
+    def end(self) -> None:
+        self.ended_s = self.now()
+
+    def of(self, *kinds: str) -> Iterator[Call]:
+        return (call for call in self.calls if call.kind in kinds)
+
+    def lines(self) -> Iterator[str]:
+        """Everything as JSON, one line for each."""
+        yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s})
+        for call in self.calls:
+            yield _line("call", {name: getattr(call, name) for name in _CALL})
+        for led in self.leaders.values():
+            yield _line("led", asdict(led))
+        for replica in self.replicas:
+            yield _line("replica", asdict(replica))
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> History:
+        """The inverse of `lines`."""
+        history = cls()
+        for line in lines:
+            values = json.loads(line)
+            kind = values.pop("what")
+            if "log" in values:
+                values["log"] = _log(values["log"])
+            if kind == "run":
+                history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
+            elif kind == "call":
+                history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
+            elif kind == "led":
+                led = Led(**values)
+                history.leaders[led.log, led.term, led.broker] = led
+            else:
+                entries = tuple(Stored(**e | {"records": tuple(e["records"])}) for e in values["entries"])
+                history.replicas.append(Replica(**values | {"entries": entries}))
+        return history
+
+
+_CALL = ("number", "process", "kind", "args", "invoked_s", "deadline_s", "outcome", "ended_s", "result", "error")
+
+
+def _log(value: list[Any]) -> Log:
+    return value[0], value[1]
+
+
+def _line(what: str, values: dict[str, Any]) -> str:
+    return json.dumps({"what": what, **values}, separators=(",", ":"))
