@@ -10,12 +10,12 @@ import asyncio
 
 import pytest
 
-from tests.broker.virtual_cluster import VirtualCluster, simulate
 from tests.fakes.batches import payload
 from tests.raft.test_power_cut import acknowledge_before_the_sync
 from tinymq.batch import parse_batch_header
 from tinymq.entry import Kind, iter_entries
 from tinymq.registry.values import TopicRecord
+from tinymq_chaos.sim.virtual_cluster import VirtualCluster, simulate
 
 PARTITIONS = 2
 CUTS = 2

@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable
 
 from tests.raft.harness import Broker, Cluster, Recorder, Scenario
-from tests.raft.virtual import Killed
 from tinymq.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.transport import Channel
+from tinymq_chaos.sim.virtual import Killed
 
 Fault = Callable[[Cluster], None]
 

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.raft.values import GROUP
-from tests.raft.virtual import Disk, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry, Kind, crc32c
 from tinymq.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
@@ -28,6 +27,7 @@ from tinymq.raft.transport import PeerAddress, Transport
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import GroupId, Position
+from tinymq_chaos.sim.virtual import Disk, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"

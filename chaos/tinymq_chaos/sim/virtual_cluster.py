@@ -10,13 +10,13 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 
-from tests.fakes.batches import checked
-from tests.raft.virtual import Disk, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq.batch import check_batch
 from tinymq.broker.broker import Broker as RunningBroker
 from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.config import BrokerConfig, Limits, Timing
+from tinymq.entry import crc32c
 from tinymq.errors import TinymqError
 from tinymq.log.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
@@ -25,6 +25,7 @@ from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import METADATA_GROUP
+from tinymq_chaos.sim.virtual import Disk, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -162,10 +163,10 @@ class VirtualCluster:
             if not answer.done():
                 answer.set_result(outcome)
 
-        batch, payload, crc = checked(data)
+        batch, crc = check_batch(data, LIMITS), crc32c(data)
         self.clock.call_later(wait_s, lambda: done(TinymqError("no answer")))  # the process may be gone
         try:
-            broker.process.do(lambda: partition.produce(batch, payload, crc, Acks.QUORUM, wait_s, done))
+            broker.process.do(lambda: partition.produce(batch, data, crc, Acks.QUORUM, wait_s, done))
         except TinymqError:
             await self.clock.sleep(0.01)
             return None

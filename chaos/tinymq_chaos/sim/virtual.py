@@ -31,6 +31,8 @@ class Killed(Exception):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs what is ready; when nothing is, it is at once the time of the next timer."""
 
+    _scheduled: list[asyncio.TimerHandle]  # of BaseEventLoop: a heap by time
+
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
@@ -39,7 +41,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = 1e-9
         self.raised: list[str] = []  # by callbacks and tasks, out of anybody's reach
         self.set_exception_handler(self._note)
-        self.set_task_factory(_make_task)
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._now_s
@@ -48,7 +50,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if timeout is None:
             raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and somebody waits")
         if timeout > 0:
-            self._now_s = max(self._now_s, self._scheduled[0]._when)
+            self._now_s = max(self._now_s, self._scheduled[0].when())
             self._spins = 0
         self._spins += 1
         assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: the loop turns and turns, and no time passes"
@@ -181,8 +183,13 @@ class VirtualClock:
 
     async def sleep(self, delay_s: float) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()
-        self.call_later(delay_s, lambda: woken.done() or woken.set_result(None))
+        self.call_later(delay_s, lambda: _wake(woken))
         await woken
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 class Disk:

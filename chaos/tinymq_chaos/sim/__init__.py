@@ -1,0 +1,1 @@
+"""Whole brokers on virtual time, disks, clocks and network, from one seed."""
