@@ -12,13 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
 from tinymq.clock import Clock, SystemClock
-from tinymq.config import BrokerConfig, format_address, parse_address
+from tinymq.config import BrokerConfig, Limits, format_address, parse_address
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.files import Files, RealFiles
@@ -42,6 +43,17 @@ MakeTransport = Callable[[Store, int], Transport]
 """(data folder, session) to one broker's end of a network."""
 
 
+class Server(Protocol):
+    """Where clients are served (tinymq.rpc.RpcServer)."""
+
+    async def start(self, host: str, port: int) -> int: ...
+    async def set_serving(self, serving: bool) -> None: ...
+    async def stop(self, grace_s: float | None) -> None: ...
+
+
+MakeServer = Callable[[Limits, BrokerService, AdminService], Server]
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """Everything that a broker takes from the machine; None: the real one."""
@@ -51,6 +63,7 @@ class Outside:
     files: Files | None = None
     runner: Runner | None = None
     transport: MakeTransport | None = None
+    server: MakeServer = RpcServer
 
 
 class BrokerApp:
@@ -67,12 +80,13 @@ class BrokerApp:
         self._runner = outside.runner or ThreadRunner(self._executor)
         self._files = outside.files
         self._make_transport = outside.transport or self._tcp
+        self._make_server = outside.server
         self._client_port = 0
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
         self._transport: Transport | None = None
         self._host: Host | None = None
-        self._server: RpcServer | None = None
+        self._server: Server | None = None
         self._member: Member | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -146,7 +160,7 @@ class BrokerApp:
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         first = await formation.load()
         admin = AdminService(self.serving, formation, self, config.secret)
-        self._server = RpcServer(config.limits, BrokerService(self.serving, config.limits), admin)
+        self._server = self._make_server(config.limits, BrokerService(self.serving, config.limits), admin)
         self._client_port = await self._server.start(*parse_address(config.listen))
         means = Means(config, store, host, self._clock, self._rng, self._runner)
         if first is not None:
