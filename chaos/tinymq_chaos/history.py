@@ -14,6 +14,7 @@ names, see records.py):
     send          topic, partition, records, idempotent, acks      [partition, base offset]; offset -1: acks="none"
     open          reader, topic, partitions, replica               [[partition, offset], ...] where the reader stands
     poll          reader, topic, replica                           [[partition, base offset, RECORDS], ...]
+    drain         reader, topic, replica                           [[partition, end], ...]: all up to there was polled
     offsets       topic                                            [[partition, log start, high watermark], ...]
     create_topic  name, partitions                                 topic id, hex
     delete_topic  name                                             null

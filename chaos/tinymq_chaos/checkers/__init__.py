@@ -1,0 +1,58 @@
+"""What must never be found in a history: one pure function for each promise, and `check`, which asks them all.
+
+A checker takes `Facts` and yields anomalies. A later feature adds its own to CHECKERS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from tinymq_chaos.checkers import ends, metadata, reads, replicas, writes
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.ledger import Ledger
+from tinymq_chaos.history import History
+
+Checker = Callable[[Facts], Iterator[Anomaly]]
+
+CHECKERS: tuple[Checker, ...] = (
+    writes.lost_writes,
+    writes.aborted_reads,
+    writes.changed_records,
+    writes.duplicates,
+    writes.reordered,
+    writes.nonmonotonic_sends,
+    reads.shown_records,
+    reads.shown_ends,
+    reads.steady_readers,
+    reads.unseen_writes,
+    replicas.two_leaders,
+    replicas.gaps,
+    replicas.replicas_differ,
+    replicas.high_watermarks,
+    replicas.not_healed,
+    metadata.not_linearizable,
+    ends.unanswered,
+    ends.no_progress,
+)
+
+OF_A_KIND_MAX = 5  # that `check` gives: the first ones tell what there is to know
+
+
+def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Checker] = CHECKERS) -> list[Anomaly]:
+    """What is wrong with a run; nothing, it is to be hoped. At most OF_A_KIND_MAX of each kind."""
+    facts = Facts(history)
+    found = list(ledger.anomalies) if ledger is not None else []
+    for checker in checkers:
+        found.extend(checker(facts))
+    counts: Counter[Kind] = Counter()
+    kept = []
+    for anomaly in found:
+        counts[anomaly.kind] += 1
+        if counts[anomaly.kind] <= OF_A_KIND_MAX:
+            kept.append(anomaly)
+    return kept
+
+
+__all__ = ["CHECKERS", "Anomaly", "Checker", "Facts", "History", "Kind", "Ledger", "check"]

@@ -1,0 +1,82 @@
+"""An anomaly: something in a history that tinymq promises never happens. A value that tells a person where to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tinymq_chaos.history import METADATA, Call, Log
+
+
+class Kind(StrEnum):
+    """What can be found. The value is how it is said."""
+
+    LOST_WRITE = "lost write"  # acknowledged, and not there
+    CHANGED_RECORD = "changed record"  # bytes that no producer sent
+    REORDERED = "reordered"  # one producer's records lie in another order than they were sent
+    DUPLICATE = "duplicate"  # of an idempotent send
+    ABORTED_READ = "aborted read"  # what failed for certain is there
+    INCONSISTENT_OFFSET = "inconsistent offset"  # two records at one offset, or one record at two
+    GAP = "gap"  # offsets or indexes are not dense
+    DIRTY_READ = "dirty read"  # shown, and later taken back
+    NOT_A_PREFIX = "not a prefix"  # a follower showed something else than the log begins with
+    NONMONOTONIC_POLL = "non-monotonic poll"  # a reader was taken back
+    SKIPPED_POLL = "skipped poll"  # a reader was taken past records
+    NONMONOTONIC_SEND = "non-monotonic send"  # a later send of a producer was given an earlier offset
+    UNSEEN_WRITE = "unseen write"  # acknowledged, and never shown to a reader that reads to the end
+    REPLICAS_DIFFER = "replicas differ"  # below the lowest high watermark
+    BROKEN_CHAIN = "broken chain"  # an entry that does not follow from the one before it
+    HIGH_WATERMARK = "high watermark"  # beyond what is committed
+    NOT_HEALED = "not healed"  # a replica does not take part when all faults are over
+    TWO_LEADERS = "two leaders"  # of one term
+    TWO_ENTRIES = "two entries"  # were applied at one index
+    NOT_LINEARIZABLE = "not linearizable"  # metadata
+    NO_ANSWER = "no answer"  # by the deadline
+    NO_PROGRESS = "no progress"  # soon after the last fault
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One finding. What does not apply is left empty."""
+
+    kind: Kind
+    what: str  # a sentence
+    log: Log | None = None
+    records: tuple[str, ...] = ()
+    offsets: tuple[int, ...] = ()
+    processes: tuple[str, ...] = ()
+    times_s: tuple[float, ...] = ()
+    brokers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = "" if self.log is None else f"{log_name(self.log)}: "
+        parts = [
+            _list("records", self.records),
+            _list("offsets", self.offsets),
+            _list("brokers", self.brokers),
+            _list("by", self.processes),
+            _list("at", [f"{t:.3f} s" for t in self.times_s]),
+        ]
+        facts = "; ".join(part for part in parts if part)
+        return f"{self.kind}: {where}{self.what}{f' ({facts})' if facts else ''}"
+
+
+def log_name(log: Log) -> str:
+    """For people: the topic's name and enough of its id to tell it from others of that name."""
+    if log == METADATA:
+        return "metadata"
+    name, _, topic_id = log[0].partition("#")
+    return f"{name}#{topic_id[:6]}/{log[1]}" if topic_id else f"{name}/{log[1]}"
+
+
+def times(*calls: Call) -> tuple[float, ...]:
+    """When these calls ended (or began, if they have not)."""
+    return tuple(call.invoked_s if call.ended_s is None else call.ended_s for call in calls)
+
+
+def _list(word: str, values: object) -> str:
+    shown = [str(value) for value in values]  # type: ignore[attr-defined]
+    if not shown:
+        return ""
+    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+    return f"{word} {', '.join(shown[:8])}{more}"

@@ -1,0 +1,67 @@
+"""Every call ends by its deadline, and once all faults are over the cluster serves again soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.history import METADATA, Call, Log, Outcome
+
+LATE_S = 0.1  # that a call may end after its deadline: what it takes to be told
+LATE_SHARE = 0.06  # of its time, besides: clocks may run 5 % apart
+PROGRESS_S = 5.0
+CHANGES = ("create_topic", "delete_topic")
+
+
+def unanswered(facts: Facts) -> Iterator[Anomaly]:
+    """Calls that did not end by their deadline."""
+    end = facts.history.ended_s
+    for call in facts.history.calls:
+        allowed_s = call.deadline_s + LATE_S + LATE_SHARE * (call.deadline_s - call.invoked_s)
+        if call.outcome is Outcome.PENDING:
+            if end is not None and end > allowed_s:
+                yield _late(call, f"{call.kind} never ended")
+        elif call.ended_s is not None and call.ended_s > allowed_s:
+            yield _late(call, f"{call.kind} ended {call.ended_s - call.deadline_s:.3f} s after its deadline")
+
+
+def _late(call: Call, what: str) -> Anomaly:
+    records = tuple(call.args.get("records", ()))
+    at = (call.invoked_s, call.deadline_s)
+    return Anomaly(Kind.NO_ANSWER, f"{what}: {call}", None, records, (), (call.process,), at)
+
+
+def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]:
+    """Something is acknowledged in every partition that is written to, and something changed in the metadata, within
+    `within_s` after the last fault; readers that were to read to the end did."""
+    calm_s, end_s = facts.history.calm_s, facts.history.ended_s
+    if calm_s is None or end_s is None:
+        return
+    until = calm_s + within_s
+    for log, calls in _asked(facts).items():
+        waiting = [c for c in calls if c.invoked_s < until - 1 and (c.ended_s is None or c.ended_s > calm_s)]
+        served = [c for c in waiting if c.outcome is Outcome.OK and c.ended_s is not None and c.ended_s <= until]
+        if waiting and not served and end_s >= until and not facts.is_gone(log):
+            how = waiting[0]
+            what = f"nothing was done within {within_s:g} s of the last fault, at {calm_s:.3f} s: {how}"
+            yield Anomaly(Kind.NO_PROGRESS, what, log, processes=(how.process,), times_s=times(how))
+    for call in facts.history.of("drain"):
+        if call.outcome is not Outcome.OK:
+            what = f"could not be read to the end: {call}"
+            yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+
+
+def _asked(facts: Facts) -> dict[Log, list[Call]]:
+    asked: dict[Log, list[Call]] = {}
+    for call in facts.sends:
+        partition = call.result[0] if call.outcome is Outcome.OK else call.args.get("partition")
+        if partition is not None:
+            asked.setdefault((call.args["topic"], partition), []).append(call)
+    asked[METADATA] = [call for call in facts.history.of(*CHANGES) if not _refused(call)]
+    return asked
+
+
+def _refused(call: Call) -> bool:
+    """Done, in a way: the registry was asked, and said no."""
+    return call.error in ("TopicExists", "UnknownTopic")

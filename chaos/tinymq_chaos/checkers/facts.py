@@ -1,0 +1,86 @@
+"""What checkers of records look at, worked out once: which records were sent how, and what the logs came to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinymq_chaos.history import METADATA, Call, History, Log, Outcome, Replica
+
+WELL = ("leader", "follower")  # roles of replicas that take part
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A partition's records as they were in the end."""
+
+    start: int  # the first offset
+    names: list[str | None]  # from `start` on; None: nobody has seen that one
+    certain: bool  # read from replicas, not put together from what readers were shown
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.names)
+
+    def slice(self, base: int, count: int) -> Sequence[str | None]:
+        """Up to `count` records from offset `base` on, which is not below `start`."""
+        return self.names[base - self.start : base - self.start + count]
+
+    def at(self, offset: int) -> str | None:
+        return self.names[offset - self.start] if self.start <= offset < self.end else None
+
+
+class Facts:
+    """Indexes over one history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.sends = list(history.of("send"))
+        self.polls = [c for c in history.of("poll") if c.outcome is Outcome.OK]
+        self.sent: dict[str, Call] = {name: call for call in self.sends for name in call.args["records"]}
+        self.replicas = _by_log(history.replicas)
+        self.maybe_deleted = {c.args["name"] for c in history.of("delete_topic") if c.outcome is not Outcome.FAILED}
+        self.finals = self._finals()
+        self._places: dict[Log, dict[str, int]] = {}
+
+    def is_gone(self, log: Log) -> bool:
+        """Nothing is promised of it at the end: its topic was deleted, or may have been."""
+        return log not in self.replicas and log[0].partition("#")[0] in self.maybe_deleted
+
+    def places(self, log: Log) -> dict[str, int]:
+        """Offset by record; the last one, if there are two."""
+        if log not in self._places:
+            final = self.finals.get(log)
+            known = enumerate(final.names, final.start) if final is not None else ()
+            self._places[log] = {name: offset for offset, name in known if name is not None}
+        return self._places[log]
+
+    def _finals(self) -> dict[Log, Final]:
+        finals = {log: _longest(replicas) for log, replicas in self.replicas.items() if log != METADATA}
+        shown: dict[Log, dict[int, str]] = {}
+        for poll in self.polls:
+            for partition, base, names in poll.result:
+                log = (poll.args["topic"], partition)
+                if log not in finals:
+                    at = shown.setdefault(log, {})
+                    for offset, name in enumerate(names, base):
+                        at.setdefault(offset, name)
+        for log, at in shown.items():
+            start = min(at)
+            finals[log] = Final(start, [at.get(offset) for offset in range(start, max(at) + 1)], certain=False)
+        return finals
+
+
+def _by_log(replicas: list[Replica]) -> dict[Log, list[Replica]]:
+    found: dict[Log, list[Replica]] = {}
+    for replica in replicas:
+        found.setdefault(replica.log, []).append(replica)
+    return found
+
+
+def _longest(replicas: list[Replica]) -> Final:
+    """What the replica that shows most holds; if replicas differ, another checker says so."""
+    best = max(replicas, key=lambda r: (r.role in WELL, r.high_watermark))
+    entries = [e for e in best.entries if e.records and e.base_offset < best.high_watermark]
+    start = entries[0].base_offset if entries else best.log_start
+    return Final(start, [name for entry in entries for name in entry.records], certain=True)

@@ -1,0 +1,384 @@
+"""Every anomaly that a checker can name is found in a history that has it, and in a good one there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.story import LOG, Story, T, chained, good
+from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, Ledger, check
+from tinymq_chaos.history import METADATA, Replica
+
+Spoil = Callable[[Story], None]
+
+
+def bad(spoil: Spoil) -> Story:
+    """A good history with one thing wrong in it; `spoil` ends it, if it wants replicas of its own."""
+    story = good()
+    spoil(story)
+    if story.history.ended_s is None:
+        story.end()
+    return story
+
+
+def test_a_good_history_has_none() -> None:
+    story = good()
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_an_empty_history_has_none() -> None:
+    assert Story().kinds() == set()
+
+
+def lost_at_the_end(s: Story) -> None:
+    s.send("p-2", at=4)
+
+
+def lost_and_replaced(s: Story) -> None:
+    s.send("p-2", at=4)
+    s.send("r-0", at=4, by="r")
+    s.stored("r-0")
+
+
+def lost_with_every_replica(s: Story) -> None:
+    s.end(s.replica(1, upto=0, log=("other", 0)))
+
+
+def damaged(s: Story) -> None:
+    s.send("p-2").unknown("OutcomeUnknown")
+    s.stored("!b'p-2 48 0123'")
+
+
+def from_nowhere(s: Story) -> None:
+    s.stored("z-0")
+
+
+def shown_damaged(s: Story) -> None:
+    s.stored("q-3")
+    s.send("q-3", at=4, by="q")
+    s.poll(4, "!b'q-3 48'")
+
+
+def sent_to_another_topic(s: Story) -> None:
+    s.begin("x", "send", topic="u#00", partition=0, records=["x-0"], idempotent=True).unknown("OutcomeUnknown")
+    s.stored("x-0")
+
+
+def reordered(s: Story) -> None:
+    s.send("a-0", by="a").unknown("OutcomeUnknown")
+    s.send("a-1", by="a").unknown("OutcomeUnknown")
+    s.stored("a-1")
+    s.stored("a-0")
+
+
+def half_a_batch(s: Story) -> None:
+    s.send("a-0", "a-1", by="a").unknown("OutcomeUnknown")
+    s.stored("a-0")
+
+
+def twice(s: Story) -> None:
+    s.send("a-0", at=4, by="a")
+    s.stored("a-0")
+    s.stored("a-0")
+
+
+def failed_and_there(s: Story) -> None:
+    s.stored("q-2")
+
+
+def failed_and_shown(s: Story) -> None:
+    s.poll(4, "q-2")
+    s.end(s.replica(1, upto=0, log=("other", 0)))
+
+
+def one_record_at_two_offsets(s: Story) -> None:
+    s.send("a-0", at=5, by="a")
+    s.stored("a-0")
+
+
+def shown_at_another_offset(s: Story) -> None:
+    s.poll(4, "q-1")
+
+
+def shown_and_taken_back(s: Story) -> None:
+    s.send("a-0", by="a").unknown("OutcomeUnknown")
+    s.poll(4, "a-0")
+
+
+def an_end_taken_back(s: Story) -> None:
+    s.begin("d", "offsets", topic=T).ok([[0, 0, 5]])
+
+
+def a_follower_shows_another_record(s: Story) -> None:
+    s.send("a-0", by="a").unknown("OutcomeUnknown")
+    s.poll(3, "a-0", reader="f", replica="follower")
+
+
+def taken_back(s: Story) -> None:
+    s.poll(3, "q-1")
+
+
+def skipping(s: Story) -> None:
+    s.poll(2, "q-0", reader="d")
+
+
+def skipping_within_a_poll(s: Story) -> None:
+    call = s.begin("r2", "poll", reader="r2", topic=T)
+    call.ok([[0, 0, ["p-0"]], [0, 2, ["q-0"]]])
+
+
+def sent_later_and_earlier_there(s: Story) -> None:
+    s.stored("a-1", "a-0")
+    s.send("a-0", at=5, by="a", idempotent=False)
+    s.send("a-1", at=4, by="a", idempotent=False)
+
+
+def never_shown(s: Story) -> None:
+    s.begin("end", "drain", reader="end", topic=T).ok([[0, 2]])
+
+
+def differing_replicas(s: Story) -> None:
+    one, other = s.replica(1), s.replica(2)
+    changed = (*other.entries[:3], replace(other.entries[3], term=2, header_crc=1))
+    s.end(one, replace(other, entries=changed), s.replica(3))
+
+
+def a_missing_index(s: Story) -> None:
+    one = s.replica(1)
+    s.end(replace(one, entries=one.entries[:2] + one.entries[3:]))
+
+
+def a_missing_offset(s: Story) -> None:
+    one = s.replica(1)
+    s.end(replace(one, entries=(*one.entries[:3], replace(one.entries[3], base_offset=7))))
+
+
+def a_log_that_begins_after_its_end(s: Story) -> None:
+    s.begin("d", "offsets", topic=T).ok([[0, 4, 3]])
+
+
+def a_broken_chain(s: Story) -> None:
+    one = s.replica(1)
+    s.end(replace(one, entries=(*one.entries[:3], replace(one.entries[3], prev_crc=7))))
+
+
+def terms_that_go_back(s: Story) -> None:
+    entries = tuple(chained([(2, ()), (2, ("p-0", "p-1")), (1, ("q-0",)), (2, ("q-1",))]))
+    s.end(Replica(LOG, 1, "leader", 4, 4, 0, entries))
+
+
+def a_high_watermark_beyond_the_commit(s: Story) -> None:
+    s.end(replace(s.replica(1), commit_index=3))
+
+
+def a_replica_in_quarantine(s: Story) -> None:
+    s.end(s.replica(1), s.replica(2), s.replica(3, role="quarantined"))
+
+
+def a_replica_that_lags(s: Story) -> None:
+    s.end(s.replica(1), s.replica(2), s.replica(3, upto=3))
+
+
+def another_leader(s: Story) -> None:
+    s.history.led(LOG, 1, 3)
+
+
+def a_topic_that_is_gone(s: Story) -> None:
+    s.begin("m", "create_topic", name="u", partitions=1).ok("aa")
+    s.begin("m", "get_topic", name="u").failed("UnknownTopic")
+
+
+def a_call_that_never_ends(s: Story) -> None:
+    s.send("a-0", by="a")
+
+
+def a_call_that_ends_late(s: Story) -> None:
+    call = s.begin("d", "offsets", topic=T)
+    s.now_s += 1.5
+    call.failed("DeadlineExceeded")
+
+
+def nothing_written_after_the_faults(s: Story) -> None:
+    s.history.calm()
+    s.begin("a", "send", 20.0, topic=T, partition=0, records=["a-0"])
+    s.now_s += 6
+    s.history.end()
+    s.history.replicas = [s.replica(1)]
+
+
+def no_topic_made_after_the_faults(s: Story) -> None:
+    s.history.calm()
+    s.begin("m", "create_topic", name="u", partitions=1).failed("DeadlineExceeded")
+    s.now_s += 6
+    s.history.end()
+    s.history.replicas = [s.replica(1)]
+
+
+def not_read_to_the_end(s: Story) -> None:
+    s.begin("end", "drain", reader="end", topic=T).failed("DeadlineExceeded")
+
+
+BAD: list[tuple[Spoil, Kind]] = [
+    (lost_at_the_end, Kind.LOST_WRITE),
+    (lost_and_replaced, Kind.LOST_WRITE),
+    (lost_with_every_replica, Kind.LOST_WRITE),
+    (damaged, Kind.CHANGED_RECORD),
+    (from_nowhere, Kind.CHANGED_RECORD),
+    (shown_damaged, Kind.CHANGED_RECORD),
+    (sent_to_another_topic, Kind.CHANGED_RECORD),
+    (reordered, Kind.REORDERED),
+    (half_a_batch, Kind.REORDERED),
+    (twice, Kind.DUPLICATE),
+    (failed_and_there, Kind.ABORTED_READ),
+    (failed_and_shown, Kind.ABORTED_READ),
+    (one_record_at_two_offsets, Kind.INCONSISTENT_OFFSET),
+    (shown_at_another_offset, Kind.INCONSISTENT_OFFSET),
+    (shown_and_taken_back, Kind.DIRTY_READ),
+    (an_end_taken_back, Kind.DIRTY_READ),
+    (a_follower_shows_another_record, Kind.NOT_A_PREFIX),
+    (taken_back, Kind.NONMONOTONIC_POLL),
+    (skipping, Kind.SKIPPED_POLL),
+    (skipping_within_a_poll, Kind.SKIPPED_POLL),
+    (sent_later_and_earlier_there, Kind.NONMONOTONIC_SEND),
+    (never_shown, Kind.UNSEEN_WRITE),
+    (differing_replicas, Kind.REPLICAS_DIFFER),
+    (a_missing_index, Kind.GAP),
+    (a_missing_offset, Kind.GAP),
+    (a_log_that_begins_after_its_end, Kind.GAP),
+    (a_broken_chain, Kind.BROKEN_CHAIN),
+    (terms_that_go_back, Kind.BROKEN_CHAIN),
+    (a_high_watermark_beyond_the_commit, Kind.HIGH_WATERMARK),
+    (a_replica_in_quarantine, Kind.NOT_HEALED),
+    (a_replica_that_lags, Kind.NOT_HEALED),
+    (another_leader, Kind.TWO_LEADERS),
+    (a_topic_that_is_gone, Kind.NOT_LINEARIZABLE),
+    (a_call_that_never_ends, Kind.NO_ANSWER),
+    (a_call_that_ends_late, Kind.NO_ANSWER),
+    (nothing_written_after_the_faults, Kind.NO_PROGRESS),
+    (no_topic_made_after_the_faults, Kind.NO_PROGRESS),
+    (not_read_to_the_end, Kind.NO_PROGRESS),
+]
+
+
+@pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
+def test_it_is_found(spoil: Spoil, kind: Kind) -> None:
+    assert kind in bad(spoil).kinds()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [(s, k) for s, k in BAD if k not in (Kind.GAP, Kind.SKIPPED_POLL, Kind.NO_ANSWER)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
+    """A person who reads the first line is sent to the right place: what comes besides follows from it."""
+    besides = {
+        Kind.DUPLICATE: {Kind.REORDERED},
+        Kind.BROKEN_CHAIN: {Kind.NO_PROGRESS},
+        Kind.CHANGED_RECORD: {Kind.LOST_WRITE},
+        Kind.NO_PROGRESS: {Kind.NO_ANSWER},
+        Kind.LOST_WRITE: {Kind.NONMONOTONIC_SEND, Kind.DIRTY_READ},
+        Kind.ABORTED_READ: {Kind.LOST_WRITE, Kind.DIRTY_READ, Kind.REORDERED},
+        Kind.HIGH_WATERMARK: {Kind.NOT_HEALED},
+        Kind.INCONSISTENT_OFFSET: {Kind.LOST_WRITE},
+    }
+    found = bad(spoil).kinds()
+    assert found - besides.get(kind, set()) == {kind}
+
+
+def test_every_kind_has_a_bad_history() -> None:
+    assert {kind for _, kind in BAD} | {Kind.TWO_ENTRIES} == set(Kind)
+
+
+@pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
+def test_no_checker_is_idle(checker: Checker) -> None:
+    """Without it some bad history would pass for a better one."""
+    others = [c for c in CHECKERS if c is not checker]
+    assert any(k not in {a.kind for a in check(bad(s).history, checkers=others)} for s, k in BAD)
+
+
+def test_two_entries_at_one_index_and_two_leaders_are_seen_as_they_happen() -> None:
+    ledger = Ledger(lambda: 1.5)
+    for broker in (1, 2, 3):
+        ledger.applied(LOG, broker, 1, 1, 77)
+        ledger.led(METADATA, 1, 1)
+    assert check(Story().history, ledger) == []
+    assert ledger.end(LOG) == 1
+    ledger.applied(LOG, 3, 2, 1, 78)
+    ledger.applied(LOG, 2, 2, 2, 79)
+    ledger.led(METADATA, 3, 1)
+    found = check(Story().history, ledger)
+    assert [a.kind for a in found] == [Kind.TWO_ENTRIES, Kind.TWO_LEADERS]
+    assert found[0].brokers == (3, 2)
+    assert "entry 2" in str(found[0])
+
+
+# ---- what is no anomaly --------------------------------------------------------------------------------------
+
+
+def test_what_a_leader_alone_acknowledged_may_be_lost() -> None:
+    story = good()
+    story.send("a-0", at=9, by="a", acks="leader")
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_a_plain_producer_may_write_twice() -> None:
+    story = good()
+    story.send("a-0", by="a", idempotent=False).unknown("OutcomeUnknown")
+    story.stored("a-0")
+    story.stored("a-0")
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_of_a_deleted_topic_nothing_is_promised() -> None:
+    story = good()
+    story.begin("m", "delete_topic", name="t").unknown("OutcomeUnknown")
+    story.end(story.replica(1, upto=0, log=("other", 0)))
+    assert story.kinds() == set()
+
+
+def test_without_replicas_what_readers_saw_is_the_log() -> None:
+    """For a harness that cannot look into brokers."""
+    story = good()
+    story.end()
+    story.history.replicas = []
+    assert story.kinds() == set()
+    story.poll(0, "p-0", "q-0", reader="x")
+    assert story.kinds() == {Kind.INCONSISTENT_OFFSET}
+
+
+def test_a_few_of_a_kind_are_enough() -> None:
+    story = good()
+    for n in range(20):
+        story.send(f"a-{n}", at=4 + n, by="a")
+    story.end()
+    assert len(check(story.history)) == OF_A_KIND_MAX
+
+
+# ---- speed ---------------------------------------------------------------------------------------------------
+
+
+def test_half_a_minute_of_load_is_checked_at_once() -> None:
+    """Thirty virtual seconds: 3,000 sends of three records, read by three readers from three replicas."""
+    story = good()
+    offset = 4
+    for n in range(3_000):
+        names = [f"{n % 4}-{n}-{i}" for i in range(3)]
+        story.send(*names, at=offset, by=f"p{n % 4}")
+        story.stored(*names)
+        for reader in ("r", "d2", "d3"):
+            story.poll(offset, *names, reader=reader)
+        offset += 3
+    story.end()
+    times_s = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        assert check(story.history) == []
+        times_s.append(time.perf_counter() - started_s)
+    assert min(times_s) < 0.1, times_s
