@@ -1,6 +1,6 @@
 """One broker process, wired: configuration in, a running broker out. What belongs elsewhere is not decided here.
 
-start: folder → connections between brokers → client port → (formed?) metadata group → registry → partitions
+start: folder → connections between brokers → client port → (formed, or joined?) metadata group → registry → partitions
 stop:  leave the registry → hand leaderships over → answer who waits → close ports → close the folder
 """
 
@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 
 from tinymq.broker.formation import Formation
+from tinymq.broker.joining import Joining, invite
 from tinymq.broker.member import Means, Member
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, Limits, format_address, parse_address
@@ -88,6 +89,7 @@ class BrokerApp:
         self._host: Host | None = None
         self._server: Server | None = None
         self._member: Member | None = None
+        self._joining: Joining | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -----------------------------------------------------------------------------
@@ -124,6 +126,11 @@ class BrokerApp:
         leader = self._host.leader_of(METADATA_GROUP) if self._host is not None else None
         return leader[0] if leader is not None else 0
 
+    @property
+    def reason(self) -> str:
+        """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one."""
+        return self._joining.reason if self._joining is not None else ""
+
     async def wait_failed(self) -> TinymqError:
         """Return when the broker can serve no longer and must stop, with the reason."""
         assert self._failed is not None, "not started"
@@ -151,23 +158,32 @@ class BrokerApp:
         self._transport = self._make_transport(store, self.session)
         for voter in config.voters:
             self._transport.set_peer(voter)
+        formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
+        await formation.load()
         host = self._host = Host(
             config.broker_id, store, self._transport, self._clock, self._rng, config.limits, config.timing
         )
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
+        self._let_join(formation, host, self._transport)
         await host.start()
-        formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
-        first = await formation.load()
         admin = AdminService(self.serving, formation, self, config.secret)
         self._server = self._make_server(config.limits, BrokerService(self.serving, config.limits), admin)
         self._client_port = await self._server.start(*parse_address(config.listen))
         means = Means(config, store, host, self._clock, self._rng, self._runner)
-        if first is not None:
-            await self._run(means, first)
+        if formation.first_entry is not None:  # long since, or joined meanwhile
+            await self._run(means, formation.first_entry)
         else:
             self._enter(State.UNFORMED)
             formation.on_formed = lambda entry: self._spawn(self._run(means, entry))
+
+    def _let_join(self, formation: Formation, host: Host, transport: Transport) -> None:
+        """Who belongs to no cluster asks the others for theirs, and is told."""
+        transport.invite = lambda stranger: invite(formation, host, transport.identity, stranger)
+        if formation.first_entry is None:
+            joining = Joining(formation, [v.broker_id for v in self.config.voters], self._spawn)
+            transport.on_invited = joining.heard
+            self._joining = joining
 
     def _tcp(self, store: Store, session: int) -> Transport:
         config = self.config

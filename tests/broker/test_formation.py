@@ -11,7 +11,7 @@ from tests.fakes.manual_clock import ManualClock
 from tinymq.broker.formation import Formation
 from tinymq.config import Limits
 from tinymq.entry import Entry
-from tinymq.errors import WrongCluster
+from tinymq.errors import InvalidRequest, WrongBroker, WrongCluster
 from tinymq.log.runner import InlineRunner
 from tinymq.log.store import Store
 from tinymq.raft import Replica, make_first_entry
@@ -28,25 +28,26 @@ async def open_broker(files: FaultyFiles) -> Formation:
     return formation
 
 
-def first_entry(formation: Formation) -> Entry:
-    return make_first_entry(METADATA_GROUP, [Replica(1, formation.incarnation)], 5)
+def first_entry(formation: Formation, incarnation: bytes | None = None, broker_id: int = 1) -> Entry:
+    return make_first_entry(METADATA_GROUP, [Replica(broker_id, incarnation or formation.incarnation)], 5)
 
 
 def packed(entry: Entry) -> bytes:
     return entry.head + entry.payload
 
 
+@pytest.mark.parametrize("join", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_crash_at_every_operation(seed: int) -> None:
+def test_a_crash_at_every_operation(seed: int, join: bool) -> None:
     async def main() -> None:
         for operations in range(100):
             files = FaultyFiles(random.Random(seed))
             formation = await open_broker(files)
-            entry = first_entry(formation)
+            entry = first_entry(formation, b"earlier" * 2 + b"!!" if join else None)
             files.crash_after(operations)
             crashed = False
             try:
-                await formation.form(CLUSTER, packed(entry))
+                await (formation.join if join else formation.form)(CLUSTER, packed(entry))
             except Crash:
                 crashed = True
             files.power_cut()
@@ -57,7 +58,7 @@ def test_a_crash_at_every_operation(seed: int) -> None:
                 return
             assert again.cluster_id in (b"", CLUSTER)
             assert again.incarnation == formation.incarnation
-            await again.form(CLUSTER, packed(entry))
+            await (again.join if join else again.form)(CLUSTER, packed(entry))
             assert (again.cluster_id, again.first_entry) == (CLUSTER, entry)
         pytest.fail("it never ended")
 
@@ -77,5 +78,36 @@ def test_once_formed_it_stays() -> None:
         for cluster_id, first in ((b"o" * 16, packed(entry)), (CLUSTER, packed(entry) + b"x")):
             with pytest.raises(WrongCluster):
                 await formation.form(cluster_id, first)
+
+    asyncio.run(main())
+
+
+def test_only_who_joins_may_come_with_another_folder() -> None:
+    async def main() -> None:
+        formation = await open_broker(FaultyFiles(random.Random(1)))
+        entry = first_entry(formation, b"another folder's")
+        with pytest.raises(WrongBroker, match="with this data folder") as refused:
+            await formation.form(CLUSTER, packed(entry))
+        assert "joins a formed cluster by itself" in refused.value.hint
+        with pytest.raises(WrongBroker):
+            await formation.join(CLUSTER, packed(first_entry(formation, broker_id=2)))
+        with pytest.raises(InvalidRequest):
+            await formation.join(CLUSTER, b"nonsense")
+        assert formation.cluster_id == b""
+        await formation.join(CLUSTER, packed(entry))
+        assert formation.cluster_id == CLUSTER
+
+    asyncio.run(main())
+
+
+def test_formed_and_joined_at_once_is_formed_once() -> None:
+    async def main() -> None:
+        formation = await open_broker(FaultyFiles(random.Random(1)))
+        entry = first_entry(formation)
+        told: list[Entry] = []
+        formation.on_formed = told.append
+        calls = (formation.form, formation.join, formation.form)
+        await asyncio.gather(*(call(CLUSTER, packed(entry)) for call in calls))
+        assert told == [entry]
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from tinymq.config import Limits
 from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.tcp import TcpTransport
-from tinymq.raft.transport import Channel, PeerAddress, PeerIdentity
+from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq.testing.memory_transport import MemoryTransport
 
@@ -38,6 +38,7 @@ class Recorder:
         self.disconnected: list[tuple[int, Channel, str]] = []
         self.refused: list[tuple[int, TinymqError]] = []
         self.rejected: list[TinymqError] = []
+        self.invited: list[tuple[int, Invitation | TinymqError]] = []
         self.identities: list[PeerIdentity | None] = []  # of the sender, at each message
         self._transport = transport
         self._changed = asyncio.Event()
@@ -45,6 +46,7 @@ class Recorder:
         transport.on_connected = self._noting(self.connected)
         transport.on_disconnected = self._noting(self.disconnected)
         transport.on_refused = self._noting(self.refused)
+        transport.on_invited = self._noting(self.invited)
         transport.on_rejected = lambda where, error: self._note(self.rejected, error)
 
     async def until(self, holds: Callable[[], object]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tinymq.errors import (
+    Closed,
     Denied,
     InvalidFrame,
     NotReady,
@@ -19,7 +20,7 @@ from tinymq.errors import (
 )
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import Credentials, Handshake, State, refusal
-from tinymq.raft.transport import Channel, PeerIdentity
+from tinymq.raft.transport import Channel, Invitation, PeerIdentity
 
 ONE = Credentials(1, b"1" * 16, b"cluster", 11, b"the secret")
 TWO = Credentials(2, b"2" * 16, b"cluster", 22, b"the secret")
@@ -84,6 +85,91 @@ def test_the_acceptor_refuses_and_says_why(
         one.receive(message(two.farewell))
     assert raised.value.message in told.value.message
     assert one.state is State.FAILED
+
+
+NOBODY = replace(ONE, cluster_id=b"")
+FIRST = b"the first entry"
+
+
+def welcome(dialer: Handshake, acceptor: Handshake) -> bytes:
+    """All that is said until the acceptor has answered a proof."""
+    hello = acceptor.receive(message(dialer.first_message))
+    return message(acceptor.receive(message(dialer.receive(message(hello)))))
+
+
+def invites(acceptor: Credentials = TWO) -> Handshake:
+    return Handshake.accept(acceptor, NONCES[1], lambda who: FIRST + who.incarnation)
+
+
+def test_who_belongs_to_no_cluster_is_told_of_one() -> None:
+    dialer, acceptor = dial(NOBODY), invites()
+    said = welcome(dialer, acceptor)
+    assert dialer.state is State.AWAIT_WELCOME
+    assert dialer.receive(said) is None
+    assert dialer.state is acceptor.state is State.WELCOMED
+    assert dialer.invitation == Invitation(b"cluster", FIRST + b"1" * 16)
+    assert isinstance(acceptor.silence(), Closed)
+    with pytest.raises(InvalidFrame):
+        acceptor.receive(peer_pb2.Peer().SerializeToString())
+
+
+def test_nobody_is_told_before_the_secret_is_proven() -> None:
+    asked: list[PeerIdentity] = []
+    acceptor = Handshake.accept(TWO, NONCES[1], lambda who: asked.append(who) or FIRST)  # type: ignore[func-returns-value]
+    acceptor.receive(message(dial(NOBODY).first_message))
+    with pytest.raises(WrongSecret):
+        acceptor.receive(peer_pb2.Proof(proof=b"x" * 32).SerializeToString())
+    assert asked == []
+    with pytest.raises(WrongSecret):
+        welcome(dial(replace(NOBODY, secret=b"another")), invites())
+
+
+@pytest.mark.parametrize("change", [{"first_entry": b"another"}, {"proof": b"p" * 32}, {"proof": b""}])
+def test_a_welcome_changed_on_its_way_is_not_believed(change: dict[str, object]) -> None:
+    dialer = dial(NOBODY)
+    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    for name, value in change.items():
+        setattr(said, name, value)
+    with pytest.raises(WrongSecret):
+        dialer.receive(said.SerializeToString())
+    assert dialer.invitation is None
+
+
+def test_a_recorded_welcome_is_worthless() -> None:
+    said = welcome(dial(NOBODY), invites())
+    again = Handshake.dial(NOBODY, 2, Channel.BULK, b"d" * 32)
+    welcome(again, invites())
+    with pytest.raises(WrongSecret):
+        again.receive(said)
+
+
+def test_an_acceptor_may_refuse_to_tell() -> None:
+    def refuse(who: PeerIdentity) -> bytes:
+        raise WrongBroker(f"{who.broker_id} is no member")
+
+    dialer, acceptor = dial(NOBODY), Handshake.accept(TWO, NONCES[1], refuse)
+    with pytest.raises(WrongBroker):
+        welcome(dialer, acceptor)
+    with pytest.raises(WrongBroker, match="the peer refuses: 1 is no member"):
+        dialer.receive(message(acceptor.farewell))
+    assert acceptor.state is dialer.state is State.FAILED
+
+
+def test_without_a_cluster_nobody_is_told_nor_believed() -> None:
+    nobody = replace(TWO, cluster_id=b"")
+    with pytest.raises(NotReady):
+        invites(nobody).receive(message(dial(NOBODY).first_message))
+    dialer, acceptor = dial(NOBODY), invites()
+    hello = acceptor.receive(message(dialer.first_message))
+    with pytest.raises(NotReady):
+        dialer.receive(altered(hello, cluster_id=b""))
+
+
+def test_who_belongs_to_a_cluster_takes_no_answer_without_one() -> None:
+    dialer, acceptor = dial(), accept()
+    hello = acceptor.receive(message(dialer.first_message))
+    with pytest.raises(WrongCluster):
+        dialer.receive(altered(hello, cluster_id=b""))
 
 
 def test_versions_that_overlap_meet_at_the_highest_common_one() -> None:

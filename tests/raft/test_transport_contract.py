@@ -10,7 +10,8 @@ import pytest
 from tests.fakes.networks import CLUSTER, SECRET, Identity, InMemoryNetwork, TcpNetwork, connected, heartbeat, started
 from tinymq.config import MIB, Limits
 from tinymq.errors import BrokerUnreachable, NotReady, PortInUse, WrongBroker, WrongCluster, WrongSecret
-from tinymq.raft.transport import Channel, PeerAddress, PeerIdentity, Transport
+from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
+from tinymq.testing.cluster import free_ports
 
 Scenario = Callable[[TcpNetwork], Awaitable[None]]
 
@@ -253,6 +254,52 @@ def test_a_broker_without_cluster_dials_once_it_has_one(run: Run) -> None:
         await connected(b, a)
 
     run(scenario)
+
+
+def test_a_broker_without_cluster_is_told_of_one_and_nothing_else(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b, stranger = (
+            network.make(1, cluster_id=None),
+            network.make(2),
+            network.make(3, cluster_id=None, secret=b"x"),
+        )
+        b.transport.invite = lambda who: b"the first entry for %d" % who.broker_id
+        for end in (a, b, stranger):
+            await end.transport.start()
+        a.transport.set_peer(b.address)
+        stranger.transport.set_peer(b.address)
+        await a.told.until(lambda: a.told.invited)
+        assert a.told.invited[0] == (2, Invitation(CLUSTER, b"the first entry for 1"))
+        await stranger.told.until(lambda: stranger.told.invited)
+        assert type(stranger.told.invited[0][1]) is WrongSecret
+        assert b.transport.identity(1) is None, "it is no peer yet"
+        assert (a.told.connected, a.told.refused, a.told.disconnected) == ([], [], [])
+        assert {type(error) for error in b.told.rejected} <= {WrongSecret}
+        a.identity = Identity(1, b"\x01" * 16, CLUSTER)
+        await connected(a, b)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("known", [None, CLUSTER])
+def test_a_broker_without_cluster_is_told_why_of_none(run: Run, known: bytes | None) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = network.make(1, cluster_id=None), network.make(2, cluster_id=known)
+        await a.transport.start()
+        a.transport.set_peer(PeerAddress(2, *_free(network)))
+        await a.told.until(lambda: a.told.invited)
+        assert type(a.told.invited[0][1]) is BrokerUnreachable
+        await b.transport.start()
+        a.transport.set_peer(b.address)
+        await a.told.until(lambda: type(a.told.invited[-1][1]) is not BrokerUnreachable)
+        assert type(a.told.invited[-1][1]) is NotReady  # formed or not: it is not asked to tell
+
+    run(scenario)
+
+
+def _free(network: TcpNetwork) -> tuple[str, int]:
+    """Where nobody listens."""
+    return ("127.0.0.1", free_ports(1)[0]) if type(network) is TcpNetwork else ("memory", 1)
 
 
 def test_a_port_in_use(run: Run) -> None:

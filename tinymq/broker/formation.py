@@ -1,5 +1,8 @@
 """A broker's own part in forming its cluster: what it is before, and what it accepts to become. Once, for good.
 
+It is formed by `tinymq cluster init`, with the brokers that are listed from the first entry on, or joins a cluster
+that is formed already (joining.py): its first entry lists another data folder for this broker, which was lost.
+
 The metadata group's first entry is kept in a file of its own, `metadata-first-entry`, synced before the cluster id
 that makes it count: a crash between the two leaves a broker unformed, and forming it again completes it. The file is
 the same on every broker.
@@ -7,15 +10,16 @@ the same on every broker.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinymq.entry import Entry, Kind, parse_entry
-from tinymq.errors import CorruptData, InvalidRequest, NotReady, WrongBroker, WrongCluster
+from tinymq.errors import CorruptData, InvalidRequest, WrongBroker, WrongCluster
 from tinymq.log.files import Files
 from tinymq.log.identity import Identity
 from tinymq.log.runner import Runner
-from tinymq.raft.membership import parse_membership
+from tinymq.raft.membership import Membership, parse_membership
 from tinymq.types import METADATA_GROUP, GroupId
 
 FIRST_ENTRY_FILE = "metadata-first-entry"
@@ -43,7 +47,7 @@ class Formation:
         self._folder = folder
         self._files = files
         self._runner = runner
-        self._forming = False
+        self._forming = asyncio.Lock()
 
     @property
     def cluster_id(self) -> bytes:
@@ -74,18 +78,29 @@ class Formation:
 
         Raises WrongCluster, WrongBroker, InvalidRequest, and then nothing has changed.
         """
-        if self.first_entry is not None:
-            self._check_same(cluster_id, packed)
-            return
-        entry = self._check_first(cluster_id, packed)
-        if self._forming:
-            raise NotReady("this broker is being formed")
-        self._forming = True
-        try:
-            await self._runner.run(lambda: self._write(packed))
-            await self._folder.form(cluster_id)
-        finally:
-            self._forming = False
+        async with self._forming:
+            if self.first_entry is not None:
+                self._check_same(cluster_id, packed)
+                return
+            entry, membership = self._check_first(cluster_id, packed)
+            if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
+                message = f"the first entry does not list broker {self.broker_id} with this data folder"
+                raise WrongBroker(message, hint="a broker with a new folder joins a formed cluster by itself")
+            await self._become(cluster_id, entry)
+
+    async def join(self, cluster_id: bytes, packed: bytes) -> None:
+        """As `form`, with this data folder or, in its place, an earlier one of this broker listed. Such a broker has
+        no vote in any group until the group's CONFIG lists it. Raises as `form`."""
+        async with self._forming:
+            if self.first_entry is not None:
+                self._check_same(cluster_id, packed)
+                return
+            entry, _ = self._check_first(cluster_id, packed)
+            await self._become(cluster_id, entry)
+
+    async def _become(self, cluster_id: bytes, entry: Entry) -> None:
+        await self._runner.run(lambda: self._write(entry.head + entry.payload))
+        await self._folder.form(cluster_id)
         self.first_entry = entry
         if self.on_formed is not None:
             self.on_formed(entry)
@@ -97,7 +112,7 @@ class Formation:
         if packed != self.first_entry.head + self.first_entry.payload:
             raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
 
-    def _check_first(self, cluster_id: bytes, packed: bytes) -> Entry:
+    def _check_first(self, cluster_id: bytes, packed: bytes) -> tuple[Entry, Membership]:
         if len(cluster_id) != 16 or not any(cluster_id):
             raise InvalidRequest("a cluster id is 16 bytes, not all zero")
         try:
@@ -110,12 +125,12 @@ class Formation:
             raise InvalidRequest("not the first entry of a group")
         if membership.group != METADATA_GROUP:
             raise InvalidRequest("not the first entry of the metadata group")
-        if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
-            raise WrongBroker(f"the first entry does not list broker {self.broker_id} with this data folder")
+        if membership.replica(self.broker_id) is None:
+            raise WrongBroker(f"the first entry does not list broker {self.broker_id}")
         listed = sorted(r.broker_id for r in membership.replicas)
         if listed != self._voters:
             raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {self._voters}")
-        return entry
+        return entry, membership
 
     def _read(self) -> bytes:
         try:

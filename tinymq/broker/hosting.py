@@ -61,7 +61,7 @@ class Hosting:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.opened = asyncio.Event()  # set once everything known at the start was opened, or failed to
+        self.opened = asyncio.Event()  # set while everything known is opened, or failed to
 
     @property
     def partitions(self) -> Mapping[tuple[bytes, int], Partition]:
@@ -125,6 +125,7 @@ class Hosting:
         for queue in queues:
             if queue.has_replica(self._broker_id) and (queue.topic_id, queue.partition) not in self._open:
                 self._pending[queue.group] = (queue, created_us)
+                self.opened.clear()
                 self._wake.set()
 
     def _drop(self, group: GroupId) -> None:

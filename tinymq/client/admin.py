@@ -225,5 +225,5 @@ def _broker_status(broker: Broker, reply: pb.ClusterStatusReply) -> BrokerStatus
         for r in reply.replicas
     )  # fmt: skip
     return BrokerStatus(
-        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, "", reply.version, replicas
+        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, reply.reason, reply.version, replicas
     )

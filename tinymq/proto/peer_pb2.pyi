@@ -123,6 +123,39 @@ class Proof(_message.Message):
 Global___Proof: _TypeAlias = Proof  # noqa: Y015
 
 @_typing.final
+class Welcome(_message.Message):
+    """To a dialer whose Hello names no cluster, in answer to its Proof: what it is to join."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_ENTRY_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    first_entry: _builtins.bytes
+    """of the metadata group, a packed frame"""
+    proof: _builtins.bytes
+    """HMAC over both transcripts and first_entry"""
+    refused: _builtins.str
+    """as in Hello: instead of the above"""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        first_entry: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+        refused: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_entry", b"first_entry", "proof", b"proof", "reason", b"reason", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
 class Peer(_message.Message):
     """---- after that ------------------------------------------------------------------------------------"""
 
@@ -285,6 +318,8 @@ class RequestVote(_message.Message):
     PRE_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    CONFIG_TERM_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     last_index: _builtins.int
     last_term: _builtins.int
@@ -294,6 +329,10 @@ class RequestVote(_message.Message):
     """asked for by the leader itself: no waiting for its lease"""
     count: _builtins.int
     """the sender's per-group incarnation count"""
+    config_index: _builtins.int
+    """the newest CONFIG entry that the sender knows to be committed, and its term: who holds"""
+    config_term: _builtins.int
+    """it learns by that whether it is listed itself"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -306,10 +345,12 @@ class RequestVote(_message.Message):
         pre: _builtins.bool = ...,
         transfer: _builtins.bool = ...,
         count: _builtins.int = ...,
+        config_index: _builtins.int = ...,
+        config_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "group", b"group", "last_index", b"last_index", "last_term", b"last_term", "pre", b"pre", "term", b"term", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_index", b"config_index", "config_term", b"config_term", "count", b"count", "group", b"group", "last_index", b"last_index", "last_term", b"last_term", "pre", b"pre", "term", b"term", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -748,13 +748,16 @@ class ClusterStatusReply(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     broker_id: _builtins.int
     metadata_leader: _builtins.int
     feature_level: _builtins.int
     version: _builtins.str
     state: _builtins.str
-    """unformed | running | stopping | failed"""
+    """unformed | starting | running | stopping | failed"""
+    reason: _builtins.str
+    """of unformed: what keeps it from its cluster"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -772,10 +775,11 @@ class ClusterStatusReply(_message.Message):
         brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         state: _builtins.str = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_leader", b"metadata_leader", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_leader", b"metadata_leader", "reason", b"reason", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

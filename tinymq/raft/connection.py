@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.clock import Clock, Timer
 from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded, InvalidFrame, TinymqError
+from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft import handshake
 from tinymq.raft.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
@@ -215,6 +215,8 @@ class Connection(asyncio.BufferedProtocol):
         if answer is not None:
             assert self._transport is not None
             self._transport.writelines(pack_frame(answer)[0])
+        if self.handshake.state is State.WELCOMED and self.handshake.dialer:
+            self.close(Closed("it has said which cluster to join"))
         if self.handshake.state is State.OPEN:
             self._cancel_deadline()
             if not self.handshake.dialer:  # a dialer is told nothing any more, but for a late refusal

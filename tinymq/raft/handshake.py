@@ -6,6 +6,14 @@
     Proof(over both Hellos, role dialer) ──────▶  AWAIT_PROOF
     OPEN                                          OPEN
 
+A broker that belongs to no cluster dials to be told which one is its peers'; nothing else is said:
+
+    Hello(nonce a, no cluster) ────────────────▶  AWAIT_HELLO
+    AWAIT_ANSWER   ◀──────────────────────────── Hello(nonce b, proof over both Hellos, role acceptor)
+    Proof(over both Hellos, role dialer) ──────▶  AWAIT_PROOF
+    AWAIT_WELCOME  ◀──────────────────────────── Welcome(first entry, proof over it and both Hellos)
+    WELCOMED                                      WELCOMED
+
 Each side proves the shared secret over every field of both Hellos, its role's label first: fresh
 nonces make a recorded handshake worthless, labels keep a proof from being sent back to its maker, and
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
@@ -26,6 +34,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.errors import (
     BY_CODE,
+    Closed,
     Denied,
     InvalidFrame,
     NotReady,
@@ -36,7 +45,7 @@ from tinymq.errors import (
     WrongSecret,
 )
 from tinymq.proto import peer_pb2
-from tinymq.raft.transport import Channel, PeerIdentity
+from tinymq.raft.transport import Channel, Invitation, Invite, PeerIdentity
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
@@ -47,6 +56,7 @@ REASON_LENGTH_MAX = 200
 
 _DIALER_LABEL = b"tinymq peer dialer v1"
 _ACCEPTOR_LABEL = b"tinymq peer acceptor v1"
+_WELCOME_LABEL = b"tinymq peer welcome v1"
 _NUMBERS = struct.Struct("<IIIQIIIII")
 _REFUSALS = (WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame)
 
@@ -57,7 +67,9 @@ class State(Enum):
     AWAIT_HELLO = auto()  # acceptor, from the start
     AWAIT_ANSWER = auto()  # dialer, once its Hello is sent
     AWAIT_PROOF = auto()  # acceptor, once its own Hello is sent
+    AWAIT_WELCOME = auto()  # dialer without a cluster, once its proof is sent
     OPEN = auto()
+    WELCOMED = auto()  # the dialer knows what to join; the connection has done its work
     FAILED = auto()
 
 
@@ -66,6 +78,7 @@ class Received(Enum):
 
     HELLO = auto()
     PROOF = auto()
+    WELCOME = auto()
     REFUSAL = auto()
 
 
@@ -77,6 +90,13 @@ NEXT = {
     (State.AWAIT_PROOF, Received.PROOF): State.OPEN,
     (State.OPEN, Received.REFUSAL): State.FAILED,
 }
+NEXT_JOINING = {  # when the dialer belongs to no cluster
+    (State.AWAIT_ANSWER, Received.HELLO): State.AWAIT_WELCOME,
+    (State.AWAIT_ANSWER, Received.REFUSAL): State.FAILED,
+    (State.AWAIT_PROOF, Received.PROOF): State.WELCOMED,
+    (State.AWAIT_WELCOME, Received.WELCOME): State.WELCOMED,
+    (State.AWAIT_WELCOME, Received.REFUSAL): State.FAILED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +105,7 @@ class Credentials:
 
     broker_id: int
     incarnation: bytes
-    cluster_id: bytes  # empty: belongs to no cluster, and turns everybody away
+    cluster_id: bytes  # empty: belongs to no cluster, turns everybody away, and dials to be told of one
     session: int
     secret: bytes = field(repr=False)
     protocol_min: int = PROTOCOL_MIN
@@ -124,6 +144,11 @@ def _prove(secret: bytes, label: bytes, dialer: peer_pb2.Hello, acceptor: peer_p
     return hmac.digest(secret, label + _transcript(dialer) + _transcript(acceptor), hashlib.sha256)
 
 
+def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, first_entry: bytes) -> bytes:
+    said = _WELCOME_LABEL + _transcript(dialer) + _transcript(acceptor) + first_entry
+    return hmac.digest(secret, said, hashlib.sha256)
+
+
 def _parse_hello(message: bytes) -> peer_pb2.Hello:
     try:
         return peer_pb2.Hello.FromString(message)
@@ -131,7 +156,14 @@ def _parse_hello(message: bytes) -> peer_pb2.Hello:
         raise InvalidFrame("not a Hello of the protocol between brokers") from None
 
 
-def _said_refusal(hello: peer_pb2.Hello) -> TinymqError:
+def _parse_welcome(message: bytes) -> peer_pb2.Welcome:
+    try:
+        return peer_pb2.Welcome.FromString(message)
+    except DecodeError:
+        raise InvalidFrame("not a Welcome of the protocol between brokers") from None
+
+
+def _said_refusal(hello: peer_pb2.Hello | peer_pb2.Welcome) -> TinymqError:
     """The other side's refusal as our error. Nothing proves it, so only expected codes are believed."""
     kind = BY_CODE.get(hello.refused, Denied)
     reason = "".join(c if c.isprintable() else "?" for c in hello.reason[:REASON_LENGTH_MAX])
@@ -139,12 +171,12 @@ def _said_refusal(hello: peer_pb2.Hello) -> TinymqError:
 
 
 class Handshake:
-    """One handshake of one connection. Make it with `dial` or `accept`; feed `receive` until OPEN.
+    """One handshake of one connection. Make it with `dial` or `accept`; feed `receive` until OPEN or WELCOMED.
 
     Any TinymqError from `receive` is final: send `farewell`, when there is one, and close.
     """
 
-    def __init__(self, credentials: Credentials, state: State, nonce: bytes) -> None:
+    def __init__(self, credentials: Credentials, state: State, nonce: bytes, invite: Invite | None = None) -> None:
         assert len(nonce) == NONCE_BYTES
         self.state = state
         self.dialer = state is State.AWAIT_ANSWER
@@ -152,7 +184,10 @@ class Handshake:
         self.channel = Channel.CONTROL
         self.version = 0  # of the protocol, spoken from OPEN on
         self.farewell: bytes | None = None
+        self.joining = False  # the dialer belongs to no cluster
+        self.invitation: Invitation | None = None  # the dialer's, proven, once WELCOMED
         self._me = credentials
+        self._invite = invite
         self._nonce = nonce
         self._dialer_hello = peer_pb2.Hello()
         self._acceptor_hello = peer_pb2.Hello()
@@ -160,16 +195,16 @@ class Handshake:
     @classmethod
     def dial(cls, credentials: Credentials, to_broker_id: int, channel: Channel, nonce: bytes) -> Handshake:
         """The dialer's end, which expects to reach `to_broker_id`. Send `first_message` first."""
-        assert credentials.cluster_id
         shake = cls(credentials, State.AWAIT_ANSWER, nonce)
+        shake.joining = not credentials.cluster_id
         shake.channel = channel
         shake._dialer_hello = credentials.hello(nonce, channel, to_broker_id)
         return shake
 
     @classmethod
-    def accept(cls, credentials: Credentials, nonce: bytes) -> Handshake:
-        """The acceptor's end. The channel is the dialer's choice."""
-        return cls(credentials, State.AWAIT_HELLO, nonce)
+    def accept(cls, credentials: Credentials, nonce: bytes, invite: Invite | None = None) -> Handshake:
+        """The acceptor's end. The channel is the dialer's choice. `invite`: what to tell one without a cluster."""
+        return cls(credentials, State.AWAIT_HELLO, nonce, invite)
 
     @property
     def first_message(self) -> bytes | None:
@@ -182,22 +217,28 @@ class Handshake:
         self.state = State.FAILED  # until everything has been checked
         if state is State.AWAIT_PROOF:
             self._check_proof(message)
-            self.state = NEXT[state, Received.PROOF]
-            return None
-        hello = _parse_hello(message)
-        received = Received.REFUSAL if hello.refused else Received.HELLO
-        if (state, received) not in NEXT:
-            raise InvalidFrame(f"unexpected {received.name} while {state.name}")
-        if received is Received.REFUSAL:
-            raise _said_refusal(hello)
-        answer = self._answer(hello) if state is State.AWAIT_HELLO else self._conclude(hello)
-        self.state = NEXT[state, received]
+            answer = self._welcome() if self.joining else None
+            received = Received.PROOF
+        elif state is State.AWAIT_WELCOME:
+            answer, received = None, Received.WELCOME
+            self._take_welcome(_parse_welcome(message))
+        else:
+            hello = _parse_hello(message)
+            received = Received.REFUSAL if hello.refused else Received.HELLO
+            if (state, received) not in NEXT:
+                raise InvalidFrame(f"unexpected {received.name} while {state.name}")
+            if received is Received.REFUSAL:
+                raise _said_refusal(hello)
+            answer = self._answer(hello) if state is State.AWAIT_HELLO else self._conclude(hello)
+        self.state = (NEXT_JOINING if self.joining and state is not State.AWAIT_HELLO else NEXT)[state, received]
         return answer
 
     def silence(self) -> TinymqError:
         """What it means that the other side closed instead of going on."""
         if self.state is State.AWAIT_PROOF:
             return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
+        if self.state is State.WELCOMED:
+            return Closed("it was told which cluster to join")
         return InvalidFrame("the peer closed in the middle of the handshake")
 
     def _answer(self, hello: peer_pb2.Hello) -> bytes:
@@ -221,8 +262,30 @@ class Handshake:
             raise WrongBroker(f"broker {hello.broker_id} answers where broker {expected} was expected")
         if not hmac.compare_digest(hello.proof, _prove(self._me.secret, _ACCEPTOR_LABEL, self._dialer_hello, hello)):
             raise WrongSecret(f"broker {expected} does not prove the secret of this cluster")
+        self._acceptor_hello = hello
         proof = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, hello)
         return peer_pb2.Proof(proof=proof).SerializeToString()
+
+    def _welcome(self) -> bytes:
+        """What the dialer is to join; it has proven the secret."""
+        assert self.peer is not None
+        try:
+            if self._invite is None:
+                raise NotReady("this broker tells nobody of its cluster")
+            entry = self._invite(self.peer)
+        except TinymqError as error:
+            self.farewell = refusal(error)
+            raise
+        proof = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, entry)
+        return peer_pb2.Welcome(first_entry=entry, proof=proof).SerializeToString()
+
+    def _take_welcome(self, welcome: peer_pb2.Welcome) -> None:
+        if welcome.refused:
+            raise _said_refusal(welcome)
+        expected = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome.first_entry)
+        if not hmac.compare_digest(welcome.proof, expected):
+            raise WrongSecret("what the peer says of its cluster is not proven")
+        self.invitation = Invitation(self._acceptor_hello.cluster_id, welcome.first_entry)
 
     def _check_proof(self, message: bytes) -> None:
         expected = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, self._acceptor_hello)
@@ -238,8 +301,10 @@ class Handshake:
     def _check(self, hello: peer_pb2.Hello) -> None:
         """What both roles ask of the other's Hello; takes over what it claims."""
         me = self._me
-        if not me.cluster_id:
+        if not me.cluster_id and not (self.joining and hello.cluster_id):
             raise NotReady("this broker belongs to no cluster yet")
+        if not self.dialer:
+            self.joining = not hello.cluster_id
         version = min(hello.protocol_max, me.protocol_max)
         if version < max(hello.protocol_min, me.protocol_min):
             raise UnsupportedVersion(
@@ -250,7 +315,7 @@ class Handshake:
             raise InvalidFrame("not a Hello of the protocol between brokers")
         if hello.nonce == self._nonce:
             raise WrongSecret("the peer sends our own nonce back")
-        if hello.cluster_id != me.cluster_id:
+        if not self.joining and hello.cluster_id != me.cluster_id:
             raise WrongCluster(f"the peer belongs to cluster {hello.cluster_id.hex()}, not {me.cluster_id.hex()}")
         if hello.broker_id in (0, me.broker_id):
             raise WrongBroker(f"the peer calls itself broker {hello.broker_id}; this is broker {me.broker_id}")

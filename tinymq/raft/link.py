@@ -12,9 +12,7 @@ from collections.abc import Awaitable, Callable
 from tinymq.clock import Clock
 from tinymq.errors import Closed
 from tinymq.raft.connection import Connection
-from tinymq.raft.transport import REDIAL_MAX_S, REDIAL_MIN_S, Channel, PeerAddress
-
-UNFORMED_POLL_S = 0.05  # a broker without a cluster looks this often whether it has one
+from tinymq.raft.transport import REDIAL_MAX_S, REDIAL_MIN_S, UNFORMED_POLL_S, Channel, PeerAddress
 
 Dial = Callable[["Link"], Awaitable[bool | None]]
 """One attempt, to the end of the connection that came of it. Answers whether one was opened; None when
@@ -30,6 +28,7 @@ class Link:
         self.channel = channel
         self.connection: Connection | None = None  # invariant: opened; closing for an instant at most
         self.refusal = ""  # code of the last failed attempt, empty once one has opened
+        self.ask_at = 0.0  # monotonic: when the peer may be asked for its cluster (again)
         self._clock = clock
         self._rng = rng
         self._dial = dial

@@ -26,10 +26,13 @@ from tinymq.raft.link import Link
 from tinymq.raft.listener import Listener
 from tinymq.raft.transport import (
     HANDSHAKE_TIMEOUT_S,
+    JOIN_RETRY_S,
     Channel,
+    Invite,
     LocalIdentity,
     OnConnected,
     OnDisconnected,
+    OnInvited,
     OnMessage,
     OnRefused,
     OnRejected,
@@ -75,6 +78,8 @@ class TcpTransport:
         self.on_disconnected: OnDisconnected | None = None
         self.on_refused: OnRefused | None = None
         self.on_rejected: OnRejected | None = None
+        self.on_invited: OnInvited | None = None
+        self.invite: Invite | None = None
         self._identity = identity
         self._secret = secret
         self._session = session
@@ -88,7 +93,7 @@ class TcpTransport:
         self._links: dict[tuple[int, Channel], Link] = {}
         self._proven: dict[int, PeerIdentity] = {}
         self._listener = Listener(
-            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES)),
+            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite),
             limits,
             clock,
             on_open=self._prove,
@@ -171,9 +176,9 @@ class TcpTransport:
         """One attempt of a link, to the end of what came of it: whether it opened. None: not formed yet."""
         me = self._credentials()
         if not me.cluster_id:
+            await self._ask(link, me)
             return None
         address = link.address
-        shake = Handshake.dial(me, address.broker_id, link.channel, self._token_bytes(NONCE_BYTES))
 
         def opened(connection: Connection) -> None:
             self._prove(connection)
@@ -190,14 +195,35 @@ class TcpTransport:
             if self.on_disconnected is not None:
                 self.on_disconnected(address.broker_id, link.channel, reason.message)
 
+        connection = await self._attempt(link, me, opened, lost)
+        if not connection.opened:
+            self._refused(link, connection.lost.result())
+        return connection.opened
+
+    async def _ask(self, link: Link, me: Credentials) -> None:
+        """This broker belongs to no cluster: to which does the peer? Once in a while, on one of its links."""
+        if link.channel is not Channel.CONTROL or self._clock.monotonic() < link.ask_at:
+            return
+        connection = await self._attempt(link, me, lambda _: None, lambda _, __: None)
+        link.ask_at = self._clock.monotonic() + JOIN_RETRY_S
+        if self.on_invited is not None and not self._stopped:
+            told = connection.handshake.invitation or connection.lost.result()
+            self.on_invited(link.address.broker_id, told)
+
+    async def _attempt(
+        self, link: Link, me: Credentials, on_open: Callable[[Connection], None],
+        on_lost: Callable[[Connection, TinymqError], None],
+    ) -> Connection:  # fmt: skip
+        """Dial, and wait for the end of what comes of it."""
+        address = link.address
         connection = Connection(
-            shake,
+            Handshake.dial(me, address.broker_id, link.channel, self._token_bytes(NONCE_BYTES)),
             self._limits,
             self._clock,
             remote=f"broker {address.broker_id} at {format_address(address.host, address.port)}",
-            on_open=opened,
+            on_open=on_open,
             on_message=_no_message,
-            on_lost=lost,
+            on_lost=on_lost,
         )
         attempt = asyncio.ensure_future(self._connect(address, connection))
         try:
@@ -205,9 +231,7 @@ class TcpTransport:
         finally:
             attempt.cancel()
             connection.close(Closed("dialling was given up"))
-        if not connection.opened:
-            self._refused(link, connection.lost.result())
-        return connection.opened
+        return connection
 
     def _refused(self, link: Link, error: TinymqError) -> None:
         peer = link.address.broker_id

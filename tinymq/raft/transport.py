@@ -25,12 +25,17 @@ __all__ = [
     "HANDSHAKES_MAX",
     "HANDSHAKE_TIMEOUT_S",
     "HEAD_BYTES_MAX",
+    "JOIN_RETRY_S",
     "REDIAL_MAX_S",
     "REDIAL_MIN_S",
+    "UNFORMED_POLL_S",
     "Channel",
+    "Invitation",
+    "Invite",
     "LocalIdentity",
     "OnConnected",
     "OnDisconnected",
+    "OnInvited",
     "OnMessage",
     "OnRefused",
     "OnRejected",
@@ -46,6 +51,8 @@ HANDSHAKES_MAX = 64  # strangers at once; one more, and the oldest is dropped
 HANDSHAKE_TIMEOUT_S = 5.0  # from dialling or accepting to the end of the handshake
 REDIAL_MIN_S = 0.02  # after a failed attempt; doubles up to
 REDIAL_MAX_S = 1.0
+UNFORMED_POLL_S = 0.05  # a broker without a cluster looks this often whether it has one
+JOIN_RETRY_S = 0.5  # and asks each of its peers this often which cluster that is
 
 
 class Channel(IntEnum):
@@ -64,6 +71,14 @@ class PeerIdentity:
     session: int  # random per process start: another one means that it restarted
 
 
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a broker without a cluster is to join, as one of its peers has proven it."""
+
+    cluster_id: bytes
+    first_entry: bytes  # of the metadata group, a packed frame
+
+
 class LocalIdentity(Protocol):
     """What this broker says of itself; `log.store.Identity` is one."""
 
@@ -75,7 +90,7 @@ class LocalIdentity(Protocol):
 
     @property
     def cluster_id(self) -> bytes | None:
-        """None while the broker belongs to no cluster: it then neither dials nor accepts."""
+        """None while the broker belongs to no cluster: it then accepts nobody, and dials to be told of one."""
         ...
 
 
@@ -89,6 +104,8 @@ OnConnected = Callable[[int, Channel, PeerIdentity], None]
 OnDisconnected = Callable[[int, Channel, str], None]
 OnRefused = Callable[[int, TinymqError], None]
 OnRejected = Callable[[str, TinymqError], None]
+OnInvited = Callable[[int, "Invitation | TinymqError"], None]
+Invite = Callable[[PeerIdentity], bytes]
 
 
 class Transport(Protocol):
@@ -108,6 +125,8 @@ class Transport(Protocol):
     on_disconnected: OnDisconnected | None  # (peer, channel, reason): unsent messages are gone; it is redialled
     on_refused: OnRefused | None  # (peer, error): each attempt to dial it that failed
     on_rejected: OnRejected | None  # (remote address, error): somebody who dialled us, and was turned away
+    on_invited: OnInvited | None  # (peer, its cluster, or why it tells of none): while we belong to no cluster
+    invite: Invite | None  # asked what a broker without a cluster is told: our first entry; or raises why not
 
     def send(
         self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[bytes | memoryview] = ()

@@ -104,6 +104,8 @@ class Replicas(Protocol):
     def peer_address(self) -> str: ...
     def replica_statuses(self) -> list[GroupStatus]: ...
     def metadata_leader(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class AdminService(pb_grpc.AdminServicer):
@@ -140,6 +142,7 @@ class AdminService(pb_grpc.AdminServicer):
             metadata_leader=self._replicas.metadata_leader(),
             version=_version(),
             state=self._serving.state.value,
+            reason=self._replicas.reason,
         )
         if broker is not None:
             reply.feature_level = broker.registry.feature_level

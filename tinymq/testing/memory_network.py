@@ -11,6 +11,7 @@ meanwhile; dialling into a cut waits. Everything follows from the order of calls
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import NONCE_BYTES, Handshake, State
-from tinymq.raft.transport import Channel, LocalIdentity, out_bytes_max
+from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 
 HOST = "memory"
@@ -81,6 +82,7 @@ class MemoryNetwork:
         self._clock = clock
         self._rng = rng
         self._limits = limits or Limits()
+        self._context = contextvars.copy_context()
         self._free_port = FREE_PORTS_FROM
         self._listening: dict[tuple[str, int], MemoryTransport] = {}
         self._pipes: dict[Pipe, None] = {}
@@ -170,18 +172,21 @@ class MemoryNetwork:
 
     def dial(
         self, source: MemoryTransport, peer: int, address: tuple[str, int], channel: Channel
-    ) -> Pipe | TinymqError | None:
-        """One attempt: an open pipe, why there is none, or None when a cut swallows it."""
+    ) -> Pipe | Invitation | TinymqError | None:
+        """One attempt: an open pipe, why there is none, or None when a cut swallows it; for a source that belongs to
+        no cluster, an invitation."""
         if self._is_cut(source.broker_id, peer):
             return None
         target = self._listening.get(address)
         if target is None:
             return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
         dialer = Handshake.dial(source.credentials(), peer, channel, self._rng.randbytes(NONCE_BYTES))
-        acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES))
+        acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES), target.invite)
         error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
         if error is not None:
             return error
+        if dialer.invitation is not None:
+            return dialer.invitation
         pipe = Pipe(source, target, channel, dialer, acceptor)
         self._pipes[pipe] = None
         target.accepted(pipe)
@@ -221,7 +226,11 @@ class MemoryNetwork:
         if pipe.timer is not None:
             pipe.timer.cancel()
         pipe.target.forget(pipe)
-        asyncio.get_running_loop().call_soon(pipe.source.lost, pipe, reason)
+        self._soon(lambda: pipe.source.lost(pipe, reason))
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Make `call` in the network's own context: what a broker has sent arrives even if it is stopped meanwhile."""
+        asyncio.get_running_loop().call_soon(call, context=self._context.copy())
 
     # ---- inside --------------------------------------------------------------------------------------
 
@@ -252,7 +261,7 @@ class MemoryNetwork:
         if wait_s > 0:
             pipe.timer = self._clock.call_later(wait_s, lambda: self._deliver(pipe))
         else:
-            asyncio.get_running_loop().call_soon(self._deliver, pipe)
+            self._soon(lambda: self._deliver(pipe))
 
     def _deliver(self, pipe: Pipe) -> None:
         pipe.scheduled = False
@@ -289,8 +298,7 @@ def _shake(dialer: Handshake, acceptor: Handshake, rejected: Callable[[TinymqErr
             rejected(error)
             return _told(dialer, acceptor.farewell)
         turn = 1 - turn
-    assert dialer.state is State.OPEN
-    assert acceptor.state is State.OPEN
+    assert dialer.state is acceptor.state is (State.WELCOMED if dialer.joining else State.OPEN)
     return None
 
 

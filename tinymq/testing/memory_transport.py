@@ -16,12 +16,17 @@ from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import Credentials
 from tinymq.raft.transport import (
     HANDSHAKE_TIMEOUT_S,
+    JOIN_RETRY_S,
     REDIAL_MAX_S,
     REDIAL_MIN_S,
+    UNFORMED_POLL_S,
     Channel,
+    Invitation,
+    Invite,
     LocalIdentity,
     OnConnected,
     OnDisconnected,
+    OnInvited,
     OnMessage,
     OnRefused,
     OnRejected,
@@ -31,8 +36,6 @@ from tinymq.raft.transport import (
 
 if TYPE_CHECKING:
     from tinymq.testing.memory_network import MemoryNetwork, Pipe
-
-UNFORMED_POLL_S = 0.05
 
 Key = tuple[int, Channel]
 
@@ -55,6 +58,8 @@ class MemoryTransport:
         self.on_disconnected: OnDisconnected | None = None
         self.on_refused: OnRefused | None = None
         self.on_rejected: OnRejected | None = None
+        self.on_invited: OnInvited | None = None
+        self.invite: Invite | None = None
         self.address = address
         self.broker_id = identity().broker_id
         self._network = network
@@ -70,6 +75,7 @@ class MemoryTransport:
         self._incoming: dict[Key, Pipe] = {}
         self._redials: dict[Key, Timer] = {}  # an attempt that waits, or that a cut has swallowed
         self._delays_s: dict[Key, float] = {}  # of the next redial
+        self._ask_at: dict[int, float] = {}  # when a peer may be asked for its cluster again
         self._proven: dict[int, PeerIdentity] = {}
 
     # ---- Transport -----------------------------------------------------------------------------------
@@ -199,6 +205,7 @@ class MemoryTransport:
             return
         if not self._identity().cluster_id:
             self._dial_after(key, UNFORMED_POLL_S)
+            self._ask(key, address)
             return
         result = self._network.dial(self, key[0], (address.host, address.port), key[1])
         if result is None:
@@ -208,7 +215,22 @@ class MemoryTransport:
         elif isinstance(result, TinymqError):
             self._refused(key, result)
         else:
+            assert not isinstance(result, Invitation)
             self._opened(key, result)
+
+    def _ask(self, key: Key, address: PeerAddress) -> None:
+        """This broker belongs to no cluster: to which does the peer?"""
+        peer, channel = key
+        now = self._clock.monotonic()
+        if channel is not Channel.CONTROL or now < self._ask_at.get(peer, now):
+            return
+        self._ask_at[peer] = now + JOIN_RETRY_S
+        told = self._network.dial(self, peer, (address.host, address.port), channel)
+        if told is None:
+            told = DeadlineExceeded(f"broker {peer} did not answer")
+        assert isinstance(told, Invitation | TinymqError)
+        if self.on_invited is not None:
+            self.on_invited(peer, told)
 
     def _opened(self, key: Key, pipe: Pipe) -> None:
         self._delays_s.pop(key, None)
