@@ -18,7 +18,7 @@
 
 header_crc covers payload_crc, and prev_crc chains the headers: two replicas whose header_crc agree at
 an index agree on every byte up to it. A frame is stored as the leader packed it, so followers copy,
-never re-encode. Little-endian throughout.
+never re-encode. Little-endian throughout. Index, term and offsets stay below 2^63.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def parse_header(data: bytes | memoryview, position: int = 0) -> EntryHeader:
      append_time, max_timestamp) = HEADER.unpack_from(data, position)  # fmt: skip
     if crc32c(bytes(data[position + 4 : position + HEADER_SIZE])) != header_crc:
         raise CorruptData("entry header checksum mismatch", position=position)
-    if length > PAYLOAD_BYTES_MAX or reserved != 0 or index == 0:
+    if length > PAYLOAD_BYTES_MAX or reserved != 0 or index == 0 or max(index, term, base_offset + count) >> 63:
         raise CorruptData("entry header out of range", position=position)
     return EntryHeader(
         header_crc, payload_crc, prev_crc, length, kind, version, index, term, base_offset, count,

@@ -120,6 +120,8 @@ class Producers:
                     raise CorruptData("the applied state's producers are out of range")
                 known[producer_id] = Producer(epoch, time_us, batches)
                 at = end
+            if len(known) > self._max:
+                raise CorruptData("the applied state's producers are more than it remembers")
         except struct.error as error:
             raise CorruptData(f"the applied state's producers do not parse: {error}") from None
         self._known = known

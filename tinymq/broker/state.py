@@ -57,11 +57,13 @@ class PartitionState:
         """Take over what `dump` made. Raises CorruptData, and then nothing has changed."""
         if len(data) < _HEAD.size:
             raise CorruptData("a partition's applied state is cut short")
-        crc, version, _, applied_index, high_watermark, record_bytes = _HEAD.unpack_from(data)
+        crc, version, reserved, applied_index, high_watermark, record_bytes = _HEAD.unpack_from(data)
         if crc32c(data[4:]) != crc:
             raise CorruptData("a partition's applied state does not match its checksum")
         if version != STATE_VERSION:
             raise CorruptData(f"a partition's applied state has version {version}, this build knows {STATE_VERSION}")
+        if reserved or (applied_index | high_watermark | record_bytes) >> 63:
+            raise CorruptData("a partition's applied state is out of range")
         self.producers.load(data[_HEAD.size :])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
 

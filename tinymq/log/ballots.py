@@ -47,7 +47,7 @@ def load_ballots(files: Files) -> LoadedBallots:
     snapshot: Round | None = None
     changes: dict[int, Round] = {}
     for path in BALLOTS:
-        for found in parse_rounds(read_whole(files, path) or b"", MAGIC):
+        for found in parse_rounds(read_whole(files, path) or b"", MAGIC, RECORD_SIZE):
             if found.kind != SNAPSHOT:
                 changes[found.number] = found
             elif snapshot is None or found.number > snapshot.number:

@@ -50,7 +50,7 @@ def read_identity(files: Files) -> Identity | None:
             raise UnsupportedVersion(f"a data folder of format {fields['format']}; this build reads {FORMAT}")
         cluster_id = bytes.fromhex(fields["cluster_id"]) or None
         return Identity(int(fields["broker_id"]), bytes.fromhex(fields["incarnation"]), cluster_id)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptData(f"{IDENTITY} is not readable: {error!r}", hint=_MEND) from error
 
 

@@ -24,6 +24,7 @@ import struct
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tinymq.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 from tinymq.errors import CorruptData, UnsupportedVersion
@@ -140,7 +141,16 @@ def parse_index(data: bytes) -> IndexFile:
     sparse = SparseIndex()
     for row in _ROW.iter_unpack(data[at_rows:at_runs]):
         sparse.add(*row)
+    last = parse_header(head)
+    found = tuple(_RUN.iter_unpack(data[at_runs:]))
+    _check_rises([first_index - 1, *sparse.indexes], last.index)
+    _check_rises([-1, *sparse.positions], last_position)
+    _check_rises([first_index - 1, *(first for first, _ in found)], last.index)
     return IndexFile(
-        first_index, end, parse_header(head), head, last_position, None if greatest == NO_TIMESTAMP else greatest,
-        sparse, tuple(_RUN.iter_unpack(data[at_runs:])),
-    )  # fmt: skip
+        first_index, end, last, head, last_position, None if greatest == NO_TIMESTAMP else greatest, sparse, found
+    )
+
+
+def _check_rises(column: list[int], most: int) -> None:
+    if column[-1] > most or any(a >= b for a, b in pairwise(column)):
+        raise CorruptData("index out of order")

@@ -4,7 +4,8 @@
          0   16 topic id        bytes  all zero for the metadata group
         16    4 partition       u32
         20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
-        24    4 flags           u32    1 suspect, 2 tail lost, 4 forgotten, 8 being deleted
+        24    4 flags           u32    1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
+                               16 being set aside, 32 damaged
         28    4 crc             u32    header_crc of the marked entry
         32    8 first_index     u64    where the log begins; nothing below it is missed
         40    8 index           u64    the marked entry: it and all before it are durable; 0: nothing yet
@@ -39,6 +40,8 @@ SUSPECT = 1  # a newer mark of this group may have been in a damaged part of the
 TAIL_LOST = 2  # the marked entry was missing or damaged when the log was opened, and the count raised for it
 FORGOTTEN = 4  # the group was deleted
 DELETING = 8  # what is left of its folder counts no more
+ASIDE = 16  # what is in its folder counts no more, and is kept elsewhere for a while (aside.py)
+DAMAGED = 32  # a read found damage that opening the log again might not find
 
 _RECORD = struct.Struct("<16sIIIIQQQQQQQ")
 RECORD_SIZE = 88
@@ -97,7 +100,7 @@ def load_marks(files: Files) -> LoadedMarks:
     marks: dict[GroupId, Mark] = {}
     expected: int | None = None  # number of the last round read; None before the first snapshot
     complete = True
-    for found in parse_rounds(data, MAGIC):
+    for found in parse_rounds(data, MAGIC, RECORD_SIZE):
         if found.kind == SNAPSHOT:
             marks.clear()
         elif expected is None or found.number != expected + 1:

@@ -51,13 +51,14 @@ def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
     return packed + bytes(-len(packed) % 8)
 
 
-def parse_rounds(data: bytes, magic: int) -> Iterator[Round]:
-    """All whole rounds in `data`, in order, skipping what is none. Raises UnsupportedVersion for a newer version's."""
+def parse_rounds(data: bytes, magic: int, record_bytes: int) -> Iterator[Round]:
+    """All whole rounds of such records in `data`, in order, skipping what is none. Raises UnsupportedVersion for a
+    newer version's."""
     mark = magic.to_bytes(4, "little")
     position = 0
     while (at := data.find(mark, position + 8)) >= 0:
         position = at - 8
-        if position % 8 == 0 and (found := _parse(data, position, magic)) is not None:
+        if position % 8 == 0 and (found := _parse(data, position, magic, record_bytes)) is not None:
             yield found
             position += _padded(len(found.content))
         else:
@@ -68,7 +69,7 @@ def _padded(length: int) -> int:
     return (HEADER_SIZE + length + 7) // 8 * 8
 
 
-def _parse(data: bytes, position: int, magic: int) -> Round | None:
+def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> Round | None:
     if position + HEADER_SIZE > len(data):
         return None
     crc, length, found, version, kind, number = _HEADER.unpack_from(data, position)
@@ -77,6 +78,8 @@ def _parse(data: bytes, position: int, magic: int) -> Round | None:
         return None
     if version != VERSION:
         raise UnsupportedVersion(f"written by a newer tinymq: version {version} of the format, this build reads 1")
+    if length % record_bytes:
+        return None
     return Round(number, kind, data[position + HEADER_SIZE : end])
 
 

@@ -1,0 +1,178 @@
+"""Whole data folders with one spoilt file: opened, read, written to, and opened again.
+
+The folder was closed cleanly, so all of it was synced and marked. Whatever is done to one of its files, nothing that
+comes out may differ from what went in: it is there as it was, or the damage is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+
+from tests.fuzz import reseal
+from tests.fuzz.driver import Target
+from tests.log.values import GROUP, append, everything, faulty, first_entry, following, open_both, open_store
+from tinymq.entry import Entry, Kind
+from tinymq.errors import CorruptData, StorageError, TinymqError
+from tinymq.log import OpenedLog, Store, ballots, marks
+from tinymq.testing.faulty_files import FaultyFiles
+
+BALLOT = (4, 1)
+ROUND_FILE_BYTES = 1 << 12  # of marks and ballots: zeros of a megabyte would be most of what is spoilt
+RECOVERY_BYTES_MAX = 8 << 20
+
+Image = dict[str, bytes]
+
+
+def small_round_files() -> None:
+    """For the whole process: marks and ballots begin small."""
+    marks.FILE_BYTES_MIN = ballots.FILE_BYTES_MIN = ROUND_FILE_BYTES
+
+
+@cache
+def folder(trimmed: bool = False) -> tuple[Image, tuple[Entry, ...]]:
+    """The files of a folder with one log in several segments, and what the log held."""
+    small_round_files()
+    files = faulty()
+
+    async def fill() -> list[Entry]:
+        store, opened = await open_both(files)
+        log = opened.log
+        store.ballots.set(GROUP, 3, 2)
+        append(log, 20, size=60)
+        log.append([following(log, b"", kind=Kind.NOOP, term=2)])
+        await store.writer.drain()
+        append(log, 20, size=40, term=2, records=3, time_us=77)
+        store.ballots.set(GROUP, *BALLOT)
+        await store.writer.drain()
+        for index in range(1, log.last_index + 1):
+            log.note_applied(index)
+            if log.ends_segment(index):
+                log.put_state(index, b"state at %d" % index)
+        log.note_commit(30)
+        await store.writer.drain()
+        if trimmed:
+            log.remove_before(25)
+            assert log.first_index > 1
+        held = await everything(log)
+        await store.close()
+        return held
+
+    entries = asyncio.run(fill())
+    return {path: files.content(path) for path in files.paths()}, tuple(entries)
+
+
+def disk(image: Image) -> FaultyFiles:
+    """A disk with these files, all of it durable."""
+    files = FaultyFiles(random.Random(1))
+    for path, content in image.items():
+        parent = path.rpartition("/")[0]
+        if parent:
+            files.make_folder(parent)
+        files.open(path, create=True)
+        files.put(path, content)
+        while parent:
+            files.sync_folder(parent)
+            parent = parent.rpartition("/")[0]
+    files.sync_folder("")
+    return files
+
+
+async def _look(files: FaultyFiles, held: Sequence[Entry] | None) -> OpenedLog:
+    """Open the folder, and hold what it gives against what it held (None: it may lie, and must only not break)."""
+    store, opened = await open_both(files)
+    try:
+        log = opened.log
+        if held is not None:
+            await _check(store, opened, held)
+        else:
+            with suppress(TinymqError):
+                await everything(log)
+        if opened.damage is None:
+            append(log, 2, term=max(9, log.last_term))
+            await store.writer.drain()
+            assert log.failed is not None or log.durable_index == log.last_index
+        else:
+            try:
+                append(log, 1)
+            except CorruptData:
+                pass
+            else:
+                raise AssertionError("a damaged log takes entries")
+    finally:
+        with suppress(StorageError):
+            await store.close()
+    return opened
+
+
+async def _check(store: Store, opened: OpenedLog, held: Sequence[Entry]) -> None:
+    log = opened.log
+    if opened.damage is None:
+        assert (log.first_index, log.last_index) == (held[0].index, held[-1].index), "entries are gone, unseen"
+    if opened.count == 0:
+        assert store.ballots.get(GROUP) == BALLOT, "a vote is forgotten, unseen"
+    assert opened.applied_index == 0 or opened.state == b"state at %d" % opened.applied_index
+    known = {entry.index: entry for entry in held}
+    index = log.first_index
+    with suppress(CorruptData):  # of an older segment, found when it is read
+        while index <= log.last_index and (entries := await log.read(index, 1 << 16)):
+            assert all(known[entry.index] == entry for entry in entries), "damage is served"
+            index = entries[-1].index + 1
+        assert index == log.last_index + 1
+
+
+def parse(path: str, trimmed: bool, strict: bool, data: bytes) -> str:
+    """Open a folder whose file at `path` is `data`; twice, for the first may have written."""
+    image, held = folder(trimmed)
+    files = disk({**image, path: data})
+    opened = asyncio.run(_look(files, held if strict else None))
+    files.power_cut()
+    if strict and opened.damage is not None:
+        again = asyncio.run(_look(files, held))
+        assert again.damage is not None, "the damage is gone without a repair"
+    else:
+        asyncio.run(_open_only(files))
+    return opened.damage or ""
+
+
+async def _open_only(files: FaultyFiles) -> None:
+    store = await open_store(files)
+    try:
+        await store.open_log(GROUP, first_entry())
+    finally:
+        await store.abandon()
+
+
+def _target(name: str, find: Callable[[Image], str], fix: Callable[[bytes], bytes], trimmed: bool = False) -> Target:
+    path = find(folder(trimmed)[0])
+    return Target(
+        name=f"folder.{name}",
+        seeds=lambda: [folder(trimmed)[0][path]],
+        parse=partial(parse, path, trimmed, True),
+        reseals=(fix,),
+        sealed=partial(parse, path, trimmed, False),
+        bytes_max=RECOVERY_BYTES_MAX,
+        cases=60,
+    )
+
+
+def _nth(suffix: str, which: int) -> Callable[[Image], str]:
+    return lambda image: sorted(path for path in image if path.endswith(suffix))[which]
+
+
+def targets() -> list[Target]:
+    return [
+        _target("segment.first", _nth(".log", 0), reseal.segment),
+        _target("segment.older", _nth(".log", 1), reseal.segment),
+        _target("segment.last", _nth(".log", -1), reseal.segment),
+        _target("segment.trimmed", _nth(".log", 0), reseal.segment, trimmed=True),
+        _target("index", _nth(".index", 1), reseal.index),
+        _target("state", _nth(".state", -1), reseal.at_twelve),
+        _target("state.trimmed", _nth(".state", 0), reseal.at_twelve, trimmed=True),
+        _target("marks", _nth("marks", 0), reseal.rounds),
+        _target("ballots.one", _nth("ballots-a", 0), reseal.rounds),
+        _target("identity", _nth("broker.json", 0), reseal.identity),
+    ]

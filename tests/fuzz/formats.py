@@ -1,0 +1,201 @@
+"""Stored and sent formats one by one: entries, segment dumps, small files, the registry's and partitions' states."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tests.fakes.batches import payload
+from tests.fuzz import disks, reseal
+from tests.fuzz.driver import Target
+from tests.log.values import GROUP
+from tests.registry.records import broker
+from tinymq.broker.state import PartitionState
+from tinymq.cli.log import describe
+from tinymq.entry import Entry, Kind, iter_entries, make_entry, parse_header
+from tinymq.log.dump import dump_segment, format_dumped
+from tinymq.log.index import parse_index
+from tinymq.log.states import parse_state
+from tinymq.proto import registry_pb2
+from tinymq.raft.membership import Membership, Replica, pack_membership, parse_membership
+from tinymq.registry.state import RegistryState
+from tinymq.registry.wire import broker_to_wire
+from tinymq.types import METADATA_GROUP
+
+
+def chain() -> list[Entry]:
+    """Entries of every kind in a row."""
+    made: list[Entry] = []
+    for number, kind in enumerate([Kind.CONFIG, Kind.NOOP, Kind.DATA, Kind.COMMAND, Kind.DATA, Kind.STAGED], 1):
+        last = made[-1].header if made else None
+        data = payload(number) if kind is Kind.DATA else b"x" * number
+        made.append(
+            make_entry(
+                kind=kind, index=number, term=number // 2, prev_crc=last.header_crc if last else 0,
+                base_offset=last.next_offset if last else 0, record_count=number if kind is Kind.DATA else 0,
+                append_time_us=5, max_timestamp_us=5, payload=data,
+            )
+        )  # fmt: skip
+    return made
+
+
+def frames(entries: list[Entry]) -> bytes:
+    return b"".join(entry.head + entry.payload for entry in entries)
+
+
+def parse_entries(data: bytes) -> object:
+    parsed = list(iter_entries(data))
+    assert frames(parsed) == data
+    for entry in parsed:
+        assert entry.header.next_offset < 1 << 63, "it goes on as a signed number"
+        assert parse_header(entry.head) == entry.header
+    return parsed
+
+
+@cache
+def _scratch() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="tinymq-fuzz-")
+    _KEPT.append(folder)
+    return Path(folder.name) / "1.log"
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def dump(data: bytes) -> object:
+    """`tinymq log dump`, both its outputs."""
+    path = _scratch()
+    path.write_bytes(data)
+    items = list(dump_segment(path))
+    return [(format_dumped(item), json.dumps(describe(item))) for item in items]
+
+
+def segments() -> list[bytes]:
+    return [content for path, content in disks.folder()[0].items() if path.endswith(".log")]
+
+
+def _of(suffix: str) -> list[bytes]:
+    return [content for path, content in disks.folder()[0].items() if path.endswith(suffix)]
+
+
+# ---- the registry -----------------------------------------------------------------------------------------
+
+
+@cache
+def commands() -> tuple[registry_pb2.Command, ...]:
+    rng = random.Random(1)
+    made = [registry_pb2.Command(register_broker=broker_to_wire(broker(n, rack="r"))) for n in (1, 2, 3)]
+    for name in ("a", "b"):
+        wanted = registry_pb2.CreateTopic(name=name, topic_id=rng.randbytes(16), partitions=2, replication_factor=2)
+        made.append(registry_pb2.Command(create_topic=wanted))
+    made.append(registry_pb2.Command(delete_topic=registry_pb2.DeleteTopic(name="a")))
+    made.append(registry_pb2.Command(take_producer_ids=registry_pb2.TakeProducerIds(count=10)))
+    made.append(registry_pb2.Command(unregister_broker=registry_pb2.UnregisterBroker(broker_id=3, session=1)))
+    for command in made:
+        command.command_id, command.time_us = rng.randbytes(16), 5
+    return tuple(made)
+
+
+def registry(upto: int = 5) -> RegistryState:
+    state = RegistryState()
+    for command in commands()[:upto]:
+        state.apply(command)
+    return state
+
+
+def apply_command(data: bytes) -> object:
+    """Total, counted, and the same from a copy of the state."""
+    state, copy = registry(), RegistryState()
+    copy.load(state.dump())
+    before = state.version
+    came = state.apply_bytes(data)
+    _, reply, effects = came
+    assert state.version in (before, before + 1)
+    assert not (reply.error_code and effects)
+    assert copy.apply_bytes(data) == came
+    assert copy.dump() == state.dump()
+    RegistryState().load(state.dump())
+    return reply
+
+
+def load_registry(data: bytes) -> object:
+    """What is believed is dumped as it was, and takes every command."""
+    state = RegistryState()
+    state.load(data)
+    again = RegistryState()
+    again.load(state.dump())
+    assert again.dump() == state.dump()
+    for command in commands():
+        fresh = registry_pb2.Command.FromString(command.SerializeToString())
+        fresh.command_id = b"f" + command.command_id[1:]
+        if fresh.HasField("create_topic"):
+            fresh.create_topic.name += "-fresh"
+            fresh.create_topic.topic_id = b"f" + fresh.create_topic.topic_id[1:]
+        state.apply(fresh)
+    return state.dump()
+
+
+# ---- a partition ------------------------------------------------------------------------------------------
+
+
+def _appended(index: int, base_offset: int, data: bytes) -> Entry:
+    return make_entry(
+        kind=Kind.DATA, index=index, term=1, prev_crc=0, base_offset=base_offset, record_count=2, append_time_us=index,
+        max_timestamp_us=5, payload=data,
+    )  # fmt: skip
+
+
+def partition_states() -> list[bytes]:
+    """Without a producer, with one, and with several."""
+    made = []
+    for producers in (0, 1, 4):
+        state = PartitionState(5)
+        for n in range(8):
+            data = payload(2, producer=1 + n % producers, epoch=1, sequence=2 * n) if producers else payload(2)
+            state.apply(_appended(1 + n, 2 * n, data))
+        made.append(state.dump())
+    return made
+
+
+def load_partition(data: bytes) -> object:
+    """What is believed is dumped as it was, within its bound, and takes what comes next."""
+    state = PartitionState(5)
+    state.load(data)
+    assert state.dump() == data
+    assert len(state.producers) <= 5
+    for n in range(3):
+        state.apply(_appended(100 + n, 1000 + 2 * n, payload(2, producer=1 + n, epoch=1, sequence=0)))
+    PartitionState(5).load(state.dump())
+    return state
+
+
+# ---- CONFIG -----------------------------------------------------------------------------------------------
+
+
+def memberships() -> list[bytes]:
+    three = tuple(Replica(n, bytes([n]) * 16, n - 1) for n in (1, 2, 3))
+    return [pack_membership(Membership(group, 7, three)) for group in (GROUP, METADATA_GROUP)]
+
+
+def load_membership(data: bytes) -> object:
+    membership = parse_membership(data)
+    assert parse_membership(pack_membership(membership)) == membership
+    assert membership.quorum <= len(membership.replicas)
+    assert all(len(r.incarnation) == 16 and r.broker_id for r in membership.replicas)
+    return membership
+
+
+def targets() -> list[Target]:
+    return [
+        Target("entries", lambda: [frames(chain()[:n]) for n in (1, 3, 6)], parse_entries, (reseal.entries,)),
+        Target("dump", segments, dump, (reseal.segment,), bytes_max=12 << 20),
+        Target("index", lambda: _of(".index"), parse_index, (reseal.index,)),
+        Target("state", lambda: _of(".state"), parse_state, (reseal.at_twelve,)),
+        Target("registry.command", lambda: [c.SerializeToString() for c in commands()], apply_command),
+        Target("registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 8)], load_registry, (reseal.leading,)),
+        Target("partition.state", partition_states, load_partition, (reseal.leading,)),
+        Target("config", memberships, load_membership),
+    ]

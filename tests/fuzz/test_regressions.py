@@ -1,0 +1,85 @@
+"""What fuzzing found, each as the smallest input that showed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import reseal
+from tests.fuzz.disks import disk, folder
+from tests.log.values import open_store, run
+from tinymq.broker.state import PartitionState
+from tinymq.entry import crc32c, make_entry, parse_header
+from tinymq.errors import CorruptData
+from tinymq.log import ballots, marks
+from tinymq.log.index import parse_index
+from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"base_offset": (1 << 63) - 1}, {"index": 1 << 63}, {"term": (1 << 64) - 1}],
+    ids=lambda field: next(iter(field)),
+)
+def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, int]) -> None:
+    """They go on as signed numbers: into Arrow columns, and one more of each into the next header."""
+    values = {"index": 1, "term": 1, "base_offset": 0} | field
+    entry = make_entry(
+        kind=3, prev_crc=0, record_count=1, append_time_us=1, max_timestamp_us=1, payload=b"", **values
+    )  # fmt: skip
+    with pytest.raises(CorruptData):
+        parse_header(entry.head)
+
+
+@pytest.mark.parametrize(
+    ("magic", "record_bytes"), [(marks.MAGIC, marks.RECORD_SIZE), (ballots.MAGIC, ballots.RECORD_SIZE)]
+)
+def test_a_round_that_ends_within_a_record_is_none(magic: int, record_bytes: int) -> None:
+    good = pack_round(magic, 1, SNAPSHOT, bytes(record_bytes))
+    bad = pack_round(magic, 2, SNAPSHOT, bytes(record_bytes + 1))
+    assert [found.number for found in parse_rounds(good + bad, magic, record_bytes)] == [1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"format": 1, "broker_id": Infinity, "incarnation": "00", "cluster_id": ""}',
+        '{"format": 1, "broker_id": 1, "incarnation": 5, "cluster_id": ""}',
+    ],
+    ids=["deep", "infinite", "no text"],
+)
+def test_an_identity_that_is_odd_json_is_damaged(text: str) -> None:
+    files = disk({**folder()[0], "broker.json": reseal.identity(text.encode())})
+    with pytest.raises(CorruptData):
+        run(open_store(files))
+
+
+def test_an_index_whose_rows_are_out_of_order_is_not_believed() -> None:
+    """A row beyond the segment would be an assertion when somebody reads there."""
+    good = next(content for path, content in folder()[0].items() if path.endswith(".index"))
+    parse_index(good)
+    row = 120
+    for position in (row, row + 16):
+        spoilt = bytearray(good)
+        spoilt[position + 6] = 0x20
+        with pytest.raises(CorruptData):
+            parse_index(reseal.index(bytes(spoilt)))
+
+
+@pytest.mark.parametrize("position", [6, 15, 23, 31])
+def test_a_partitions_state_is_what_dump_makes(position: int) -> None:
+    """A reserved field that is set, and numbers of more than 63 bits, which the next dump could not pack."""
+    spoilt = bytearray(PartitionState().dump())
+    spoilt[position] = 0xFF
+    with pytest.raises(CorruptData):
+        PartitionState().load(reseal.leading(bytes(spoilt)))
+
+
+def test_a_partitions_state_remembers_no_more_producers_than_it_may() -> None:
+    """One more for each entry that brings a new one: it would never come back below its bound."""
+    producer = (1).to_bytes(8, "little") + bytes(4) + (1).to_bytes(4, "little") + bytes(8) + bytes(28)
+    many = b"".join((n + 1).to_bytes(8, "little") + producer[8:] for n in range(6))
+    body = PartitionState().dump()[4:] + many
+    with pytest.raises(CorruptData):
+        PartitionState(5).load(crc32c(body).to_bytes(4, "little") + body)
+    PartitionState(6).load(crc32c(body).to_bytes(4, "little") + body)
