@@ -963,3 +963,341 @@ class FormReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FormReply: _TypeAlias = FormReply  # noqa: Y015
+
+@_typing.final
+class SurveyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NONCE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    nonce: _builtins.bytes
+    proof: _builtins.bytes
+    """HMAC-SHA256(secret, "survey" + nonce)"""
+    def __init__(
+        self,
+        *,
+        nonce: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SurveyRequest: _TypeAlias = SurveyRequest  # noqa: Y015
+
+@_typing.final
+class SurveyReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    PLACED_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    """empty: unformed, and nothing below but state and reason is set"""
+    broker_id: _builtins.int
+    state: _builtins.str
+    """as in ClusterStatusReply"""
+    reason: _builtins.str
+    challenge: _builtins.bytes
+    """32 random bytes, to be proven in one TakeOver within a minute"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def alive(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """brokers that it hears, itself included"""
+
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]:
+        """as its registry knows them"""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___SurveyedReplica]: ...
+    @_builtins.property
+    def placed(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedPartition]:
+        """every partition that its registry knows"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        cluster_id: _builtins.bytes = ...,
+        broker_id: _builtins.int = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        challenge: _builtins.bytes = ...,
+        alive: _abc.Iterable[_builtins.int] | None = ...,
+        brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
+        replicas: _abc.Iterable[Global___SurveyedReplica] | None = ...,
+        placed: _abc.Iterable[Global___PlacedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "brokers", b"brokers", "challenge", b"challenge", "cluster_id", b"cluster_id", "error", b"error", "placed", b"placed", "reason", b"reason", "replicas", b"replicas", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SurveyReply: _TypeAlias = SurveyReply  # noqa: Y015
+
+@_typing.final
+class SurveyedReplica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    HEALTHY_FIELD_NUMBER: _builtins.int
+    LEADS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    LAST_TERM_FIELD_NUMBER: _builtins.int
+    LAST_INDEX_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    APPLIED_EPOCH_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """all zero: the metadata group"""
+    partition: _builtins.int
+    healthy: _builtins.bool
+    """its log is open, and nothing is wrong with it"""
+    leads: _builtins.bool
+    term: _builtins.int
+    last_term: _builtins.int
+    last_index: _builtins.int
+    high_watermark: _builtins.int
+    applied_epoch: _builtins.int
+    """of the CONFIG that it has applied"""
+    newest_epoch: _builtins.int
+    """of the last one in its log, committed or not"""
+    reason: _builtins.str
+    @_builtins.property
+    def identity(self) -> Global___ReplicaIdentity: ...
+    @_builtins.property
+    def applied(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaIdentity]: ...
+    @_builtins.property
+    def newest(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaIdentity]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        identity: Global___ReplicaIdentity | None = ...,
+        healthy: _builtins.bool = ...,
+        leads: _builtins.bool = ...,
+        term: _builtins.int = ...,
+        last_term: _builtins.int = ...,
+        last_index: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        applied_epoch: _builtins.int = ...,
+        applied: _abc.Iterable[Global___ReplicaIdentity] | None = ...,
+        newest_epoch: _builtins.int = ...,
+        newest: _abc.Iterable[Global___ReplicaIdentity] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "partition", b"partition", "reason", b"reason", "term", b"term", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SurveyedReplica: _TypeAlias = SurveyedReplica  # noqa: Y015
+
+@_typing.final
+class ReplicaIdentity(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    incarnation: _builtins.bytes
+    """all zero in a CONFIG: nobody, for that broker was lost"""
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        incarnation: _builtins.bytes = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "count", b"count", "incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaIdentity: _TypeAlias = ReplicaIdentity  # noqa: Y015
+
+@_typing.final
+class PlacedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacedPartition: _TypeAlias = PlacedPartition  # noqa: Y015
+
+@_typing.final
+class TakeOverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    ORDERS_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    challenge: _builtins.bytes
+    """of the broker that is told"""
+    orders: _builtins.bytes
+    """a packed TakeOverOrders"""
+    proof: _builtins.bytes
+    """HMAC-SHA256(secret, "take-over" + challenge + orders)"""
+    def __init__(
+        self,
+        *,
+        challenge: _builtins.bytes = ...,
+        orders: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["challenge", b"challenge", "orders", b"orders", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverRequest: _TypeAlias = TakeOverRequest  # noqa: Y015
+
+@_typing.final
+class TakeOverOrders(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakeOverOrder]: ...
+    def __init__(
+        self,
+        *,
+        orders: _abc.Iterable[Global___TakeOverOrder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverOrders: _TypeAlias = TakeOverOrders  # noqa: Y015
+
+@_typing.final
+class TakeOverOrder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    LAST_TERM_FIELD_NUMBER: _builtins.int
+    LAST_INDEX_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    term: _builtins.int
+    """to stand in: above that of every replica that was found"""
+    last_term: _builtins.int
+    """of the log that was found here; another one refuses"""
+    last_index: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaIdentity]:
+        """the group from now on"""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        term: _builtins.int = ...,
+        last_term: _builtins.int = ...,
+        last_index: _builtins.int = ...,
+        replicas: _abc.Iterable[Global___ReplicaIdentity] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_index", b"last_index", "last_term", b"last_term", "partition", b"partition", "replicas", b"replicas", "term", b"term", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverOrder: _TypeAlias = TakeOverOrder  # noqa: Y015
+
+@_typing.final
+class TakeOverReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___TakeOverResult]:
+        """in the order of the orders"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        results: _abc.Iterable[Global___TakeOverResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverReply: _TypeAlias = TakeOverReply  # noqa: Y015
+
+@_typing.final
+class TakeOverResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: it stands; whether it won shows in the next Survey"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeOverResult: _TypeAlias = TakeOverResult  # noqa: Y015

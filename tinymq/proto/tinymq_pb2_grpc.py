@@ -309,6 +309,16 @@ class AdminStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.FormRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FormReply.FromString,
                 _registered_method=True)
+        self.Survey = channel.unary_unary(
+                '/tinymq.v1.Admin/Survey',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.SurveyRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SurveyReply.FromString,
+                _registered_method=True)
+        self.TakeOver = channel.unary_unary(
+                '/tinymq.v1.Admin/TakeOver',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.TakeOverRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TakeOverReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -345,6 +355,19 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Survey(self, request, context):
+        """Going on where no quorum is left: see docs/operations.md. Both need the proof of the cluster secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeOver(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -372,6 +395,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Form,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FormRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.FormReply.SerializeToString,
+            ),
+            'Survey': grpc.unary_unary_rpc_method_handler(
+                    servicer.Survey,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SurveyRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.SurveyReply.SerializeToString,
+            ),
+            'TakeOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeOver,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TakeOverRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.TakeOverReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -509,6 +542,60 @@ class Admin:
             '/tinymq.v1.Admin/Form',
             tinymq_dot_proto_dot_tinymq__pb2.FormRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.FormReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Survey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/Survey',
+            tinymq_dot_proto_dot_tinymq__pb2.SurveyRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.SurveyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/TakeOver',
+            tinymq_dot_proto_dot_tinymq__pb2.TakeOverRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.TakeOverReply.FromString,
             options,
             channel_credentials,
             insecure,

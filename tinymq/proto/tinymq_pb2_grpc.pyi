@@ -114,6 +114,9 @@ class AdminStub:
     DescribeSelf: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
     Form: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FormRequest, _tinymq_pb2.FormReply]
+    Survey: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SurveyRequest, _tinymq_pb2.SurveyReply]
+    """Going on where no quorum is left: see docs/operations.md. Both need the proof of the cluster secret."""
+    TakeOver: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TakeOverRequest, _tinymq_pb2.TakeOverReply]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -124,6 +127,9 @@ class AdminAsyncStub(AdminStub):
     DescribeSelf: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]  # type: ignore[assignment]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
     Form: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FormRequest, _tinymq_pb2.FormReply]  # type: ignore[assignment]
+    Survey: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SurveyRequest, _tinymq_pb2.SurveyReply]  # type: ignore[assignment]
+    """Going on where no quorum is left: see docs/operations.md. Both need the proof of the cluster secret."""
+    TakeOver: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TakeOverRequest, _tinymq_pb2.TakeOverReply]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -161,5 +167,20 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.FormRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.FormReply, _abc.Awaitable[_tinymq_pb2.FormReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Survey(
+        self,
+        request: _tinymq_pb2.SurveyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.SurveyReply, _abc.Awaitable[_tinymq_pb2.SurveyReply]]:
+        """Going on where no quorum is left: see docs/operations.md. Both need the proof of the cluster secret."""
+
+    @_abc_1.abstractmethod
+    def TakeOver(
+        self,
+        request: _tinymq_pb2.TakeOverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.TakeOverReply, _abc.Awaitable[_tinymq_pb2.TakeOverReply]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

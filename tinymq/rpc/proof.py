@@ -1,4 +1,4 @@
-"""Proof of the cluster secret in the calls that form a cluster: HMAC-SHA256 with a label for each call."""
+"""Proof of the cluster secret in the calls that form or recover a cluster: HMAC-SHA256 with a label for each call."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def describe_proof(secret: bytes, nonce: bytes) -> bytes:
 
 def form_proof(secret: bytes, nonce: bytes, cluster_id: bytes, first_entry: bytes) -> bytes:
     return hmac.digest(secret, b"form" + nonce + cluster_id + first_entry, hashlib.sha256)
+
+
+def survey_proof(secret: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(secret, b"survey" + nonce, hashlib.sha256)
+
+
+def take_over_proof(secret: bytes, challenge: bytes, orders: bytes) -> bytes:
+    return hmac.digest(secret, b"take-over" + challenge + orders, hashlib.sha256)
 
 
 def check_proof(given: bytes, expected: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import socket
 import tempfile
 import threading
@@ -141,6 +142,11 @@ class Cluster:
     def kill(self, broker_id: int) -> None:
         """End a broker as `kill -9` does: nothing is handed over, said or written."""
         self.run(self.brokers.pop(broker_id).kill())
+
+    def wipe(self, broker_id: int) -> None:
+        """Take the data of a broker that does not run, as a dead disk does: started again it has an empty folder."""
+        assert broker_id not in self.brokers, "stop it first"
+        shutil.rmtree(self._config(broker_id).data_dir)
 
     def registry(self, broker_id: int) -> RegistryService:
         """The registry as that broker sees it."""
