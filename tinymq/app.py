@@ -30,8 +30,9 @@ from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
 from tinymq.registry.values import BrokerRecord
+from tinymq.rpc.admin import AdminService
 from tinymq.rpc.server import RpcServer
-from tinymq.rpc.services import AdminService, BrokerService
+from tinymq.rpc.services import BrokerService
 from tinymq.rpc.serving import Serving, State
 from tinymq.types import METADATA_GROUP
 

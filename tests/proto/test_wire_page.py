@@ -10,7 +10,7 @@ import pytest
 from tinymq import errors
 from tinymq.config import Limits, Timing
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.services import TOPIC_TIMEOUT_S
+from tinymq.rpc.admin import TOPIC_TIMEOUT_S
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text()
 CLIENTS, BROKERS = PAGE.split("## Between brokers")

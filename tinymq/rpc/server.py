@@ -8,7 +8,8 @@ from grpc_reflection.v1alpha import reflection
 
 from tinymq.config import Limits, format_address
 from tinymq.errors import PortInUse
-from tinymq.rpc.services import AdminService, BrokerService, register
+from tinymq.rpc.admin import AdminService
+from tinymq.rpc.services import BrokerService, register
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 

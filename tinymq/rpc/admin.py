@@ -1,0 +1,142 @@
+"""service Admin: topics, the state of the cluster, forming it, going on after a loss. Wire in, broker, wire out."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
+
+from tinymq.broker.broker import Broker
+from tinymq.broker.formation import Formation
+from tinymq.errors import TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.errors import to_wire
+from tinymq.raft import GroupStatus
+from tinymq.rpc.proof import check_proof, describe_proof, form_proof
+from tinymq.rpc.services import Context, brokers_to_wire, topic_to_wire
+from tinymq.rpc.serving import Serving
+from tinymq.types import METADATA_GROUP
+
+TOPIC_TIMEOUT_S = 10.0  # when the client names none
+CALL_TIMEOUT_S_MAX = 600.0
+
+
+class Replicas(Protocol):
+    """What the status of a broker is made of (the application)."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def peer_address(self) -> str: ...
+    def replica_statuses(self) -> list[GroupStatus]: ...
+    def metadata_leader(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class AdminService(pb_grpc.AdminServicer):
+    """service Admin."""
+
+    def __init__(self, serving: Serving, formation: Formation, replicas: Replicas, secret: bytes) -> None:
+        self._serving = serving
+        self._formation = formation
+        self._replicas = replicas
+        self._secret = secret
+
+    async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
+        timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
+        try:
+            broker = self._serving.running()
+            topic = await broker.create_topic(request.name, request.partitions, request.replication_factor, timeout_s)
+        except TinymqError as error:
+            return pb.CreateTopicReply(error=to_wire(error))
+        return pb.CreateTopicReply(topic=topic_to_wire(broker, topic))
+
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
+        timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
+        try:
+            await self._serving.running().delete_topic(request.name, timeout_s)
+        except TinymqError as error:
+            return pb.DeleteTopicReply(error=to_wire(error))
+        return pb.DeleteTopicReply()
+
+    async def ClusterStatus(self, request: pb.ClusterStatusRequest, context: Context) -> pb.ClusterStatusReply:
+        broker = self._serving.broker
+        reply = pb.ClusterStatusReply(
+            cluster_id=self._formation.cluster_id,
+            broker_id=self._formation.broker_id,
+            metadata_leader=self._replicas.metadata_leader(),
+            version=_version(),
+            state=self._serving.state.value,
+            reason=self._replicas.reason,
+        )
+        if broker is not None:
+            reply.feature_level = broker.registry.feature_level
+            reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
+        reply.replicas.extend(_status_to_wire(status, broker) for status in self._replicas.replica_statuses())
+        if broker is not None:
+            reply.replicas.extend(
+                pb.ReplicaStatus(
+                    topic=queue.topic,
+                    topic_id=queue.topic_id,
+                    partition=queue.partition,
+                    role="failed",
+                    reason=f"{error.code}: {error}",
+                )
+                for queue, error in broker.not_opened()
+            )
+        return reply
+
+    async def DescribeSelf(self, request: pb.DescribeSelfRequest, context: Context) -> pb.DescribeSelfReply:
+        try:
+            check_proof(request.proof, describe_proof(self._secret, request.nonce))
+        except TinymqError as error:
+            return pb.DescribeSelfReply(error=to_wire(error))
+        formation = self._formation
+        first = formation.first_entry
+        return pb.DescribeSelfReply(
+            broker_id=formation.broker_id,
+            incarnation=formation.incarnation,
+            cluster_id=formation.cluster_id,
+            first_entry=first.head + first.payload if first is not None else b"",
+            empty=await formation.is_empty(),
+            address=self._replicas.address,
+            peer_address=self._replicas.peer_address,
+        )
+
+    async def Form(self, request: pb.FormRequest, context: Context) -> pb.FormReply:
+        expected = form_proof(self._secret, request.nonce, request.cluster_id, request.first_entry)
+        try:
+            check_proof(request.proof, expected)
+            await self._formation.form(request.cluster_id, request.first_entry)
+        except TinymqError as error:
+            return pb.FormReply(error=to_wire(error))
+        return pb.FormReply()
+
+
+def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:
+    topic = broker.registry.get_topic_by_id(status.group.topic_id) if broker is not None else None
+    name = "" if status.group == METADATA_GROUP else status.group.topic_id.hex() if topic is None else topic.name
+    return pb.ReplicaStatus(
+        topic=name,
+        topic_id=status.group.topic_id,
+        partition=status.group.partition,
+        role=status.role.value,
+        term=status.term,
+        leader=status.leader or 0,
+        last_index=status.last_index,
+        durable_index=status.durable_index,
+        commit_index=status.commit_index,
+        high_watermark=status.high_watermark,
+        log_start=status.log_start,
+        chain_crc=status.chain_crc,
+        reason=status.reason,
+        bytes=status.size_bytes,
+    )
+
+
+def _version() -> str:
+    try:
+        return version("tinymq")
+    except PackageNotFoundError:
+        return "unknown"
