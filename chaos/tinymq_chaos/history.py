@@ -19,7 +19,7 @@ names, see records.py):
     create_topic  name, partitions                                 topic id, hex
     delete_topic  name                                             null
     get_topic     name                                             topic id, hex
-    list_topics                                                    {name: topic id, hex}
+    list_topics   prefix                                           {name: topic id, hex} of all that begin so
 """
 
 from __future__ import annotations

@@ -378,7 +378,7 @@ def test_half_a_minute_of_load_is_checked_at_once() -> None:
     story.end()
     times_s = []
     for _ in range(5):
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         assert check(story.history) == []
-        times_s.append(time.perf_counter() - started_s)
+        times_s.append(time.process_time() - started_s)
     assert min(times_s) < 0.1, times_s

@@ -10,6 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tinymq.batch import check_batch, parse_batch_header
@@ -34,6 +35,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 
 NOW_US = 1_700_000_000_000_000
+_header = lru_cache(maxsize=1 << 14)(parse_header)  # a fetch looks at every frame
 
 
 @dataclass
@@ -72,7 +74,7 @@ class FakePartition:
     def read(self, offset: int, end: int, bytes_max: int) -> bytes:
         out: list[bytes] = []
         for frame in self.frames:
-            header = parse_header(frame)
+            header = _header(frame)
             if header.next_offset <= offset or header.next_offset > end:
                 continue
             if out and sum(map(len, out)) + len(frame) > bytes_max:

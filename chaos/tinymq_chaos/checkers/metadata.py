@@ -44,7 +44,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadAll:
+    """These are all topics whose names begin so."""
+
     topics: Names
+    prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def step(state: State, op: Op) -> State | None:
     if isinstance(op, Exists):
         return state if op.name in names else None
     wanted = op.topics if isinstance(op, ReadAll) else ((op.name, op.topic_id),)
-    if isinstance(op, ReadAll) and len(wanted) != len(names):
+    if isinstance(op, ReadAll) and len(wanted) != sum(name.startswith(op.prefix) for name in names):
         return None
     for name, topic_id in wanted:
         there = names.get(name)
@@ -107,7 +110,7 @@ def _op(call: Call) -> Op | None:
         if failed:
             return Read(name, None) if call.error == "UnknownTopic" else None
         return Read(name, call.result) if ok else None
-    return ReadAll(tuple(sorted(call.result.items()))) if ok else None
+    return ReadAll(tuple(sorted(call.result.items())), call.args.get("prefix", "")) if ok else None
 
 
 def not_linearizable(facts: Facts) -> Iterator[Anomaly]:
@@ -117,16 +120,24 @@ def not_linearizable(facts: Facts) -> Iterator[Anomaly]:
     ops = operations(calls)
     wrong = False
     for name in sorted({op.name for _, op in ops if not isinstance(op, ReadAll)}):
-        own = [(call, _of_name(op, name)) for call, op in ops if isinstance(op, ReadAll) or op.name == name]
+        own = [(call, of_name) for call, op in ops if (of_name := _of_name(op, name)) is not None]
         for anomaly in _judge(own, known, f"topic {name}"):
             wrong = True
             yield anomaly
-    if not wrong and any(isinstance(op, ReadAll) for _, op in ops):
-        yield from _judge(ops, known, "all topics")
+    for prefix in sorted({op.prefix for _, op in ops if isinstance(op, ReadAll)}) if not wrong else ():
+        among = [(call, op) for call, op in ops if _among(op, prefix)]
+        yield from _judge(among, known, f"all topics {prefix}".rstrip())
 
 
-def _of_name(op: Op, name: str) -> Op:
-    return Read(name, dict(op.topics).get(name)) if isinstance(op, ReadAll) else op
+def _of_name(op: Op, name: str) -> Op | None:
+    """What `op` tells about one name."""
+    if isinstance(op, ReadAll):
+        return Read(name, dict(op.topics).get(name)) if name.startswith(op.prefix) else None
+    return op if op.name == name else None
+
+
+def _among(op: Op, prefix: str) -> bool:
+    return op.prefix == prefix if isinstance(op, ReadAll) else op.name.startswith(prefix)
 
 
 def _judge(ops: list[tuple[Call, Op]], known: frozenset[str], of_what: str) -> Iterator[Anomaly]:

@@ -1,0 +1,47 @@
+"""What lies in a replica's log, read from a tinymq log as checkers want it: for who can reach into brokers."""
+
+from __future__ import annotations
+
+from tinymq.batch import decode_batch
+from tinymq.config import Limits
+from tinymq.entry import Entry, Kind
+from tinymq.log.log import Log
+from tinymq_chaos.history import Stored
+from tinymq_chaos.records import name_in
+
+READ_BYTES = 1 << 20
+
+
+class Collector:
+    """Replicas hold the same bytes: each batch is decoded once. `seen` is keyed by what covers all of its bytes."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._seen: dict[tuple[int, int], tuple[str, ...]] = {}
+
+    async def stored(self, log: Log, upto: int) -> tuple[Stored, ...]:
+        """Entries from the log's first index up to `upto`, included. Raises what reading raises (CorruptData)."""
+        found: list[Stored] = []
+        index = log.first_index
+        while index <= upto:
+            entries = await log.read(index, READ_BYTES)
+            if not entries:
+                break
+            found += [self._stored(entry) for entry in entries if entry.index <= upto]
+            index = entries[-1].index + 1
+        return tuple(found)
+
+    def _stored(self, entry: Entry) -> Stored:
+        header = entry.header
+        place = (header.header_crc, header.payload_crc)
+        if place not in self._seen:
+            self._seen[place] = self._names(entry)
+        return Stored(
+            header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, self._seen[place]
+        )
+
+    def _names(self, entry: Entry) -> tuple[str, ...]:
+        if entry.header.kind != Kind.DATA:
+            return ()
+        batch = decode_batch(entry.payload, self._limits)
+        return tuple(name_in(value) for value in batch.column("value").to_pylist())

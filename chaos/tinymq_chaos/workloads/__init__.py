@@ -1,0 +1,62 @@
+"""What clients do while faults happen: each writes every call into a history.
+
+A workload is a coroutine function of a Context; WORKLOADS is the place where a later feature adds its own. On
+`context.stop` it ends what is under way and reads everything to the end, with all faults over. It uses nothing but
+tinymq's client, so that it runs against a simulated cluster as against a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from tinymq_chaos.workloads import produce, read, topics
+from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
+from tinymq_chaos.workloads.produce import Numbered
+
+PARTITIONS = 2
+
+
+async def idempotent(context: Context) -> None:
+    """Two producers with many records on their way at once; readers on leaders and on followers."""
+    await _load(context, [("a", produce.stream, {}), ("b", produce.stream, {"linger_ms": 0})], ["leader", "follower"])
+
+
+async def plain(context: Context) -> None:
+    """A producer without numbers: nothing is sent twice, and what is unclear stays so."""
+    await _load(context, [("a", produce.stream, {"idempotent": False})], ["nearest"])
+
+
+async def lone(context: Context) -> None:
+    """Single sends, each waited for."""
+    await _load(context, [("a", produce.lone, {}), ("b", produce.lone, {})], ["any"])
+
+
+async def batches(context: Context) -> None:
+    """Whole tables."""
+    await _load(context, [("a", produce.batches, {})], ["follower"])
+
+
+async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]], replicas: list[str]) -> None:
+    name = await context.topic(PARTITIONS)
+    reading = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, reading, name)
+    running: list[Awaitable[None]] = [read.follow(context, reading, name, key, replica) for replica in replicas]
+    running.append(read.look_at_ends(context, reading, name, key))
+    for letter, send, settings in senders:
+        sender = Numbered(context, f"{context.name}.{letter}", name, key, PARTITIONS)
+        running.append(send(context, sender, context.client(request_timeout_ms=CALL_S * 1000), **settings))
+    await asyncio.gather(*running)
+    for replica in ("leader", "follower"):
+        await read.drain(context, reading, name, key, replica)
+
+
+WORKLOADS: dict[str, Workload] = {
+    "idempotent": idempotent,
+    "plain": plain,
+    "lone": lone,
+    "batches": batches,
+    "churn": topics.churn,
+    "metadata": topics.metadata,
+}

@@ -1,0 +1,85 @@
+"""What a workload is given, and how it writes down how a call ended. No workload here."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from tinymq.client import AsyncClient
+from tinymq.clock import Clock
+from tinymq.errors import OutcomeUnknown, TinymqError
+from tinymq_chaos.history import Call, History, topic_key
+
+CALL_S = 4.0  # deadline of every call, if nothing else is said
+
+
+class Context(Protocol):
+    """A workload's surroundings. What a workload raises fails the run; what calls end with goes to the history."""
+
+    @property
+    def name(self) -> str:
+        """Of the workload; begins the names of its processes, topics and records."""
+        ...
+
+    @property
+    def rng(self) -> random.Random: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def stop(self) -> asyncio.Event:
+        """Set: end what is under way, read to the end, and return. By then all faults are over."""
+        ...
+
+    async def topic(self, partitions: int = 1) -> str:
+        """A new topic, made before faults begin; its name."""
+        ...
+
+    def client(self, **settings: Any) -> AsyncClient:
+        """A new client, closed by the runner."""
+        ...
+
+
+Workload = Callable[[Context], Awaitable[None]]
+
+
+@contextmanager
+def told(call: Call) -> Iterator[Call]:
+    """Ends `call` by what the block raises; without that, the block does."""
+    try:
+        yield call
+    except TinymqError as error:
+        fail(call, error)
+    except BaseException:
+        call.unknown("cancelled")
+        raise
+
+
+def fail(call: Call, error: TinymqError) -> None:
+    if isinstance(error, OutcomeUnknown):
+        call.unknown(error.code)
+    else:
+        call.failed(error.code)
+
+
+def begin(context: Context, process: str, kind: str, within_s: float = CALL_S, **args: Any) -> Call:
+    return context.history.invoke(process, kind, context.history.now() + within_s, **args)
+
+
+async def pause(context: Context, least_s: float, most_s: float) -> None:
+    """Some time between; at once when told to stop."""
+    if not context.stop.is_set():
+        await context.clock.sleep(context.rng.uniform(least_s, most_s))
+
+
+async def key_of(context: Context, client: AsyncClient, name: str) -> str:
+    """A topic that is there, as histories name it."""
+    while True:
+        try:
+            return topic_key(name, (await client.admin.describe_topic(name)).topic_id)
+        except TinymqError:
+            await context.clock.sleep(0.1)

@@ -1,0 +1,139 @@
+"""Producers that number what they send, and write down what became of every record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tinymq.batch import SCHEMA
+from tinymq.client import AsyncClient
+from tinymq.errors import NotDelivered, TinymqError
+from tinymq_chaos.history import Call
+from tinymq_chaos.records import VALUE_BYTES_MIN, make_value
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, told
+
+OUTSTANDING_MAX = 60  # calls of one producer without an answer; over it, it waits
+LIFE_S = 8.0  # of one producer object, about: another one has another producer id
+
+
+@dataclass(slots=True)
+class Numbered:
+    """A process that names its records one after another."""
+
+    context: Context
+    process: str
+    topic: str  # name
+    key: str
+    partitions: int
+    _count: int = 0
+    outstanding: set[int] = field(default_factory=set)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def records(self, count: int) -> list[str]:
+        names = [f"{self.process}-{n}" for n in range(self._count, self._count + count)]
+        self._count += count
+        return names
+
+    def value(self, record: str) -> bytes:
+        """Small ones mostly, now and then one that fills segments."""
+        rng = self.context.rng
+        return make_value(record, rng.choice((VALUE_BYTES_MIN, VALUE_BYTES_MIN, 200, rng.randrange(2_000))))
+
+    def begin(self, records: list[str], partition: int | None, producer: str, **args: Any) -> Call:
+        call = begin(
+            self.context, self.process, "send",
+            topic=self.key, partition=partition, records=records, producer=producer, **args,
+        )  # fmt: skip
+        self.outstanding.add(call.number)
+        return call
+
+    def ended(self, call: Call) -> None:
+        self.outstanding.discard(call.number)
+        self.answered.set()
+
+    async def room(self) -> None:
+        while len(self.outstanding) >= OUTSTANDING_MAX:
+            self.answered.clear()
+            await self.answered.wait()
+
+
+async def stream(context: Context, sender: Numbered, client: AsyncClient, **settings: Any) -> None:
+    """One record after another in bursts, many on their way at once; now and then a new producer object."""
+    lives, idempotent = 0, bool(settings.get("idempotent", True))
+    while not context.stop.is_set():
+        lives += 1
+        name = f"{sender.process}/{lives}"
+        until_s = context.clock.monotonic() + context.rng.uniform(0.5, 2) * LIFE_S
+        async with producing(client, settings) as producer:
+            while context.clock.monotonic() < until_s and not context.stop.is_set():
+                for record in sender.records(context.rng.randint(1, 8)):
+                    partition = context.rng.randrange(sender.partitions)
+                    call = sender.begin([record], partition, name, idempotent=idempotent)
+                    try:
+                        delivery = await producer.send(sender.topic, sender.value(record), partition=partition)
+                    except TinymqError as error:
+                        fail(call, error)
+                        sender.ended(call)
+                    else:
+                        delivery.add_done_callback(_answer(sender, call))
+                await sender.room()
+                await pause(context, 0.0, 0.12)
+
+
+def _answer(sender: Numbered, call: Call) -> Callable[[Any], None]:
+    def answer(delivery: Any) -> None:
+        error = delivery.exception(0)
+        if error is None:
+            metadata = delivery.result(0)
+            call.ok([metadata.partition, metadata.offset])
+        else:
+            fail(call, error)
+        sender.ended(call)
+
+    return answer
+
+
+async def batches(context: Context, sender: Numbered, client: AsyncClient) -> None:
+    """Whole tables, one at a time."""
+    async with producing(client, {}) as producer:
+        while not context.stop.is_set():
+            names = sender.records(context.rng.randint(2, 12))
+            partition = context.rng.randrange(sender.partitions)
+            table = pa.table({"value": pa.array([sender.value(name) for name in names], SCHEMA.field("value").type)})
+            call = sender.begin(names, partition, sender.process, idempotent=True)
+            with told(call):
+                parts = await (await producer.send_batch(sender.topic, table, partition=partition))
+                assert len(parts) == 1, "small tables travel in one piece: else a failure says nothing of each record"
+                call.ok([parts[0].partition, parts[0].base_offset])
+            sender.ended(call)
+            await pause(context, 0.02, 0.3)
+
+
+async def lone(context: Context, sender: Numbered, client: AsyncClient) -> None:
+    """Single records, each waited for: what is slow here is the latency of one write."""
+    while not context.stop.is_set():
+        (name,) = sender.records(1)
+        partition = context.rng.randrange(sender.partitions)
+        call = sender.begin([name], partition, sender.process, idempotent=True)
+        with told(call):
+            metadata = await client.send(sender.topic, sender.value(name), partition=partition)
+            call.ok([metadata.partition, metadata.offset])
+        sender.ended(call)
+        await pause(context, 0.01, 0.15)
+
+
+@asynccontextmanager
+async def producing(client: AsyncClient, settings: dict[str, Any]) -> AsyncIterator[Any]:
+    """A producer whose calls end within CALL_S. What it could not deliver is in the history already."""
+    producer = client.producer(delivery_timeout_ms=CALL_S * 1000, block_ms_max=CALL_S * 1000, **settings)
+    try:
+        yield producer
+    finally:
+        with contextlib.suppress(NotDelivered):
+            await producer.close()

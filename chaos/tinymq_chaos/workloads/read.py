@@ -1,0 +1,115 @@
+"""Readers that write down every record they are shown, and read to the end when all is quiet."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from tinymq.client import AsyncClient
+from tinymq.types import Offset
+from tinymq_chaos.records import name_in
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
+
+POLL_S = 0.5
+DRAIN_S = 10.0
+SETTINGS: dict[str, Any] = {"unreachable_ms_max": 5_000, "fetch_wait_ms": 200, "stale_ms_max": 1_000}
+
+
+async def follow(context: Context, client: AsyncClient, topic: str, key: str, replica: str) -> None:
+    """Tail a topic from its beginning. After an error, and now and then without one, another reader goes on where
+    this one was, or begins anew."""
+    place: dict[int, int] = {}
+    for number in count():
+        if context.stop.is_set():
+            return
+        again = context.rng.random() < 0.8
+        start: Any = {p: Offset(o) for p, o in place.items()} if again and place else "earliest"
+        reader = client.reader(topic, start=start, replica=replica, **SETTINGS)
+        name = f"{context.name} {replica} {number}"
+        try:
+            if await _open(context, reader, name, key, replica):
+                while not context.stop.is_set() and context.rng.random() > 0.02:
+                    if not await _poll(context, reader, name, key, replica):
+                        break
+                    await pause(context, 0.0, 0.2)
+                place = reader.position() or place
+        finally:
+            await reader.close()
+        await pause(context, 0.0, 0.3)
+
+
+async def drain(context: Context, client: AsyncClient, topic: str, key: str, replica: str) -> None:
+    """From the beginning to the end that the leader knows, now that all is quiet."""
+    name = f"{context.name} {replica} end"
+    call = begin(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica)
+    with told(call):
+        until_s = context.clock.monotonic() + DRAIN_S
+        ends = await _ends(client, topic)
+        while True:
+            reader = client.reader(topic, start="earliest", end=ends, replica=replica, **SETTINGS)
+            try:
+                if await _open(context, reader, name, key, replica):
+                    while not reader.at_end and await _poll(context, reader, name, key, replica):
+                        if context.clock.monotonic() > until_s:
+                            call.failed("DeadlineExceeded")
+                            return
+                    if reader.at_end:
+                        call.ok([[p, offset] for p, offset in reader.position().items()])
+                        return
+            finally:
+                await reader.close()
+            if context.clock.monotonic() > until_s:
+                call.failed("DeadlineExceeded")
+                return
+            await context.clock.sleep(0.1)
+
+
+async def _ends(client: AsyncClient, topic: str) -> dict[int, Offset]:
+    """As leaders know them."""
+    reader = client.reader(topic, start="latest", replica="leader")
+    try:
+        await reader.open()
+        return {p: Offset(o) for p, o in reader.position().items()}
+    finally:
+        await reader.close()
+
+
+async def _open(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
+    call = begin(context, name, "open", CALL_S, reader=name, topic=key, replica=replica)
+    with told(call):
+        await reader.open()
+        call.ok([[p, offset] for p, offset in reader.position().items()])
+        return True
+    return False
+
+
+async def _poll(context: Context, reader: Any, name: str, key: str, replica: str) -> bool:
+    """False: this reader is at its end."""
+    call = begin(context, name, "poll", POLL_S, reader=name, topic=key, replica=replica)
+    with told(call):
+        call.ok(runs(await reader.poll(timeout=POLL_S)))
+        return True
+    return False
+
+
+def runs(messages: list[Any]) -> list[list[Any]]:
+    """[partition, base offset, records] for what lies in a row."""
+    found: list[list[Any]] = []
+    due = (-1, -1)
+    for message in messages:
+        if (message.partition, message.offset) != due:
+            found.append([message.partition, message.offset, []])
+        found[-1][2].append(name_in(message.value))
+        due = (message.partition, message.offset + 1)
+    return found
+
+
+async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+    """Ask now and then how long the log is, of whoever answers."""
+    process = f"{context.name} ends"
+    while not context.stop.is_set():
+        call = begin(context, process, "offsets", topic=key)
+        with told(call):
+            found = await client.admin.offsets(topic, timeout=CALL_S)
+            call.ok([[p, o.log_start, o.high_watermark] for p, o in found.items()])
+        await pause(context, 0.2, 1.0)

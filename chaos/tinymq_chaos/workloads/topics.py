@@ -1,0 +1,104 @@
+"""Topics that come and go: who makes them writes into them, and others look at the list all the while."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tinymq.client import AsyncClient
+from tinymq_chaos.history import Outcome, topic_key
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
+from tinymq_chaos.workloads.produce import Numbered, lone
+from tinymq_chaos.workloads.read import drain
+
+NAMES = 3
+OWNERS = 3
+
+
+async def metadata(context: Context) -> None:
+    """Several clients make, delete and look at few topics: every answer has to fit one order."""
+    await asyncio.gather(*(_change_and_look(context, f"{context.name} {n}") for n in range(OWNERS)))
+
+
+async def _change_and_look(context: Context, process: str) -> None:
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    rng = context.rng
+    while not context.stop.is_set():
+        name = f"{context.name}-{rng.randrange(NAMES)}"
+        kind = rng.choice(("create", "delete", "get", "get", "list"))
+        if kind == "create":
+            await create(context, client, process, name, partitions=rng.randint(1, 2))
+        elif kind == "delete":
+            await delete(context, client, process, name)
+        elif kind == "get":
+            await get(context, client, process, name)
+        else:
+            await list_all(context, client, process)
+        await pause(context, 0.05, 0.6)
+
+
+async def churn(context: Context) -> None:
+    """One client makes a topic, writes into it, reads it back, deletes it, and makes it again under its name: what
+    was in the old one is never seen in the new one."""
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    process, lives = f"{context.name}.owner", 0
+    while not context.stop.is_set():
+        lives += 1
+        name = f"{context.name}-{lives % 2}"
+        topic_id = await create(context, client, process, name, partitions=1)
+        if topic_id is None:
+            await delete(context, client, process, name)
+            await pause(context, 0.1, 0.5)
+            continue
+        key = topic_key(name, bytes.fromhex(topic_id))
+        await _use(context, client, f"{process}/{lives}", name, key)
+        await delete(context, client, process, name)
+        await pause(context, 0.0, 0.3)
+
+
+async def _use(context: Context, client: AsyncClient, process: str, name: str, key: str) -> None:
+    sender = Numbered(context, process, name, key, 1)
+    stop = asyncio.Event()
+    writing = asyncio.ensure_future(lone(_Until(context, stop), sender, client))
+    await pause(context, 0.3, 2.0)
+    stop.set()
+    await writing
+    if context.stop.is_set():
+        await drain(context, client, name, key, "leader")
+
+
+class _Until:
+    """A context that ends earlier."""
+
+    def __init__(self, context: Context, stop: asyncio.Event) -> None:
+        self.name, self.rng, self.clock, self.history = context.name, context.rng, context.clock, context.history
+        self.stop = stop
+        self.topic, self.client = context.topic, context.client
+
+
+async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:
+    """The new topic's id, in hex; None: refused, or nobody knows."""
+    call = begin(context, process, "create_topic", name=name, partitions=partitions)
+    with told(call):
+        call.ok((await client.admin.create_topic(name, partitions, 3, timeout=CALL_S)).topic_id.hex())
+    return call.result if call.outcome is Outcome.OK else None
+
+
+async def delete(context: Context, client: AsyncClient, process: str, name: str) -> None:
+    call = begin(context, process, "delete_topic", name=name)
+    with told(call):
+        await client.admin.delete_topic(name, timeout=CALL_S)
+        call.ok()
+
+
+async def get(context: Context, client: AsyncClient, process: str, name: str) -> None:
+    call = begin(context, process, "get_topic", name=name)
+    with told(call):
+        call.ok((await client.admin.describe_topic(name, timeout=CALL_S)).topic_id.hex())
+
+
+async def list_all(context: Context, client: AsyncClient, process: str) -> None:
+    """Those of this workload: others make topics, too."""
+    call = begin(context, process, "list_topics", prefix=f"{context.name}-")
+    with told(call):
+        found = await client.admin.list_topics(timeout=CALL_S)
+        call.ok({t.name: t.topic_id.hex() for t in found if t.name.startswith(f"{context.name}-")})
