@@ -36,9 +36,8 @@ class Surroundings:
         return self.name
 
     def client(self, **settings: Any) -> AsyncClient:
-        client = AsyncClient(
-            self.cluster.servers, connector=self.cluster, clock=self.clock, rng=random.Random(1), **settings
-        )
+        rng = random.Random(self.rng.random())
+        client = AsyncClient(self.cluster.servers, connector=self.cluster, clock=self.clock, rng=rng, **settings)
         self.clients.append(client)
         return client
 

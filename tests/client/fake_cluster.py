@@ -90,6 +90,7 @@ class FakeCluster:
         self.nodes = range(1, nodes + 1)
         self.addresses = {n: f"fake:{n}" for n in self.nodes}
         self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}
+        self.done: dict[bytes, Any] = {}  # answers to changes of topics, by command id
         self.down: set[int] = set()
         self.hung: set[int] = set()  # takes everything, answers nothing
         self.lose_replies = 0  # so many produce messages are carried out, and then the stream breaks
@@ -249,16 +250,19 @@ class FakeCluster:
             case Method.OPEN_PRODUCER:
                 self._ids += 1
                 return pb.OpenProducerReply(producer_id=self._ids)
+            case Method.CREATE_TOPIC | Method.DELETE_TOPIC if request.command_id in self.done:
+                return self.done[request.command_id]
             case Method.CREATE_TOPIC:
                 if request.name in self.topics:
                     return pb.CreateTopicReply(error=to_wire(TopicExists("there is one")))
                 self.add_topic(request.name, request.partitions)
-                return pb.CreateTopicReply(topic=self._info(request.name))
+                made = pb.CreateTopicReply(topic=self._info(request.name))
+                return self.done.setdefault(request.command_id, made)
             case Method.DELETE_TOPIC:
                 if request.name not in self.topics:
                     return pb.DeleteTopicReply(error=to_wire(UnknownTopic("no such topic")))
                 self.remove_topic(request.name)
-                return pb.DeleteTopicReply()
+                return self.done.setdefault(request.command_id, pb.DeleteTopicReply())
             case Method.LIST_OFFSETS:
                 return self._offsets(broker, request)
             case Method.CLUSTER_STATUS:

@@ -121,13 +121,32 @@ def test_topics_and_queues(run: Scenario) -> None:
         assert sorted(q.replicas[0].broker_id for q in queues) == [1, 1, 2, 2, 3, 3]
         other = await b.registry.register_topic("a", 1, 1)
         assert [t.name for t in b.registry.get_all_topics()] == ["a", "flights"]
-        assert await b.registry.unregister_topic("flights") == topic
+        await b.registry.unregister_topic("flights")
         assert b.registry.get_topic("flights") is None
         assert b.registry.is_deleted(topic.topic_id)
         assert not b.registry.is_deleted(other.topic_id)
         assert b.effects[3:] == [TopicCreated(topic), TopicCreated(other), TopicDeleted(topic)]
         again = await b.registry.register_topic("flights", 1, 1)
         assert again.topic_id != topic.topic_id
+
+    run(scenario)
+
+
+def test_a_change_under_the_same_id_is_made_once(run: Scenario) -> None:
+    """Whatever has happened to the topic in between."""
+
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        topic = await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16)
+        assert await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16) == topic
+        await b.registry.unregister_topic("t", command_id=b"d" * 16)
+        with pytest.raises(UnknownTopic, match="as soon as it was made"):
+            await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16)
+        again = await b.registry.register_topic("t", 1, 1, command_id=b"e" * 16)
+        await b.registry.unregister_topic("t", command_id=b"d" * 16)
+        assert b.registry.get_topic("t") == again
+        with pytest.raises(InvalidRequest):
+            await b.registry.unregister_topic("t", command_id=b"short")
 
     run(scenario)
 

@@ -143,15 +143,24 @@ class Broker:
                 return [self.registry.get_topic(name) or _not_asked(name, error) for name in names]
         return [self.registry.get_topic(name) or _no_topic(name) for name in names]
 
+    async def refresh(self) -> None:
+        """Bring what this broker knows up to all that was acknowledged anywhere before. Raises NotReady."""
+        try:
+            await self.registry.refresh(REFRESH_S)
+        except TinymqError as error:
+            raise NotReady(f"the registry's leader does not answer: {error.message}") from error
+
     # ---- topics --------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, partitions: int, replication_factor: int, timeout_s: float) -> TopicRecord:
+    async def create_topic(
+        self, name: str, partitions: int, replication_factor: int, timeout_s: float, command_id: bytes = b""
+    ) -> TopicRecord:
         """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
 
         Raises as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
-        topic = await self.registry.register_topic(name, partitions, replication_factor, timeout_s)
+        topic = await self.registry.register_topic(name, partitions, replication_factor, timeout_s, command_id)
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
         while not all(self.leader_of(queue.group)[0] for queue in topic.queues):
             if self.around.clock.monotonic() >= deadline_s or self.registry.get_topic_by_id(topic.topic_id) is None:
@@ -159,9 +168,9 @@ class Broker:
             await self.around.clock.sleep(LOOK_S)
         return topic
 
-    async def delete_topic(self, name: str, timeout_s: float) -> None:
+    async def delete_topic(self, name: str, timeout_s: float, command_id: bytes = b"") -> None:
         """Raises as `RegistryService.unregister_topic`. Data goes in the background."""
-        await self.registry.unregister_topic(name, timeout_s)
+        await self.registry.unregister_topic(name, timeout_s, command_id)
         logger.info("topic_deleted", topic=name)
 
 

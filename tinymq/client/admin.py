@@ -15,7 +15,7 @@ from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
 from tinymq.client.routing import Broker, Partition, Topic
 from tinymq.client.values import as_datetime
-from tinymq.errors import OutcomeUnknown, TinymqError, TopicExists, UnknownTopic
+from tinymq.errors import TinymqError, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
 STATUS_TIMEOUT_S = 2.0
@@ -112,15 +112,11 @@ class AsyncAdmin:
             partitions=partitions,
             replication_factor=replication_factor,
             timeout_ms=int(wait_s * 1000),
+            command_id=self._cluster.rng.randbytes(16),  # however often it is asked: done once
         )
-        try:
-            reply = await self._cluster.ask(
-                Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
-            )
-        except TopicExists as error:
-            if "unclear" in error.detail:  # an earlier try of this very call may have made it
-                raise OutcomeUnknown(f"topic {name!r} exists; this call may have made it") from error
-            raise
+        reply = await self._cluster.ask(
+            Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
+        )
         topic = routing.read_topic(reply.topic)
         self._cluster.update(routing.with_topic(self._cluster.view, topic))
         return _describe(topic)
@@ -129,28 +125,29 @@ class AsyncAdmin:
         """Delete a topic and its records. Raises UnknownTopic, OutcomeUnknown."""
         check_topic(name)
         timeout_s = self._timeout_s(timeout)
-        request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000))
-        try:
-            await self._cluster.ask(Method.DELETE_TOPIC, request, timeout_s=timeout_s, changes=True)
-        except UnknownTopic as error:
-            if "unclear" not in error.detail:  # else an earlier try of this very call deleted it
-                raise
+        command_id = self._cluster.rng.randbytes(16)
+        request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000), command_id=command_id)
+        await self._cluster.ask(Method.DELETE_TOPIC, request, timeout_s=timeout_s, changes=True)
         self._cluster.update(routing.without_topic(self._cluster.view, name))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
-        """All topics, by name."""
-        request = pb.MetadataRequest(all=True)
+        """All topics, by name, as of a moment during this call."""
+        request = pb.MetadataRequest(all=True, fresh=True)
         reply = await self._cluster.ask(Method.METADATA, request, timeout_s=self._timeout_s(timeout))
         self._cluster.update(routing.merge(self._cluster.view, reply, ()))
         topics = [routing.read_topic(info) for info in reply.topics if not info.HasField("error")]
         return [_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name)]
 
     async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """One topic, asked for afresh. Raises UnknownTopic."""
+        """One topic, as of a moment during this call. Raises UnknownTopic."""
         check_topic(name)
-        left = self._cluster.countdown(self._timeout_s(timeout))
-        await self._cluster.refresh([name], timeout_s=left())
-        return _describe(await self._cluster.topic(name, left()))
+        request = pb.MetadataRequest(topics=[name], fresh=True)
+        reply = await self._cluster.ask(Method.METADATA, request, timeout_s=self._timeout_s(timeout))
+        self._cluster.update(routing.merge(self._cluster.view, reply, [name]))
+        for info in reply.topics:
+            if info.name == name and not info.HasField("error"):
+                return _describe(routing.read_topic(info))
+        raise UnknownTopic(f"there is no topic {name!r}")
 
     async def brokers(self, *, timeout: float | None = None) -> list[Broker]:
         """The brokers that the registry knows, asked for afresh, by id."""

@@ -320,7 +320,10 @@ class MetadataRequest(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
     all: _builtins.bool
+    fresh: _builtins.bool
+    """as of a moment after this was asked: the registry's leader is asked first"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty and all=false: brokers only"""
@@ -330,10 +333,11 @@ class MetadataRequest(_message.Message):
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         all: _builtins.bool = ...,
+        fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "fresh", b"fresh", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -634,11 +638,14 @@ class CreateTopicRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     replication_factor: _builtins.int
     timeout_ms: _builtins.int
     """waits up to this for every partition to have a leader"""
+    command_id: _builtins.bytes
+    """16 random bytes, the same ones when this is sent again: it is done once. Empty: sent once"""
     def __init__(
         self,
         *,
@@ -646,10 +653,11 @@ class CreateTopicRequest(_message.Message):
         partitions: _builtins.int = ...,
         replication_factor: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -685,17 +693,21 @@ class DeleteTopicRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    """as above"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

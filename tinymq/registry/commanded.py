@@ -6,16 +6,19 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
 from tinymq.clock import Clock
 from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, UnknownTopic
+from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import Effect, RegistryState, reply_error
 from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.registry.waiting import within
 from tinymq.registry.wire import broker_to_wire
 from tinymq.types import TopicId, check_topic_name
+
+COMMAND_ID_BYTES = 16
 
 
 class CommandedRegistry(ABC):
@@ -67,28 +70,28 @@ class CommandedRegistry(ABC):
     # ---- changes ----------------------------------------------------------------------------------
 
     async def register_topic(
-        self, name: str, partitions: int, replication_factor: int, timeout_s: float | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
     ) -> TopicRecord:
         check_topic_name(name)
-        topic_id = TopicId(self._rng.randbytes(16))
+        command_id = self._command_id(command_id)
+        topic_id = TopicId(blake2b(command_id, digest_size=16).digest())  # the same one when it is sent again
         wanted = pb.CreateTopic(
             name=name, topic_id=topic_id, partitions=partitions, replication_factor=replication_factor
         )
-        reply = await self._change(pb.Command(create_topic=wanted), timeout_s)
+        reply = await self._change(pb.Command(create_topic=wanted, command_id=command_id), timeout_s)
         topic = self._state.topics_by_id.get(topic_id)
         if topic is None:
             raise UnknownTopic(f"topic {name!r} was deleted as soon as it was made", version=reply.version)
         return topic
 
-    async def unregister_topic(self, name: str, timeout_s: float | None = None) -> TopicRecord:
-        topic = self._state.topics.get(name)
-        if topic is None:
-            await self.refresh(timeout_s or self._timing.command_timeout_s)
-            topic = self._state.topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"no topic {name[:300]!r}")
-        await self._change(pb.Command(delete_topic=pb.DeleteTopic(name=name)), timeout_s)
-        return topic
+    async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:
+        wanted = pb.DeleteTopic(name=check_topic_name(name))
+        await self._change(pb.Command(delete_topic=wanted, command_id=self._command_id(command_id)), timeout_s)
 
     async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
         gone = pb.UnregisterBroker(broker_id=broker_id, session=session)
@@ -123,8 +126,13 @@ class CommandedRegistry(ABC):
             raise OutcomeUnknown(late, version=reply.version) from None
         return reply
 
+    def _command_id(self, given: bytes) -> bytes:
+        if given and len(given) != COMMAND_ID_BYTES:
+            raise InvalidRequest(f"a command id of {len(given)} bytes", hint=f"{COMMAND_ID_BYTES} random ones, or none")
+        return given or self._rng.randbytes(COMMAND_ID_BYTES)
+
     def _stamp(self, command: pb.Command) -> pb.Command:
-        command.command_id = self._rng.randbytes(16)
+        command.command_id = self._command_id(command.command_id)
         command.time_us = self._clock.wall_us()
         return command
 

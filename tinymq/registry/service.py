@@ -67,16 +67,23 @@ class RegistryService(Protocol):
         ...
 
     async def register_topic(
-        self, name: str, partitions: int, replication_factor: int, timeout_s: float | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
     ) -> TopicRecord:
         """Make a topic whole: named, placed, led evenly; or nothing. `timeout_s` may shorten the deadline.
 
-        Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists.
+        `command_id`: 16 random bytes. The same ones again, on any broker, have the same outcome and no other effect.
+        Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists;
+        UnknownTopic when it was made and is deleted already.
         """
         ...
 
-    async def unregister_topic(self, name: str, timeout_s: float | None = None) -> TopicRecord:
-        """Delete a topic; its id is never used again. Returns what it was. Raises UnknownTopic."""
+    async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:
+        """Delete a topic; its id is never used again. `command_id` as above. Raises UnknownTopic."""
         ...
 
     def get_topic(self, name: str) -> TopicRecord | None: ...

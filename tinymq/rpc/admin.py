@@ -47,7 +47,9 @@ class AdminService(pb_grpc.AdminServicer):
         timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
         try:
             broker = self._serving.running()
-            topic = await broker.create_topic(request.name, request.partitions, request.replication_factor, timeout_s)
+            topic = await broker.create_topic(
+                request.name, request.partitions, request.replication_factor, timeout_s, request.command_id
+            )
         except TinymqError as error:
             return pb.CreateTopicReply(error=to_wire(error))
         return pb.CreateTopicReply(topic=topic_to_wire(broker, topic))
@@ -55,7 +57,7 @@ class AdminService(pb_grpc.AdminServicer):
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
         timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
         try:
-            await self._serving.running().delete_topic(request.name, timeout_s)
+            await self._serving.running().delete_topic(request.name, timeout_s, request.command_id)
         except TinymqError as error:
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()

@@ -41,6 +41,11 @@ class BrokerService(pb_grpc.BrokerServicer):
         except NotReady as error:
             topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics]
             return pb.MetadataReply(topics=topics, error=to_wire(error))
+        if request.fresh:
+            try:
+                await broker.refresh()
+            except NotReady as error:
+                return pb.MetadataReply(error=to_wire(error))
         if request.all:
             found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
             names = [""] * len(found)
