@@ -6,6 +6,7 @@ settings come from (files, environment) is tinymq/settings.py's business.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 
 from tinymq.entry import PAYLOAD_BYTES_MAX
@@ -18,6 +19,11 @@ GIB = 1024 * MIB
 
 GRPC_OVERHEAD_BYTES = 256 * KIB  # room for what surrounds a batch in a gRPC message
 SECRET_BYTES_MIN = 16
+MESSAGE_BYTES_MAX = GIB  # what one gRPC message or one frame between brokers may be told to hold
+LIMIT_MAX = 1 << 62
+DELAY_S_MAX = 86_400.0  # it travels as milliseconds in 32 bits
+
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f\[\]@/]{1,255}")
 
 
 def _require(holds: bool, message: str) -> None:
@@ -47,7 +53,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _require(getattr(self, f.name) > 0, f"{f.name} must be above 0")
+            _require(0 < getattr(self, f.name) <= LIMIT_MAX, f"{f.name} must be above 0, and at most {LIMIT_MAX}")
+        for name in ("fetch_bytes_max", "peer_frame_bytes_max"):
+            _require(getattr(self, name) <= MESSAGE_BYTES_MAX, f"{name} is over {MESSAGE_BYTES_MAX}")
         _require(self.record_bytes_max <= self.batch_uncompressed_bytes_max, "record_bytes_max is over a batch's size")
         _require(self.batch_bytes_max <= PAYLOAD_BYTES_MAX, f"batch_bytes_max is over {PAYLOAD_BYTES_MAX}")
         _require(self.batch_bytes_max < self.peer_frame_bytes_max, "batch_bytes_max must be below peer_frame_bytes_max")
@@ -68,7 +76,7 @@ class Timing:
     """Delays in seconds."""
 
     heartbeat_s: float = 0.1  # between two brokers, however many groups they share
-    gone_after_s: float = 0.8  # silence after which a broker counts as gone
+    gone_after_s: float = 0.6  # silence after which a broker counts as gone; up to 2.5 times that where heartbeats stagger
     election_min_s: float = 0.15  # once the leader is gone: a random wait between these two
     election_max_s: float = 0.45
     sync_hang_s: float = 1.0  # a leader whose sync takes longer hands over
@@ -84,7 +92,8 @@ class Timing:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _require(getattr(self, f.name) > 0, f"{f.name} must be above 0")
+            delay_s = getattr(self, f.name)
+            _require(0 < delay_s <= DELAY_S_MAX, f"{f.name} must be above 0, and at most {DELAY_S_MAX:.0f}")
         _require(self.heartbeat_s * 3 <= self.gone_after_s, "gone_after_s must be at least three heartbeats")
         _require(self.election_min_s < self.election_max_s, "election_min_s must be below election_max_s")
         _require(
@@ -97,9 +106,14 @@ def parse_address(text: str) -> tuple[str, int]:
     """ "host:port" or "[v6]:port" as (host, port). Raises InvalidConfig."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidConfig(f"{text!r} is not an address", hint="write host:port, such as 127.0.0.1:7070")
+    if not colon or not _HOST.fullmatch(host) or not 0 <= _number(port) <= 65535:
+        raise InvalidConfig(f"{text[:300]!r} is not an address", hint="write host:port, such as 127.0.0.1:7070")
     return host, int(port)
+
+
+def _number(digits: str) -> int:
+    """Up to ten ASCII digits as a number; -1 for anything else."""
+    return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else -1
 
 
 def format_address(host: str, port: int) -> str:
@@ -110,8 +124,8 @@ def format_address(host: str, port: int) -> str:
 def parse_peer(text: str) -> PeerAddress:
     """ "1@host:port" as a PeerAddress. Raises InvalidConfig."""
     number, at, address = text.partition("@")
-    if not at or not number.isascii() or not number.isdigit() or int(number) < 1:
-        raise InvalidConfig(f"{text!r} is not a voter", hint="write id@host:port, such as 1@127.0.0.1:7170")
+    if not at or not 1 <= _number(number) < 1 << 32:
+        raise InvalidConfig(f"{text[:300]!r} is not a voter", hint="write id@host:port, such as 1@127.0.0.1:7170")
     host, port = parse_address(address)
     return PeerAddress(int(number), host, port)
 
@@ -135,6 +149,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         _require(1 <= self.broker_id < 1 << 32, f"broker_id {self.broker_id} is not between 1 and {(1 << 32) - 1}")
         _require(bool(self.data_dir), "data_dir is empty")
+        _require("\0" not in self.data_dir, "data_dir is no path")
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
         ids = [v.broker_id for v in self.voters]
         _require(len(ids) in (1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tinymq.config import BrokerConfig, Limits, Timing, parse_peer
 from tinymq.errors import InvalidConfig
 
 PREFIX = "TINYMQ_"
+_AS_JSON = """in the environment, lists and sections are JSON: TINYMQ_VOTERS='["1@127.0.0.1:7170"]'"""
 NOT_OURS = frozenset({"TINYMQ_SERVERS"})  # read by the command line, not by a broker
 
 
@@ -80,10 +81,17 @@ class BrokerSettings(BaseSettings):
 def load(path: Path | None) -> BrokerConfig:
     """The configuration in `path` (None: the environment alone). Raises InvalidConfig."""
     _check_environment(os.environ)
+    source = str(path or "the environment")
+    given = _read(path)
+    for key in given:  # checked here: what begins with an underscore is an option of pydantic's own
+        if key not in BrokerSettings.model_fields:
+            raise _unknown((key,), source)
     try:
-        settings = BrokerSettings(**_read(path))
+        settings = BrokerSettings(**given)
     except ValidationError as error:
-        raise _explained(error, str(path or "the environment")) from None
+        raise _explained(error, source) from None
+    except (SettingsError, OverflowError, RecursionError) as error:
+        raise InvalidConfig(f"{source} or the environment: {error}", hint=_AS_JSON) from None
     values = settings.model_dump()
     values["voters"] = tuple(parse_peer(voter) for voter in settings.voters)
     values["secret"] = read_secret(Path(values.pop("secret_file")))
@@ -97,8 +105,9 @@ def read_secret(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         secret = path.read_bytes().strip()
-    except OSError as error:
-        raise InvalidConfig(f"cannot read the secret file {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the latter from what is no path
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidConfig(f"cannot read the secret file {str(path)!r}: {why}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InvalidConfig(f"others may read the secret file {path}", hint=f"chmod 600 {path}")
     return secret
@@ -108,10 +117,10 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, numbers and nesting beyond all measure
         raise InvalidConfig(f"{path} is not TOML: {error}") from None
 
 
@@ -140,11 +149,15 @@ def _explained(error: ValidationError, source: str) -> InvalidConfig:
     place = tuple(str(part) for part in first["loc"])
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
-        near = _nearest(place[-1], _keys().get(place[:-1], []))
-        return InvalidConfig(f"unknown key {name!r} in {source}", hint=f"did you mean {near!r}?" if near else "")
+        return _unknown(place, source)
     if first["type"] == "missing":
         return InvalidConfig(f"{source} lacks {name!r}")
     return InvalidConfig(f"{name!r} in {source}: {first['msg']}")
+
+
+def _unknown(place: tuple[str, ...], source: str) -> InvalidConfig:
+    near = _nearest(place[-1], _keys().get(place[:-1], []))
+    return InvalidConfig(f"unknown key {'.'.join(place)!r} in {source}", hint=f"did you mean {near!r}?" if near else "")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ can be named by whoever started it.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import random
 import resource
@@ -20,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from tests.fuzz.mutate import Step, mutate, random_steps
+import structlog
+
+from tests.fuzz.mutate import HEAD_BYTES, Step, mutate, random_steps
 from tinymq.errors import TinymqError
 
 CASE_S_MAX = 5.0
@@ -42,6 +45,7 @@ class Target:
     reseals: tuple[Callable[[bytes], bytes], ...] = ()
     sealed: Callable[[bytes], object] | None = None
     bytes_max: int = 1 << 20
+    head_bytes: int = HEAD_BYTES
     alone: bool = False  # may end the process: only in one of its own
     cases: int = 400  # in the quick tier
 
@@ -92,7 +96,7 @@ class Loaded:
         return Case(which, reseal, tuple(random_steps(rng)))
 
     def input_of(self, case: Case) -> bytes:
-        data = mutate(self.seeds[case.which % len(self.seeds)], case.steps, self.seeds)
+        data = mutate(self.seeds[case.which % len(self.seeds)], case.steps, self.seeds, self.target.head_bytes)
         reseal = case.reseal % (len(self.target.reseals) + 1)
         return self.target.reseals[reseal - 1](data) if reseal else data
 
@@ -205,6 +209,12 @@ def until(seconds: float, first: int = 0) -> Iterator[int]:
     while time.monotonic() < end:
         yield number
         number += 1
+
+
+def be_quiet() -> None:
+    """Nothing is logged from now on: refusals by the thousand would be most of the work."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
 
 
 def limit_memory(bytes_more: int = ADDRESS_SPACE_BYTES) -> None:

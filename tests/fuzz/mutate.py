@@ -110,13 +110,13 @@ def random_steps(rng: random.Random) -> list[Step]:
     return [(rng.randrange(kinds), bits(32), bits(32), bits(32)) for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 5)))]
 
 
-def mutate(data: bytes, changes: Sequence[Step], pool: Sequence[bytes]) -> bytes:
-    """`data` after `changes`; `pool` are other inputs to take pieces of."""
+def mutate(data: bytes, changes: Sequence[Step], pool: Sequence[bytes], head_bytes: int = HEAD_BYTES) -> bytes:
+    """`data` after `changes`, half of them in its first `head_bytes`; `pool` are other inputs to take pieces of."""
     spoilt = bytearray(data)
     for kind, where, a, b in changes:
         if not spoilt:
             spoilt += b"\0"
         # an even draw is near the beginning, where headers and metadata are
-        reach = len(spoilt) if where % 2 else min(len(spoilt), HEAD_BYTES)
+        reach = len(spoilt) if where % 2 else min(len(spoilt), head_bytes)
         CHANGES[kind](spoilt, (where >> 1) % reach, a, b, pool)
     return bytes(spoilt)

@@ -6,13 +6,21 @@ import pytest
 
 from tests.fuzz import reseal
 from tests.fuzz.disks import disk, folder
+from tests.fuzz.test_words import GOOD, check_loaded, toml
+from tests.fuzz.wire import deliver
 from tests.log.values import open_store, run
 from tinymq.broker.state import PartitionState
+from tinymq.cli.offsets import parse_start
+from tinymq.client.routing import read_topic
+from tinymq.config import parse_address
 from tinymq.entry import crc32c, make_entry, parse_header
-from tinymq.errors import CorruptData
+from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest
 from tinymq.log import ballots, marks
 from tinymq.log.index import parse_index
 from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
+from tinymq.proto import peer_pb2
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft.framing import pack_frame
 
 
 @pytest.mark.parametrize(
@@ -83,3 +91,64 @@ def test_a_partitions_state_remembers_no_more_producers_than_it_may() -> None:
     with pytest.raises(CorruptData):
         PartitionState(5).load(crc32c(body).to_bytes(4, "little") + body)
     PartitionState(6).load(crc32c(body).to_bytes(4, "little") + body)
+
+
+@pytest.mark.parametrize("nonsense", ["heartbeat", "leaders"])
+def test_a_group_that_is_none_does_not_end_the_reading_of_a_connection(nonsense: str) -> None:
+    """What `on_message` raised went to asyncio, which closed the connection with a traceback in the log."""
+    named = peer_pb2.GroupTerm(group=peer_pb2.GroupId(topic_id=b"short"), term=1)
+    message = peer_pb2.Peer()
+    if nonsense == "heartbeat":
+        message.heartbeat.stepped_down.append(named)
+    else:
+        message.leaders.led.append(named)
+    deliver(b"".join(pack_frame(message.SerializeToString())[0]))
+
+
+def test_an_answer_that_lacks_a_partition_is_not_believed() -> None:
+    """Partitions are looked up by their place: records would have gone to another one than was meant."""
+    numbered = [pb.PartitionInfo(partition=number) for number in (0, 2)]
+    with pytest.raises(CorruptData):
+        read_topic(pb.TopicInfo(name="t", topic_id=b"t" * 16, partitions=numbered))
+
+
+@pytest.mark.parametrize(
+    ("text", "environment"),
+    [
+        ("", {"TINYMQ_VOTERS": "1@h:1"}),  # JSON is asked for: pydantic's own error
+        ("", {"TINYMQ_LIMITS": "{"}),
+        ("", {"TINYMQ_VOTERS": "[" * 5000}),
+        (
+            "_cli_parse_args = true",
+            {},
+        ),  # an option of pydantic-settings: it read the command line, and ended the process
+        ('_secrets_dir = "/"', {}),
+        ('secret_file = "a\\u0000b"', {}),
+        (f"rack = {'[' * 5000}", {}),
+        (f"broker_id = {'9' * 5000}", {}),
+        (f'listen = "h:{"1" * 5000}"', {}),
+        ("[timing]\nheartbeat_s = inf\ngone_after_s = inf", {}),
+        ("[timing]\ncommand_timeout_s = 1e300", {}),
+        ("[limits]\nfetch_bytes_max = 4294967296", {}),
+    ],
+)
+def test_odd_settings_are_refused_in_words(text: str, environment: dict[str, str]) -> None:
+    keys = {line.partition(" = ")[0] for line in text.splitlines()}
+    values = {**GOOD, "secret_file": "SECRET_FILE"}
+    kept = "\n".join(f"{key} = {toml(value)}" for key, value in values.items() if key not in keys)
+    assert check_loaded(kept, {}) is not None or "secret_file" in keys or "broker_id" in keys
+    assert check_loaded(f"{kept}\n{text}", environment) is None
+
+
+@pytest.mark.parametrize("text", ["1" * 5000, "-" + "1" * 5000, "9" * 19, "@" + "9" * 5000])
+def test_a_place_to_start_beyond_all_offsets_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_start(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["h:" + "1" * 5000, "a b:1", "a\0b:1", "[[::1]]:1", "1@h:1", "h/x:1", "x" * 300 + ":1"]
+)
+def test_what_is_no_host_is_no_address(text: str) -> None:
+    with pytest.raises(InvalidConfig):
+        parse_address(text)

@@ -16,6 +16,7 @@ from typing import Literal
 from tinymq.errors import InvalidRequest
 from tinymq.types import Offset
 
+DIGITS_MAX = 18  # offsets stay below 2^63
 HINT = "write start, end, 42, -10 or @2026-01-01T00:00Z"
 
 
@@ -38,7 +39,7 @@ def parse_start(text: str) -> Start:
     if text.startswith("@"):
         return _time(text[1:])
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > DIGITS_MAX:
         raise InvalidRequest(f"{text!r} is not a place to start", hint=HINT)
     return Last(int(digits)) if text.startswith("-") else Offset(int(digits))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from tinymq.errors import NotLeader, UnknownPartition, UnknownTopic
+from tinymq.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
 DELETED_MAX = 256
@@ -71,8 +71,10 @@ class View:
 
 
 def read_topic(info: pb.TopicInfo) -> Topic:
-    """A topic off the wire."""
+    """A topic off the wire. Raises CorruptData unless its partitions are numbered as they stand."""
     partitions = sorted(info.partitions, key=lambda p: p.partition)
+    if any(p.partition != number for number, p in enumerate(partitions)):
+        raise CorruptData(f"an answer about topic {info.name[:300]!r} lacks a partition, or names one twice", hint="")
     return Topic(
         info.name,
         info.topic_id,

@@ -44,6 +44,13 @@ class Inbound:
         self._transport.on_refused = self._neighbours.refused
 
     def on_message(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        try:
+            self._take(peer, head, body)
+        except TinymqError as error:  # of what the peer sent: a group's own errors end at `guarded`
+            logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
+            self._transport.reset(peer, Channel.BULK)
+
+    def _take(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
         match head.WhichOneof("message"):
             case "heartbeat":
                 self._neighbours.heard(peer, head.heartbeat)
@@ -55,12 +62,7 @@ class Inbound:
                 self._on_raft(peer, head, body)
 
     def _on_raft(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
-        try:
-            received = from_wire(head, body)
-        except TinymqError as error:
-            logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
-            self._transport.reset(peer, Channel.BULK)
-            return
+        received = from_wire(head, body)
         group = None if received is None else self._groups.get(received[0])
         if received is None or group is None:
             return  # not opened here yet, or gone: its leader asks again

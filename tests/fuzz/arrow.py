@@ -1,0 +1,119 @@
+"""Arrow batches down to their buffers, on every way that they take: produced, fetched, looked at for a time.
+
+What is believed is read to the last byte, by all code that readers use. A lie that gets through ends the process with
+a segmentation fault, so these targets run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pyarrow as pa
+
+from tests.fuzz import reseal
+from tests.fuzz.driver import Target
+from tests.fuzz_batch import read_everything, seeds
+from tinymq.batch import check_batch, decode_batch
+from tinymq.broker.admission import admit, is_heavy
+from tinymq.broker.offsets import _first_at
+from tinymq.client.records import read_chunks, to_table
+from tinymq.config import MIB, Limits
+from tinymq.entry import Entry, Kind, crc32c, iter_entries, make_entry
+from tinymq.errors import CorruptData
+
+LIMITS = Limits(record_bytes_max=MIB, batch_bytes_max=MIB, batch_uncompressed_bytes_max=MIB)
+ARROW_BYTES_MAX = 16 * MIB  # all that is believed is read several times over; unpacked on trust it would be GiBs
+METADATA_BYTES = 640  # where most of what lies is
+
+
+@cache
+def _pool() -> pa.MemoryPool:
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    return pool
+
+
+def _bounded() -> None:
+    greatest = _pool().max_memory() or 0
+    assert greatest <= ARROW_BYTES_MAX, f"Arrow allocated {greatest} bytes"
+
+
+@cache
+def payloads() -> list[bytes]:
+    return seeds(random.Random(1))
+
+
+def produce(data: bytes) -> object:
+    """A broker takes it; then a reader reads it."""
+    _pool()
+    is_heavy(data)
+    try:
+        checked = admit(data, crc32c(data), LIMITS)
+    finally:
+        _bounded()
+    batch = decode_batch(data, LIMITS)
+    assert batch.num_rows == checked.header.record_count
+    assert check_batch(memoryview(data), LIMITS) == checked
+    read_everything(batch)
+    _bounded()
+    return checked
+
+
+@cache
+def fetched_frames() -> list[bytes]:
+    """A few batches in a row, as a log stores them."""
+    made = []
+    for first in range(0, len(payloads()), 3):
+        stored, offset = b"", 7
+        for n, payload in enumerate(payloads()[first : first + 3]):
+            count = int.from_bytes(payload[4:8], "little")
+            entry = make_entry(
+                kind=Kind.DATA, index=1 + n, term=1, prev_crc=0, base_offset=offset, record_count=count,
+                append_time_us=5, max_timestamp_us=5, payload=payload,
+            )  # fmt: skip
+            stored += entry.head + entry.payload
+            offset += count
+        made.append(stored)
+    return made
+
+
+def fetch(data: bytes) -> object:
+    """A client unpacks what a broker answered, as messages and as tables."""
+    _pool()
+    try:
+        chunks = list(read_chunks(0, memoryview(data), 8, None, LIMITS))
+    finally:
+        _bounded()
+    messages = [message for chunk in chunks for message in chunk.messages("t")]
+    for message in messages:
+        assert message.offset >= 8
+        assert message.timestamp.year >= 1
+        message.header("h")
+    assert to_table(chunks).num_rows == len(messages)
+    to_table(chunks).to_pylist()
+    _bounded()
+    return len(messages)
+
+
+def find_time(data: bytes) -> object:
+    """A broker looks for a time in what it stored."""
+    _pool()
+    entries: list[Entry] = list(iter_entries(data))
+    found = []
+    for entry in entries:
+        if entry.header.kind == Kind.DATA:
+            try:
+                found.append(_first_at(entry, 1 << 40))
+            except CorruptData:
+                continue
+    return found
+
+
+def targets() -> list[Target]:
+    common = {"alone": True, "head_bytes": METADATA_BYTES, "bytes_max": 32 * MIB}
+    return [
+        Target("arrow.produce", payloads, produce, cases=6000, **common),
+        Target("arrow.fetch", fetched_frames, fetch, (reseal.entries, reseal.entries), cases=3000, **common),
+        Target("arrow.time", fetched_frames, find_time, (reseal.entries, reseal.entries), cases=1000, **common),
+    ]
