@@ -143,6 +143,7 @@ CREATE, DELETE, GET, LIST = "create_topic", "delete_topic", "get_topic", "list_t
         [(CREATE, "u", "?"), (GET, "u", "UnknownTopic"), (GET, "u", "01"), (DELETE, "u", None)],
         [(CREATE, "u", "?"), (GET, "u", "UnknownTopic"), (GET, "u", "UnknownTopic")],
         [(CREATE, "u", "DeadlineExceeded"), (GET, "u", "UnknownTopic")],
+        [("(" + CREATE, "u", "UnknownTopic"), ("(" + GET, "u", "01"), (DELETE, "u", None), (GET, "u", "UnknownTopic")],
         [(CREATE, "u", "01"), (GET, "u", "NotReady"), (LIST, "", {"u": "01"})],
         [(CREATE, "u", "01"), (CREATE, "v", "02"), (LIST, "", {"u": "01", "v": "02"})],
         [(CREATE, "u", "01"), ("(" + DELETE, "u", None), (GET, "u", "01"), (GET, "u", "UnknownTopic")],

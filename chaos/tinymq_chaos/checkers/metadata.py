@@ -99,8 +99,10 @@ def _op(call: Call) -> Op | None:
     name, ok = call.args.get("name", ""), call.outcome is Outcome.OK
     failed = call.outcome is Outcome.FAILED
     if call.kind == "create_topic":
-        if failed:
-            return Exists(name) if call.error == "TopicExists" else None
+        if failed and call.error == "TopicExists":
+            return Exists(name)
+        if failed and call.error != "UnknownTopic":  # that one: it was made, and deleted before this was answered
+            return None
         return Create(name, call.result if ok else f"{MADE}{call.number}")
     if call.kind == "delete_topic":
         if failed:
