@@ -27,7 +27,7 @@ from tinymq.raft.transport import PeerAddress, Transport
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import GroupId, Position
-from tinymq_chaos.sim.virtual import Disk, Killed, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual import Disk, Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -224,7 +224,7 @@ class Broker:
         for other in cluster.brokers:
             transport.set_peer(PeerAddress(other, HOST, other))
         self.transport = transport
-        gate = _Gated(transport, self.process)
+        gate = Gated(transport, self.process)
         self._host = host = Host(self.id, store, gate, self.clock, self.rng, cluster.limits, cluster.timing)
         host.on_group_changed = self._note
         host.on_failed = self.failures.append
@@ -292,20 +292,6 @@ class Broker:
             for g in self.host.groups.values()
         ]
         return f"broker {self.id}{' paused' if self.process.paused else ''}: " + "; ".join(parts)
-
-
-class _Gated:
-    """A broker's transport, whose callbacks wait while its process is paused."""
-
-    def __init__(self, inner: object, process: Process) -> None:
-        self.__dict__.update(_inner=inner, _process=process)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def __setattr__(self, name: str, value: Callable[..., None]) -> None:
-        process = self._process
-        setattr(self._inner, name, lambda *args: process.call(lambda: value(*args)))
 
 
 class Cluster:

@@ -10,7 +10,7 @@ when another leader has acknowledged a write. An election is *unwanted* when eve
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.raft.harness import Broker, Cluster, simulate
@@ -102,7 +102,7 @@ def slow_disks(cluster: Cluster) -> None:
 def drifting(cluster: Cluster) -> None:
     """Clocks that run up to 5 % fast or slow."""
     for broker, rate in zip(cluster.brokers.values(), cluster.rng.sample((0.95, 1.0, 1.05), 3), strict=False):
-        broker.clock._rate = rate
+        broker.clock.drift(rate)
 
 
 def stalls(longest_s: float) -> Change:

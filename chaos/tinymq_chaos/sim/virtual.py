@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from tinymq.errors import TinymqError
@@ -29,16 +30,24 @@ class Killed(Exception):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs what is ready; when nothing is, it is at once the time of the next timer."""
+    """Runs what is ready; when nothing is, it is at once the time of the next timer.
 
-    _scheduled: list[asyncio.TimerHandle]  # of BaseEventLoop: a heap by time
+    Every callback belongs to the process in whose context it was asked for. What belongs to a paused process is held
+    until that goes on; timers of a killed one never fire.
+    """
+
+    _ready: deque[asyncio.Handle]  # these three are BaseEventLoop's own
+    _scheduled: list[Any]  # a heap of timers, by time
+    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
         self._spins = 0
-        self._selector = self  # BaseEventLoop asks it for file events, and to wait
         self._clock_resolution = 1e-9
+        self.tasks_made = 0
+        self.dead: list[Process] = []  # kept, so that what is left of them is collected at no moment of chance
+        self.steps = 0  # callbacks run so far: the same in two runs of one seed
         self.raised: list[str] = []  # by callbacks and tasks, out of anybody's reach
         self.set_exception_handler(self._note)
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
@@ -46,18 +55,63 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def select(self, timeout: float | None) -> list[object]:
-        if timeout is None:
-            raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and somebody waits")
-        if timeout > 0:
-            self._now_s = max(self._now_s, self._scheduled[0].when())
-            self._spins = 0
-        self._spins += 1
-        assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: the loop turns and turns, and no time passes"
-        return []
+    def _run_once(self) -> None:
+        """One turn: what is due and ready now. Replaces BaseEventLoop's, which would ask a selector."""
+        ready, scheduled = self._ready, self._scheduled
+        if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
+            self._drop_cancelled_timers()
+        if ready:
+            self._spins += 1
+            assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: the loop turns and turns, and no time passes"
+        else:
+            self._pass_time()
+        while scheduled and scheduled[0]._when <= self._now_s:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                process = timer._context.get(_process)
+                if process is None or process.alive:
+                    ready.append(timer)
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(_process)
+            if process is not None:
+                if process.held is not None:
+                    process.held.append(handle)
+                    continue
+                if process.crashes:
+                    process.step()
+            self.steps += 1
+            handle._run()
 
-    def _process_events(self, event_list: list[object]) -> None:
-        assert not event_list
+    def _pass_time(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not scheduled:
+            raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and somebody waits")
+        self._now_s = max(self._now_s, scheduled[0]._when)
+        self._spins = 0
+
+    def _drop_cancelled_timers(self) -> None:
+        kept = []
+        for timer in self._scheduled:
+            if timer._cancelled:
+                timer._scheduled = False
+            else:
+                kept.append(timer)
+        heapq.heapify(kept)
+        self._scheduled[:] = kept
+        self._timer_cancelled_count = 0
+
+    def go_on(self, handles: Iterable[asyncio.Handle]) -> None:
+        """Make ready what a process held while it was paused."""
+        self._ready.extend(handles)
 
     def _write_to_self(self) -> None:
         pass
@@ -69,90 +123,135 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.raised.append(f"t={self._now_s:.3f} {context.get('message')}: {error!r}")
 
 
-def _make_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
-    task = asyncio.Task(coro, loop=loop, **options)
+class NumberedTask(asyncio.Task[T]):
+    """Sets of tasks are walked in an order that follows from the run, not from addresses."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
+        self.number = number  # before anything hashes it
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+def _make_task(loop: VirtualLoop, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
+    loop.tasks_made += 1
+    task = NumberedTask(coro, loop=loop, number=loop.tasks_made, **options)
     context = options.get("context")
     process = _process.get() if context is None else context.get(_process)
     if process is not None:
         process.tasks[task] = None
-        task.add_done_callback(lambda done: process.tasks.pop(done, None))
+        task.add_done_callback(process.forget)
     return task
 
 
+def running_process() -> Process | None:
+    """In whose context this call is made."""
+    return _process.get()
+
+
 class Process:
-    """One run of one program: whatever happens in it passes through here, so that it can be stopped at any moment.
+    """One run of one program: whatever happens in it belongs to it, so that it can be stopped at any moment.
 
     A paused process does nothing; what fell due meanwhile happens when it goes on, in order. A killed one is never
-    heard of again.
+    heard of again: its tasks are cancelled, and what they still do on their way out reaches nobody.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.tasks: dict[asyncio.Task[Any], None] = {}
-        self._held: deque[Callable[[], object]] | None = None  # None: it runs
-        self._context = contextvars.copy_context()
-        self._context.run(_process.set, self)
+        self.held: deque[asyncio.Handle] | None = None  # None: it runs
+        self.context = contextvars.copy_context()
+        self.context.run(_process.set, self)
+        self._steps_left = 0
+        self._crash: Callable[[], None] | None = None
 
     @property
     def paused(self) -> bool:
-        return self._held is not None
+        return self.held is not None
+
+    @property
+    def crashes(self) -> bool:
+        return self._crash is not None
 
     def call(self, call: Callable[[], object]) -> None:
         """Make `call` in this process, now or when it goes on."""
         if not self.alive:
             return
-        if self._held is not None:
-            self._held.append(call)
+        if self.held is not None:
+            self.held.append(asyncio.Handle(call, (), asyncio.get_running_loop(), self.context.copy()))
         else:
-            self._context.copy().run(call)
+            self.context.copy().run(call)
 
     def do(self, call: Callable[[], T]) -> T:
         """Make `call` in this process, and return what it returns. Raises Killed when it is gone."""
         if not self.alive:
             raise Killed(self.name)
-        return self._context.copy().run(call)
+        return self.context.copy().run(call)
 
     async def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Run `coro` as a task of this process. Raises Killed when the process is killed before its end."""
         if not self.alive:
             coro.close()
             raise Killed(self.name)
-        task = asyncio.get_running_loop().create_task(coro, context=self._context.copy())
+        task = self.spawn(coro)
         await asyncio.wait([task])
         if task.cancelled():
             raise Killed(self.name)
         return task.result()
 
+    def spawn(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `coro` as a task of this process, which must be alive."""
+        return asyncio.get_running_loop().create_task(coro, context=self.context.copy())
+
+    def forget(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(task, None)
+
+    def step(self) -> None:
+        """A callback of this process is about to run, and one of the next ones is to be its last."""
+        self._steps_left -= 1
+        if self._crash is not None and self._steps_left <= 0:
+            crash, self._crash = self._crash, None
+            asyncio.get_running_loop().call_soon(crash, context=contextvars.Context())
+
+    def crash_after(self, steps: int, crash: Callable[[], None]) -> None:
+        """Call `crash` once so many callbacks of this process have begun to run: between any two awaits."""
+        self._steps_left, self._crash = steps, crash
+
     def pause(self) -> None:
-        if self._held is None:
-            self._held = deque()
+        if self.held is None:
+            self.held = deque()
 
     def resume(self) -> None:
-        held, self._held = self._held, None
-        for call in held or ():
-            self.call(call)
+        held, self.held = self.held, None
+        if held and self.alive:
+            asyncio.get_running_loop().go_on(held)  # type: ignore[attr-defined]
 
     def kill(self) -> None:
         self.alive = False
-        self._held = None
+        self.held = None
+        self._crash = None
+        asyncio.get_running_loop().dead.append(self)  # type: ignore[attr-defined]
         for task in list(self.tasks):
             task.cancel()
 
 
-class VirtualTimer:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-        self.handle: asyncio.TimerHandle | None = None
+class Gated:
+    """A broker's transport, whose callbacks are made in its process: they wait while that is paused."""
 
-    def fire(self) -> None:
-        if self._call is not None:
-            self._call()
+    def __init__(self, inner: object, process: Process) -> None:
+        self.__dict__.update(_inner=inner, _process=process)
 
-    def cancel(self) -> None:
-        self._call = None
-        if self.handle is not None:
-            self.handle.cancel()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: Callable[..., Any] | None) -> None:
+        process = self._process
+        if value is None or not name.startswith("on_"):
+            setattr(self._inner, name, value)
+        else:
+            setattr(self._inner, name, lambda *args: process.call(lambda: value(*args)))
 
 
 class VirtualClock:
@@ -163,28 +262,31 @@ class VirtualClock:
     ) -> None:
         self.wall_skew_us = 0  # may be moved at any time
         self._loop = loop
-        self._process = process
-        self._start_s = start_s
+        self._base_s = start_s + loop.time() * rate
+        self._since_s = loop.time()
         self._rate = rate
-        self.timers: list[tuple[float, VirtualTimer]] = []
+        self._context = process.context if process is not None else contextvars.Context()
 
     def monotonic(self) -> float:
-        return self._start_s + self._loop.time() * self._rate
+        return self._base_s + (self._loop.time() - self._since_s) * self._rate
+
+    def drift(self, rate: float) -> None:
+        """Run faster (above 1) or slower from now on. Timers that are set keep their time."""
+        self._base_s, self._since_s, self._rate = self.monotonic(), self._loop.time(), rate
 
     def wall_us(self) -> int:
         return WALL_START_US + self.wall_skew_us + int(self._loop.time() * 1e6)
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> VirtualTimer:
-        timer = VirtualTimer(call)
-        process = self._process
-        fire = timer.fire if process is None else lambda: process.call(timer.fire)
-        timer.handle = self._loop.call_later(max(0.0, delay_s) / self._rate, fire)
-        return timer
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(max(0.0, delay_s) / self._rate, call, context=self._context.copy())
 
     async def sleep(self, delay_s: float) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()
-        self.call_later(delay_s, lambda: _wake(woken))
-        await woken
+        timer = self.call_later(delay_s, lambda: _wake(woken))
+        try:
+            await woken
+        finally:
+            timer.cancel()
 
 
 def _wake(woken: asyncio.Future[None]) -> None:
@@ -242,15 +344,23 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
         try:
             result = loop.run_until_complete(main(loop))
         finally:
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            loop.run_until_complete(_ended(tasks))
+            _end_all(loop)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
     assert not loop.raised, "\n".join(loop.raised)
     return result
+
+
+def _end_all(loop: VirtualLoop) -> None:
+    """Cancel every task, and what those begin on their way out."""
+    for _ in range(5):
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(_ended(tasks))
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

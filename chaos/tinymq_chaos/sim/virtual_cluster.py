@@ -25,7 +25,7 @@ from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import METADATA_GROUP
-from tinymq_chaos.sim.virtual import Disk, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual import Disk, Gated, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -82,7 +82,7 @@ class VirtualBroker:
         transport = cluster.network.transport(lambda: store.identity, SECRET, self.id * 1000 + self._sessions)
         for voter in VOTERS:
             transport.set_peer(voter)
-        host = Host(self.id, store, transport, clock, self._rng, LIMITS, cluster.timing)
+        host = Host(self.id, store, Gated(transport, process), clock, self._rng, LIMITS, cluster.timing)
         host.on_failed = self.failures.append
         host.on_group_changed = lambda group: self._member.group_changed(group) if self._member else None
         await process.run(host.start())
