@@ -12,7 +12,7 @@
     ├── OutcomeUnknown         it may have been done, or not
     ├── NotDelivered           what a producer could not send, with the records
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
-    ├── StorageError           DiskFull, SyncFailed, CorruptData, Diverged, FolderInUse, PortInUse
+    ├── StorageError           DiskFull, SyncFailed, CorruptData, FolderInUse, PortInUse
     └── Closed                 used after it was closed
 
 Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
@@ -269,12 +269,6 @@ class CorruptData(StorageError):
     """Stored bytes are not what was written. They are never served."""
 
     default_hint = "check the disk; the other replicas have the data"
-
-
-class Diverged(StorageError):
-    """A replica holds what was committed in another history of its group than the one that goes on."""
-
-    default_hint = "see docs/operations.md, When two disks died: this broker comes back with an empty data folder"
 
 
 class FolderInUse(StorageError):
