@@ -94,7 +94,7 @@ class Timing:
         for f in fields(self):
             delay_s = getattr(self, f.name)
             _require(0 < delay_s <= DELAY_S_MAX, f"{f.name} must be above 0, and at most {DELAY_S_MAX:.0f}")
-        _require(self.heartbeat_s * 3 <= self.gone_after_s, "gone_after_s must be at least three heartbeats")
+        _require(self.heartbeat_s * 3 <= self.gone_after_s + 1e-9, "gone_after_s must be at least three heartbeats")
         _require(self.election_min_s < self.election_max_s, "election_min_s must be below election_max_s")
         _require(
             self.registration_renew_s * 2 <= self.registration_lease_s,

@@ -1,28 +1,33 @@
-"""Who is alive, from heartbeats and refusals; heartbeats repeat what was not acknowledged."""
+"""Who is alive, from heartbeats and refusals; heartbeats repeat what was not acknowledged, and measure."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.raft.values import GROUP
+from tinymq.config import Timing
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.heartbeats import Heard, Heartbeats
-from tinymq.raft.liveness import Liveness, Verdict
+from tinymq.raft.liveness import NEVER, Liveness, Verdict
 from tinymq.types import GroupId
+
+TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6)
 
 
 def test_silence_is_reported_once() -> None:
-    life = Liveness(0.8)
+    life = Liveness(TIMING)
     assert not life.alive(2)
     assert life.heard(2, session=7, now=10.0) is Verdict.ALIVE
-    assert life.heard(2, session=7, now=10.5) is None
-    assert life.silent(11.0) == []
-    assert life.silent(11.4) == [2]
+    assert life.heard(2, session=7, now=10.3) is None
+    assert life.silent(10.8) == []
+    assert life.silent(10.9) == [2]
     assert life.silent(12.0) == []
     assert not life.alive(2)
-    assert life.heard(2, session=7, now=12.0) is Verdict.ALIVE
+    assert life.heard(2, session=7, now=15.0) is Verdict.ALIVE
 
 
 def test_another_session_is_another_process() -> None:
-    life = Liveness(0.8)
+    life = Liveness(TIMING)
     life.heard(2, session=7, now=10.0)
     assert life.heard(2, session=8, now=10.1) is Verdict.RESTARTED
     assert life.heard(2, session=8, now=10.2) is None
@@ -31,23 +36,127 @@ def test_another_session_is_another_process() -> None:
 
 
 def test_a_refused_connection_is_news_only_of_who_was_alive() -> None:
-    life = Liveness(0.8)
+    life = Liveness(TIMING)
     assert life.refused(2) is None
     life.heard(2, session=7, now=10.0)
     assert life.refused(2) is Verdict.GONE
     assert life.refused(2) is None
+    assert not life.heard_by(2)
 
 
 def test_wall_clocks_of_the_living_alone() -> None:
-    life = Liveness(0.8)
+    life = Liveness(TIMING)
     life.heard(2, session=7, now=10.0)
     life.peer(2).wall_offset_us = 5
     life.peer(3).wall_offset_us = 9
     assert life.wall_offsets_us() == [5]
 
 
+def test_a_pause_that_was_taken_for_a_death_is_not_taken_for_one_again() -> None:
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    assert life.silent(10.7) == [2]
+    life.heard(2, session=7, now=10.9)
+    assert life.silent(11.8) == []
+    assert life.silent(10.9 + 0.9 * 1.5) == [2]
+
+
+def test_the_death_of_a_process_is_no_gap() -> None:
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    life.heard(2, session=8, now=11.0)
+    assert life.silent(11.6) == [2]
+
+
+def test_doubt_comes_before_the_verdict() -> None:
+    life = Liveness(TIMING)
+    assert not life.hears(2, 10.0)
+    life.heard(2, session=7, now=10.0)
+    assert life.hears(2, 10.29)
+    assert not life.hears(2, 10.31)
+    assert life.alive(2)
+
+
+def test_the_moment_of_the_next_verdict() -> None:
+    life = Liveness(TIMING)
+    assert life.next_verdict_at() == NEVER
+    life.heard(2, session=7, now=10.0)
+    life.heard(3, session=7, now=10.2)
+    life.heard(2, session=7, now=10.3)
+    assert life.next_verdict_at() == pytest.approx(10.7), "3 has not proven since 10.2 that it hears us"
+    assert life.silent(10.8) == [3]
+    life.echoed(2, 1, 0.001, 10.4)
+    assert life.next_verdict_at() == pytest.approx(10.9)
+    life.silent(20.0)
+    assert life.next_verdict_at() == NEVER
+
+
+# ---- our own standstills -----------------------------------------------------------------------------------
+
+
+def test_while_we_stood_still_nobody_was_silent() -> None:
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    life.stood_still(6.0)
+    assert life.silent(16.1) == []
+    assert life.deaf(16.1) == []
+    life.heard(2, session=7, now=16.15)
+    assert life.silent(16.7) == [], "and what was measured meanwhile is no gap"
+    assert life.silent(16.75) == [2]
+
+
+def test_a_silence_is_excused_once() -> None:
+    """Or one who stands still again and again would believe in the dead for ever."""
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    life.stood_still(0.3)
+    life.stood_still(0.3)
+    assert life.silent(10.89) == []
+    assert life.silent(10.9) == [2]
+
+
+# ---- who hears us ------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_prove_to_hear_us_is_deaf_and_alive() -> None:
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    assert life.heard_by(2), "until it fails to prove it"
+    for tenth in range(1, 30):
+        now = 10.0 + tenth / 10
+        life.heard(2, session=7, now=now)
+        life.echoed(2, min(tenth, 10), 0.001, now)  # from 11.0 on it hears nothing new of us
+        assert life.deaf(now) == ([2] if tenth == 17 else []), tenth
+    assert life.alive(2)
+    assert not life.heard_by(2)
+    life.echoed(2, 31, 0.001, 13.0)
+    assert life.heard_by(2)
+
+
+def test_silence_ends_the_question_who_hears_us() -> None:
+    life = Liveness(TIMING)
+    life.heard(2, session=7, now=10.0)
+    assert life.silent(11.0) == [2]
+    assert life.deaf(20.0) == []
+    assert not life.heard_by(2)
+
+
+def test_elections_take_the_longest_round_trip_to_the_living() -> None:
+    life = Liveness(TIMING)
+    assert life.election_s() == (TIMING.election_min_s, TIMING.election_max_s)
+    for peer, round_trip_s in ((2, 0.1), (3, 0.2)):
+        life.heard(peer, session=7, now=10.0)
+        life.echoed(peer, 1, round_trip_s, 10.0)
+    assert life.election_s()[0] == pytest.approx(TIMING.election_min_s + 0.6)
+    life.refused(3)
+    assert life.election_s()[0] == pytest.approx(TIMING.election_min_s + 0.3)
+
+
+# ---- heartbeats --------------------------------------------------------------------------------------------
+
+
 def pair() -> tuple[Heartbeats, Heartbeats]:
-    return Heartbeats(Liveness(0.8)), Heartbeats(Liveness(0.8))
+    return Heartbeats(Liveness(TIMING)), Heartbeats(Liveness(TIMING))
 
 
 def say(a: Heartbeats, b: Heartbeats, session: int = 7) -> tuple[pb.Heartbeat, Heard]:
@@ -92,3 +201,27 @@ def test_heartbeats_tell_of_the_wall_clock_and_echo() -> None:
     beat, _ = say(a, b)
     assert b._liveness.peer(1).wall_offset_us == -500
     assert b.next(1, 0, 10.0).heartbeat.echo == beat.sequence == 1
+
+
+def test_round_trips_are_measured_without_the_time_that_the_peer_took() -> None:
+    """And by our own clock alone: the peer's has another beginning."""
+    a, b = pair()
+    b.heard(1, 7, a.next(2, 0, 10.0).heartbeat, 0, 500.02)  # 20 ms there
+    a.heard(2, 9, b.next(1, 0, 500.11).heartbeat, 0, 10.14)  # it lay there for 90 ms; 30 ms back
+    assert a._liveness.peer(2).round_trips.smoothed_s == pytest.approx(0.05, abs=1e-4)
+
+
+def test_an_echo_of_a_process_before_this_one_proves_nothing() -> None:
+    b = Heartbeats(Liveness(TIMING))
+    old = Heartbeats(Liveness(TIMING))
+    for _ in range(5):
+        b.heard(1, 7, old.next(2, 0, 10.0).heartbeat, 0, 10.0)
+    late = b.next(1, 0, 10.0).heartbeat
+    a = Heartbeats(Liveness(TIMING))  # broker 1 has restarted
+    a.next(2, 0, 10.5)
+    a.heard(2, 9, late, 0, 10.6)
+    life = a._liveness.peer(2)
+    assert (life.echo, life.round_trips.measured) == (0, False)
+    b.heard(1, 8, a.next(2, 0, 10.7).heartbeat, 0, 10.7)
+    a.heard(2, 9, b.next(1, 0, 10.8).heartbeat, 0, 10.8)
+    assert (life.echo, life.round_trips.measured) == (2, True)

@@ -21,6 +21,7 @@ class _Pair:
     """What we owe one peer."""
 
     sequence: int = 0
+    received: tuple[int, float] = (0, 0.0)  # its newest heartbeat: when it sent it, by its clock; when it came, by ours
     stepped_down: dict[GroupId, int] = field(default_factory=dict)  # until acknowledged: group -> term
     acknowledge: list[pb.GroupTerm] = field(default_factory=list)
 
@@ -61,6 +62,7 @@ class Heartbeats:
             stepped_down=[pb.GroupTerm(group=group_to_wire(g), term=t) for g, t in named],
             stepped_down_ack=pair.acknowledge,
             sent_at_us=int(now * 1e6),
+            echo_sent_at_us=pair.received[0] + int((now - pair.received[1]) * 1e6),
             stopping=self.stopping,
         )
         pair.acknowledge = []
@@ -69,16 +71,17 @@ class Heartbeats:
     def heard(self, peer: int, session: int, beat: pb.Heartbeat, wall_us: int, now: float) -> Heard:
         """Take a heartbeat. A new session makes its sender alive anew; a stopping one makes it gone."""
         pair, life = self._pair(peer), self._liveness.peer(peer)
-        if life.session != session:
-            life.sequence = 0
-        life.sequence = max(life.sequence, beat.sequence)
+        verdict = self._liveness.heard(peer, session, now)
+        if beat.sequence > life.sequence:
+            life.sequence = beat.sequence
+            pair.received = beat.sent_at_us, now
         life.wall_offset_us = beat.wall_us - wall_us
-        if beat.echo:
-            life.echoed_at = now
+        if beat.echo <= pair.sequence:  # else of an earlier process here
+            self._liveness.echoed(peer, beat.echo, now - beat.echo_sent_at_us / 1e6, now)
         for item in beat.stepped_down_ack:
             group = group_from_wire(item.group)
             if pair.stepped_down.get(group) == item.term:
                 del pair.stepped_down[group]
         pair.acknowledge.extend(beat.stepped_down)
         down = [(group_from_wire(item.group), item.term) for item in beat.stepped_down]
-        return Heard(self._liveness.heard(peer, session, now), down, beat.stopping)
+        return Heard(verdict, down, beat.stopping)

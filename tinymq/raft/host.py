@@ -53,6 +53,7 @@ class Host:
         self._neighbours = Neighbours(broker_id, transport, clock, timing)
         self._neighbours.on_alive = self._peer_alive
         self._neighbours.on_gone = self._peer_gone
+        self._neighbours.on_deaf = self._peer_deaf
         self._neighbours.on_stepped_down = self._peer_stepped_down
         self._requests = Requests(self._send_control, clock)
         self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._guarded)
@@ -249,6 +250,10 @@ class Host:
             group.core.check_quorum()
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, False)
+
+    def _peer_deaf(self, peer: int) -> None:
+        for group in groups_with(self._groups, peer):
+            group.core.check_quorum()
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
         group = self._groups.get(group_id)

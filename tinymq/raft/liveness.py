@@ -2,13 +2,18 @@
 
 One heartbeat per pair of brokers feeds the timers of all their groups (architecture decision 14), so that
 a group that sleeps does not wake into an election. A *session* is one process start: a new one means that
-whatever the old process led, it leads no more.
+whatever the old process led, it leads no more. How long a silence must be is measured (`pace`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from tinymq.config import Timing
+from tinymq.raft.pace import Gaps, RoundTrips, election_s
+
+NEVER = float("inf")
 
 
 class Verdict(Enum):
@@ -25,25 +30,28 @@ class PeerLife:
 
     alive: bool = False
     session: int | None = None
-    heard_at: float = float("-inf")
+    heard_at: float = -NEVER
     sequence: int = 0  # newest heard from it; echoed back
-    echoed_at: float = float("-inf")  # when it last proved to hear us
+    hears_us: bool = False  # as far as its echoes tell; invariant: false unless alive
+    echo: int = 0  # newest of our own sequences that it has echoed
+    echoed_at: float = -NEVER
+    excused: bool = False  # a standstill of ours was taken off this silence already
     wall_offset_us: int = 0  # its wall clock less ours, when last heard
+    gaps: Gaps = field(default_factory=Gaps)
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
 
 
 class Liveness:
     """Verdicts on other brokers. Times are of one monotonic clock; nothing here reads it."""
 
-    def __init__(self, gone_after_s: float) -> None:
-        self._gone_after_s = gone_after_s
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         self._peers: dict[int, PeerLife] = {}
 
     def peer(self, broker_id: int) -> PeerLife:
         return self._peers.setdefault(broker_id, PeerLife())
 
-    def alive(self, broker_id: int) -> bool:
-        life = self._peers.get(broker_id)
-        return life is not None and life.alive
+    # ---- what happens ---------------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, session: int, now: float) -> Verdict | None:
         """A heartbeat came."""
@@ -51,24 +59,91 @@ class Liveness:
         verdict = None if life.alive else Verdict.ALIVE
         if life.session not in (None, session):
             verdict = Verdict.RESTARTED
-        life.alive, life.session, life.heard_at = True, session, now
+        elif life.session == session:
+            life.gaps.add(now - life.heard_at, self._timing)
+        if verdict is not None:
+            life.hears_us, life.echoed_at = True, now  # until it fails to prove it
+        if life.session != session:
+            life.sequence = life.echo = 0
+        life.alive, life.session, life.heard_at, life.excused = True, session, now, False
         return verdict
+
+    def echoed(self, broker_id: int, echo: int, round_trip_s: float, now: float) -> None:
+        """Its heartbeat proves that it has heard our heartbeat `echo`."""
+        life = self.peer(broker_id)
+        if echo > life.echo:
+            life.echo, life.echoed_at, life.hears_us = echo, now, True
+            if round_trip_s >= 0:
+                life.round_trips.add(round_trip_s)
 
     def refused(self, broker_id: int) -> Verdict | None:
         """Its port refuses connections: on a machine that answers, no process listens. Gone at once."""
         life = self.peer(broker_id)
         if not life.alive:
             return None
-        life.alive = False
+        life.alive = life.hears_us = False
         return Verdict.GONE
+
+    def stood_still(self, seconds: float) -> None:
+        """This process did not run for `seconds`: what came meanwhile is yet to be read, so nobody was silent. Once
+        for each silence, or one who stands still again and again would believe in the dead for ever."""
+        for life in self._peers.values():
+            if life.alive and not life.excused:
+                life.heard_at += seconds
+                life.echoed_at += seconds
+                life.excused = True
 
     def silent(self, now: float) -> list[int]:
         """Brokers that have been silent for too long; each is reported once."""
-        gone = [b for b, life in self._peers.items() if life.alive and now - life.heard_at > self._gone_after_s]
+        gone = [b for b, life in self._peers.items() if life.alive and now >= self._gone_at(life)]
         for broker_id in gone:
-            self._peers[broker_id].alive = False
+            life = self._peers[broker_id]
+            life.alive = life.hears_us = False
         return gone
+
+    def deaf(self, now: float) -> list[int]:
+        """Brokers that are heard, and have not proven for too long that they hear us; each is reported once."""
+        deaf = [b for b, life in self._peers.items() if life.hears_us and now >= self._deaf_at(life)]
+        for broker_id in deaf:
+            self._peers[broker_id].hears_us = False
+        return deaf
+
+    # ---- what is known --------------------------------------------------------------------------------------
+
+    def alive(self, broker_id: int) -> bool:
+        life = self._peers.get(broker_id)
+        return life is not None and life.alive
+
+    def heard_by(self, broker_id: int) -> bool:
+        """Is it alive, and does it hear us?"""
+        life = self._peers.get(broker_id)
+        return life is not None and life.hears_us
+
+    def hears(self, broker_id: int, now: float) -> bool:
+        """Was it heard so lately that nobody else can have reason to replace it?"""
+        life = self._peers.get(broker_id)
+        return life is not None and life.alive and now < life.heard_at + life.gaps.doubted_after_s(self._timing)
+
+    def next_verdict_at(self) -> float:
+        """When, if nothing is heard before, somebody is silent or deaf for too long."""
+        lives = [life for life in self._peers.values() if life.alive]
+        return min((min(self._gone_at(life), self._deaf_at(life)) for life in lives), default=NEVER)
+
+    def election_s(self) -> tuple[float, float]:
+        """The least and the most to wait before standing (again): round trips to the live brokers take their time."""
+        live = [life.round_trips.longest_s for life in self._peers.values() if life.alive]
+        return election_s(self._timing, max(live, default=0.0))
 
     def wall_offsets_us(self) -> list[int]:
         """How far the live brokers' wall clocks are ahead of ours; without ourselves."""
         return [life.wall_offset_us for life in self._peers.values() if life.alive]
+
+    def _gone_at(self, life: PeerLife) -> float:
+        return life.heard_at + life.gaps.gone_after_s(self._timing)
+
+    def _deaf_at(self, life: PeerLife) -> float:
+        """An echo comes with the heartbeat after the one that it answers, and is a round trip old."""
+        if not life.hears_us:
+            return NEVER
+        patience_s = life.gaps.gone_after_s(self._timing) + self._timing.heartbeat_s
+        return life.echoed_at + patience_s

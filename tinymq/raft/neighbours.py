@@ -26,9 +26,10 @@ class Neighbours:
     """Set the callbacks before `start`; they are made on the loop."""
 
     def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
-        self.liveness = Liveness(timing.gone_after_s)
+        self.liveness = Liveness(timing)
         self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
         self.on_gone: Callable[[int], None] = lambda peer: None
+        self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
         self.on_stepped_down: Callable[[int, GroupId, int], None] = lambda peer, group, term: None
         self._broker_id = broker_id
         self._transport = transport
@@ -38,14 +39,34 @@ class Neighbours:
         self._leaders = LeaderBoard()
         self._reached: set[int] = set()  # peers to which a control connection is open
         self._pulse: Timer | None = None
+        self._due_at = self._beat_at = float("inf")  # when the timer is to fire; when heartbeats are due
 
     def start(self) -> None:
         """Send heartbeats from now on, and notice when others stop to."""
+        self._beat_at = self._clock.monotonic()
+        self._look()
+
+    def _look(self) -> None:
+        """The timer: heartbeats at their pace, verdicts at the moment when they are due."""
         now = self._clock.monotonic()
-        self._beat_all(now)
+        self._notice_standstill(now)
+        if now >= self._beat_at:
+            self._beat_at = now + self._timing.heartbeat_s
+            self._beat_all(now)
         for peer in self.liveness.silent(now):
             self._gone(peer, "no heartbeat")
-        self._pulse = self._clock.call_later(self._timing.heartbeat_s, self.start)
+        for peer in self.liveness.deaf(now):
+            logger.warning("broker_deaf", broker=peer)
+            self.on_deaf(peer)
+        self._due_at = min(self._beat_at, self.liveness.next_verdict_at())
+        self._pulse = self._clock.call_later(max(0.0, self._due_at - now), self._look)
+
+    def _notice_standstill(self, now: float) -> None:
+        """Hazard 15: a process that was stopped believes in no silence before it has read what came meanwhile."""
+        late_s = now - self._due_at
+        if late_s > self._timing.heartbeat_s:
+            self._due_at = now
+            self.liveness.stood_still(late_s)
 
     def stop(self) -> None:
         """Say goodbye: whoever hears it need not wait for silence."""
@@ -114,7 +135,9 @@ class Neighbours:
         who = self._transport.identity(peer)
         if who is None:
             return
-        heard = self._heartbeats.heard(peer, who.session, beat, self._clock.wall_us(), self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._notice_standstill(now)
+        heard = self._heartbeats.heard(peer, who.session, beat, self._clock.wall_us(), now)
         if heard.verdict is not None:
             restarted = heard.verdict is Verdict.RESTARTED
             logger.info("broker_alive", broker=peer, restarted=restarted)

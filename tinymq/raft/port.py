@@ -35,6 +35,15 @@ class GroupPort:
     def alive(self, peer: int) -> bool:
         return self._liveness.alive(peer)
 
+    def hears(self, peer: int) -> bool:
+        return self._liveness.hears(peer, self.now())
+
+    def heard_by(self, peer: int) -> bool:
+        return self._liveness.heard_by(peer)
+
+    def election_s(self) -> tuple[float, float]:
+        return self._liveness.election_s()
+
     def connected(self, peer: int) -> bool:
         return self._transport.connected(peer, Channel.BULK)
 

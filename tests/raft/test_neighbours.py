@@ -1,0 +1,127 @@
+"""When verdicts on other brokers are given: at their moment, and by none who has just stood still."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.config import Timing
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.neighbours import Neighbours
+from tinymq.raft.transport import Channel, PeerIdentity
+
+
+class StoppableClock(ManualClock):
+    def stand_still(self, seconds: float) -> None:
+        """SIGSTOP and SIGCONT: time passes; what fell due happens at its end, in order."""
+        self._now_s += seconds
+        self._timers = [(max(at, self._now_s), number, timer) for at, number, timer in self._timers]
+        heapq.heapify(self._timers)
+
+
+class Wire:
+    """What Neighbours asks of a transport: brokers 2 and 3 are connected, in session 7."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, pb.Peer]] = []
+
+    def send(
+        self, peer: int, channel: Channel, message: pb.Peer, body: Sequence[bytes | memoryview] = ()
+    ) -> bool:  # fmt: skip
+        self.sent.append((peer, message))
+        return True
+
+    def identity(self, peer: int) -> PeerIdentity:
+        return PeerIdentity(peer, b"i" * 16, 7)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = StoppableClock()
+        self.wire = Wire()
+        self.timing = Timing()
+        self.gone: list[tuple[int, float]] = []
+        self.deaf: list[tuple[int, float]] = []
+        self.neighbours = Neighbours(1, self.wire, self.clock, self.timing)  # type: ignore[arg-type]
+        self.neighbours.on_gone = lambda peer: self.gone.append((peer, self.clock.monotonic()))
+        self.neighbours.on_deaf = lambda peer: self.deaf.append((peer, self.clock.monotonic()))
+        self.neighbours.start()
+        self.neighbours.reached(2, [])
+        self._sequence = 0
+
+    def beat(self, echo: int | None = None) -> float:
+        """Broker 2's next heartbeat; when it came."""
+        self._sequence += 1
+        newest = max((m.heartbeat.sequence for _, m in self.wire.sent), default=0)
+        self.neighbours.heard(2, pb.Heartbeat(sequence=self._sequence, echo=newest if echo is None else echo))
+        return self.clock.monotonic()
+
+    def beats(self, count: int, echo: int | None = None) -> float:
+        for _ in range(count):
+            self.clock.advance(self.timing.heartbeat_s)
+            heard_at = self.beat(echo)
+        return heard_at
+
+
+def test_heartbeats_go_out_at_their_pace_whatever_else_is_looked_at() -> None:
+    b = Bench()
+    b.beats(20)
+    b.wire.sent.clear()
+    b.clock.advance(2.0)
+    assert len(b.wire.sent) == pytest.approx(2.0 / b.timing.heartbeat_s, abs=1)
+
+
+def test_a_silent_broker_is_gone_at_the_moment_and_not_at_the_next_heartbeat() -> None:
+    b = Bench()
+    b.clock.advance(0.037)
+    heard_at = b.beats(20)
+    b.clock.advance(5.0)
+    assert b.gone == [(2, pytest.approx(heard_at + b.timing.gone_after_s))]
+
+
+def test_a_broker_that_does_not_hear_us_is_reported() -> None:
+    b = Bench()
+    heard_at = b.beats(20)
+    b.beats(20, echo=3)
+    assert b.deaf == [(2, pytest.approx(heard_at + b.timing.gone_after_s + b.timing.heartbeat_s))]
+    assert b.gone == []
+
+
+@pytest.mark.parametrize("timer_first", [True, False])
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 6.0])
+def test_who_stood_still_hears_before_it_judges_and_learns_no_pace(seconds: float, timer_first: bool) -> None:
+    """Hazard 15. What waited in the sockets is read right after, or right before, its timers run."""
+    b = Bench()
+    b.beats(20)
+    b.clock.stand_still(seconds)
+    if timer_first:
+        b.clock.advance(0.0)
+    for _ in range(3):
+        b.beat()
+    heard_at = b.beats(20)
+    assert b.gone == b.deaf == []
+    b.clock.advance(5.0)
+    assert b.gone == [(2, pytest.approx(heard_at + b.timing.gone_after_s))]
+
+
+def test_the_dead_are_found_after_a_standstill() -> None:
+    b = Bench()
+    b.beats(20)
+    b.clock.advance(0.3)
+    b.clock.stand_still(6.0)
+    risen_at = b.clock.monotonic()
+    b.clock.advance(5.0)
+    assert b.gone == [(2, pytest.approx(risen_at + 0.3, abs=0.11))]
+
+
+def test_a_busy_loop_finds_the_dead_all_the_same() -> None:
+    """Every timer comes late: only one such standstill is taken off a silence."""
+    b = Bench()
+    heard_at = b.beats(20)
+    while not b.gone and b.clock.monotonic() < heard_at + 5.0:
+        b.clock.stand_still(0.35)
+        b.clock.advance(0.0)
+    assert b.gone[0][1] < heard_at + 1.5
