@@ -76,7 +76,7 @@ class Timing:
     """Delays in seconds."""
 
     heartbeat_s: float = 0.1  # between two brokers, however many groups they share
-    gone_after_s: float = 0.6  # silence after which a broker counts as gone; up to 2.5 times that where heartbeats stagger
+    gone_after_s: float = 0.6  # silence after which a broker counts as gone; up to 2.5 times that if it staggers
     election_min_s: float = 0.15  # once the leader is gone: a random wait between these two
     election_max_s: float = 0.45
     sync_hang_s: float = 1.0  # a leader whose sync takes longer hands over
