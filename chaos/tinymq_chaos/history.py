@@ -112,14 +112,24 @@ class Replica:
     entries: tuple[Stored, ...]  # in a row, up to commit_index at least
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Led:
-    """A broker was seen to lead a group."""
+    """A broker was seen to lead a group: from when, and until when (None: to the end)."""
 
     log: Log
     term: int
     broker: int
     at_s: float
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The surroundings changed: a fault began or ended. `paused`: these brokers do nothing from now on."""
+
+    at_s: float
+    what: str
+    paused: tuple[int, ...] = ()
 
 
 class History:
@@ -129,7 +139,8 @@ class History:
         """`now`: seconds, never going back."""
         self.now = now
         self.calls: list[Call] = []
-        self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker): when first seen
+        self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
+        self.changes: list[Change] = []  # in order
         self.replicas: list[Replica] = []  # at the end
         self.calm_s: float | None = None  # when the last fault had ended
         self.ended_s: float | None = None  # when the run had
@@ -144,6 +155,16 @@ class History:
         """`broker` says that it leads `log` in `term`. May be told again."""
         if (log, term, broker) not in self.leaders:
             self.leaders[log, term, broker] = Led(log, term, broker, self.now())
+
+    def leads_no_more(self, broker: int, log: Log | None = None) -> None:
+        """`broker` leads `log` no more; without one, nothing: its process is gone."""
+        for led in self.leaders.values():
+            if led.broker == broker and led.until_s is None and log in (None, led.log):
+                led.until_s = self.now()
+
+    def changed(self, what: str, paused: Iterable[int] = ()) -> None:
+        """A fault begins or ends. `paused`: all brokers that are stopped now, and will go on some time."""
+        self.changes.append(Change(self.now(), what, tuple(paused)))
 
     def calm(self) -> None:
         """The last fault has ended now."""
@@ -162,6 +183,8 @@ class History:
             yield _line("call", {name: getattr(call, name) for name in _CALL})
         for led in self.leaders.values():
             yield _line("led", asdict(led))
+        for change in self.changes:
+            yield _line("change", asdict(change))
         for replica in self.replicas:
             yield _line("replica", asdict(replica))
 
@@ -171,13 +194,15 @@ class History:
         history = cls()
         for line in lines:
             values = json.loads(line)
-            kind = values.pop("what")
+            kind = values.pop("line")
             if "log" in values:
                 values["log"] = _log(values["log"])
             if kind == "run":
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
+            elif kind == "change":
+                history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":
                 led = Led(**values)
                 history.leaders[led.log, led.term, led.broker] = led
@@ -194,5 +219,5 @@ def _log(value: list[Any]) -> Log:
     return value[0], value[1]
 
 
-def _line(what: str, values: dict[str, Any]) -> str:
-    return json.dumps({"what": what, **values}, separators=(",", ":"))
+def _line(line: str, values: dict[str, Any]) -> str:
+    return json.dumps({"line": line, **values}, separators=(",", ":"))

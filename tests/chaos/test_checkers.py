@@ -187,6 +187,34 @@ def another_leader(s: Story) -> None:
     s.history.led(LOG, 1, 3)
 
 
+def a_leader_that_lingers(s: Story) -> None:
+    s.history.led(LOG, 2, 2)
+    s.now_s += 4
+    s.history.leads_no_more(1)
+
+
+def leaders_that_come_and_go(s: Story) -> None:
+    s.history.changed("a chain: 1 - 2 - 3")
+    s.now_s += 6
+    for term in range(2, 6):
+        s.history.leads_no_more(1 + term % 2)
+        s.history.led(LOG, term, 2 - term % 2)
+        s.now_s += 1
+
+
+def slow_writes(s: Story) -> None:
+    s.history.calm()
+    s.now_s += 3
+    for n in range(30):
+        call = s.send(f"s-{n}", by="s")
+        s.now_s += 0.15
+        call.ok([0, 4 + n])
+        s.stored(f"s-{n}")
+    s.now_s += 3
+    s.history.end()
+    s.history.replicas = [s.replica(1)]
+
+
 def a_topic_that_is_gone(s: Story) -> None:
     s.begin("m", "create_topic", name="u", partitions=1).ok("aa")
     s.begin("m", "get_topic", name="u").failed("UnknownTopic")
@@ -255,6 +283,9 @@ BAD: list[tuple[Spoil, Kind]] = [
     (a_replica_in_quarantine, Kind.NOT_HEALED),
     (a_replica_that_lags, Kind.NOT_HEALED),
     (another_leader, Kind.TWO_LEADERS),
+    (a_leader_that_lingers, Kind.LINGERING_LEADER),
+    (leaders_that_come_and_go, Kind.RESTLESS),
+    (slow_writes, Kind.SLOW),
     (a_topic_that_is_gone, Kind.NOT_LINEARIZABLE),
     (a_call_that_never_ends, Kind.NO_ANSWER),
     (a_call_that_ends_late, Kind.NO_ANSWER),
@@ -318,6 +349,32 @@ def test_two_entries_at_one_index_and_two_leaders_are_seen_as_they_happen() -> N
 
 
 # ---- what is no anomaly --------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_was_stopped_may_not_know_yet() -> None:
+    story = good()
+    story.history.changed("1 is stopped", paused=[1])
+    story.now_s += 1
+    story.history.led(LOG, 2, 2)
+    story.now_s += 5
+    story.history.changed("1 goes on")
+    story.now_s += 1
+    story.history.leads_no_more(1, LOG)
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_a_fault_that_begins_may_change_leaders() -> None:
+    story = good()
+    for term in range(2, 6):
+        story.history.changed("another cut")
+        story.now_s += 1
+        story.history.leads_no_more(1 + term % 2)
+        story.history.led(LOG, term, 2 - term % 2)
+        story.now_s += 1
+    story.history.leads_no_more(2)
+    story.end()
+    assert story.kinds() == set()
 
 
 def test_what_a_leader_alone_acknowledged_may_be_lost() -> None:

@@ -28,6 +28,8 @@ CHECKERS: tuple[Checker, ...] = (
     reads.steady_readers,
     reads.unseen_writes,
     replicas.two_leaders,
+    replicas.lingering_leaders,
+    replicas.restless,
     replicas.gaps,
     replicas.replicas_differ,
     replicas.high_watermarks,
@@ -35,6 +37,7 @@ CHECKERS: tuple[Checker, ...] = (
     metadata.not_linearizable,
     ends.unanswered,
     ends.no_progress,
+    ends.slow_writes,
 )
 
 OF_A_KIND_MAX = 5  # that `check` gives: the first ones tell what there is to know

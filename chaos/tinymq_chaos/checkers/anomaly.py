@@ -29,9 +29,12 @@ class Kind(StrEnum):
     HIGH_WATERMARK = "high watermark"  # beyond what is committed
     NOT_HEALED = "not healed"  # a replica does not take part when all faults are over
     TWO_LEADERS = "two leaders"  # of one term
+    LINGERING_LEADER = "lingering leader"  # leads on long after another one was elected
+    RESTLESS = "restless"  # leaders come and go, and nothing around them changes
     TWO_ENTRIES = "two entries"  # were applied at one index
     NOT_LINEARIZABLE = "not linearizable"  # metadata
     NO_ANSWER = "no answer"  # by the deadline
+    SLOW = "slow"  # writes, when all is quiet
     NO_PROGRESS = "no progress"  # soon after the last fault
 
 

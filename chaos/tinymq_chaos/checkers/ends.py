@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
 from tinymq_chaos.checkers.facts import Facts
@@ -11,6 +12,8 @@ from tinymq_chaos.history import METADATA, Call, Log, Outcome
 LATE_S = 0.1  # that a call may end after its deadline: what it takes to be told
 LATE_SHARE = 0.06  # of its time, besides: clocks may run 5 % apart
 PROGRESS_S = 5.0
+SETTLED_S = 2.0  # after the last fault; from then on writes are as quick as ever
+SLOW_S = 0.1
 CHANGES = ("create_topic", "delete_topic")
 
 
@@ -50,6 +53,18 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
             yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+
+
+def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
+    """Half of the writes are acknowledged within `slow_s`, once all is quiet."""
+    if facts.history.calm_s is None:
+        return
+    quiet_s = facts.history.calm_s + SETTLED_S
+    took = [c.ended_s - c.invoked_s for c in facts.sends if c.invoked_s >= quiet_s and c.ended_s is not None]
+    if len(took) >= 20 and median(took) > slow_s:
+        yield Anomaly(
+            Kind.SLOW, f"half of {len(took)} writes took longer than {median(took):.3f} s", times_s=(quiet_s,)
+        )
 
 
 def _asked(facts: Facts) -> dict[Log, list[Call]]:

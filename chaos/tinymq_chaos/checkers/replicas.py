@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import WELL, Facts
-from tinymq_chaos.history import Led, Log, Replica
+from tinymq_chaos.history import Change, Led, Log, Replica
+
+LINGER_S = 2.0  # an isolated leader has stepped down
+LINGER_LATE_S = 0.5
+CAUSE_S = 5.0  # a change of the surroundings may make leaders change for so long
+CHANGES_MAX = 2  # of a log's leader without a cause
 
 
 def gaps(facts: Facts) -> Iterator[Anomaly]:
@@ -94,3 +101,55 @@ def two_leaders(facts: Facts) -> Iterator[Anomaly]:
             what = f"both lead term {led.term}"
             brokers, at = (first.broker, led.broker), (first.at_s, led.at_s)
             yield Anomaly(Kind.TWO_LEADERS, what, led.log, brokers=brokers, times_s=at)
+
+
+def lingering_leaders(facts: Facts) -> Iterator[Anomaly]:
+    """Who was replaced leads on for LINGER_S at most, the time that it was stopped apart."""
+    history = facts.history
+    for leaders in _leaders_by_log(facts).values():
+        for old, new in pairwise(sorted(leaders, key=lambda led: led.term)):
+            until_s = min(s for s in (old.until_s, new.until_s, history.ended_s, float("inf")) if s is not None)
+            if until_s == float("inf"):
+                continue
+            both_s = until_s - max(old.at_s, new.at_s) - _stopped_s(history.changes, old.broker, new.at_s, until_s)
+            if old.term < new.term and old.broker != new.broker and both_s > LINGER_S + LINGER_LATE_S:
+                what = f"broker {old.broker} led term {old.term} for {both_s:.1f} s beside {new.broker} in {new.term}"
+                brokers, at = (old.broker, new.broker), (new.at_s, until_s)
+                yield Anomaly(Kind.LINGERING_LEADER, what, old.log, brokers=brokers, times_s=at)
+
+
+def _stopped_s(changes: list[Change], broker: int, start_s: float, end_s: float) -> float:
+    """For how long `broker` was stopped between the two; a stop costs it LINGER_S besides, to find out."""
+    stopped_s = 0.0
+    for change, after in pairwise([*changes, Change(end_s, "end")]):
+        if broker in change.paused:
+            overlap_s = min(after.at_s, end_s) - max(change.at_s, start_s)
+            stopped_s += overlap_s + LINGER_S if overlap_s > 0 else 0.0
+    return stopped_s
+
+
+def restless(facts: Facts) -> Iterator[Anomaly]:
+    """Leaders change because of something: a fault that lasts causes elections when it begins, and then no more."""
+    changes = [change.at_s for change in facts.history.changes]
+    if not changes:
+        return
+    for log, leaders in _leaders_by_log(facts).items():
+        causeless: dict[int, list[Led]] = {}
+        for led in sorted(leaders, key=lambda led: led.at_s)[1:]:
+            window = bisect_right(changes, led.at_s)
+            if window and led.at_s - changes[window - 1] > CAUSE_S:
+                causeless.setdefault(window, []).append(led)
+        for window, found in causeless.items():
+            if len(found) > CHANGES_MAX:
+                last = facts.history.changes[window - 1]
+                what = f"{len(found)} changes of leader, and nothing has happened since {last.what}"
+                at = (last.at_s, found[0].at_s, found[-1].at_s)
+                brokers = tuple(led.broker for led in found)
+                yield Anomaly(Kind.RESTLESS, what, log, brokers=brokers, times_s=at)
+
+
+def _leaders_by_log(facts: Facts) -> dict[Log, list[Led]]:
+    found: dict[Log, list[Led]] = {}
+    for led in facts.history.leaders.values():
+        found.setdefault(led.log, []).append(led)
+    return found
