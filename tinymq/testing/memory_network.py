@@ -24,6 +24,7 @@ from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import NONCE_BYTES, Handshake, State
 from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
+from tinymq.testing.weather import Weather
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
@@ -77,7 +78,10 @@ class Pipe:
 class MemoryNetwork:
     """Hands out one `Transport` per broker. Must be used inside the running loop of its brokers."""
 
-    def __init__(self, clock: Clock, rng: random.Random, limits: Limits | None = None) -> None:
+    def __init__(
+        self, clock: Clock, rng: random.Random, limits: Limits | None = None, weather: Weather | None = None
+    ) -> None:
+        """`weather`: shared with other networks between the same places; one of its own if None."""
         self.on_delivered: OnDelivered | None = None  # (from, to, channel, message, body), just before delivery
         self._clock = clock
         self._rng = rng
@@ -86,8 +90,8 @@ class MemoryNetwork:
         self._free_port = FREE_PORTS_FROM
         self._listening: dict[tuple[str, int], MemoryTransport] = {}
         self._pipes: dict[Pipe, None] = {}
-        self._cuts: set[tuple[int, int]] = set()
-        self._delays: dict[tuple[int, int], tuple[float, float]] = {}
+        self._weather = weather or Weather(clock, rng)
+        self._silent: dict[tuple[str, int], MemoryTransport] = {}  # of machines that are off
         self._rules: list[_Rule] = []
         self._waiting: dict[MemoryTransport, dict[tuple[int, Channel], Callable[[], None]]] = {}
 
@@ -105,7 +109,7 @@ class MemoryNetwork:
 
     def cut(self, a: int, b: int, both: bool = True) -> None:
         """From now on nothing gets from `a` to `b`, nor back if `both`. What is sent is held."""
-        self._cuts |= _directions(a, b, both)
+        self._weather.cut(_directions(a, b, both))
 
     def isolate(self, a: int, others: Iterable[int]) -> None:
         """Cut `a` from each of `others`, both ways."""
@@ -115,7 +119,11 @@ class MemoryNetwork:
 
     def heal(self, a: int | None = None, b: int | None = None) -> None:
         """End the cuts between `a` and `b`, both ways; without arguments all of them."""
-        self._cuts -= set(self._cuts) if a is None or b is None else _directions(a, b, True)
+        self._weather.heal(None if a is None or b is None else _directions(a, b, True))
+        self.healed()
+
+    def healed(self) -> None:
+        """Cuts have ended: what waited goes on."""
         for pipe in list(self._pipes):
             self._schedule(pipe)
         for transport, attempts in list(self._waiting.items()):
@@ -127,7 +135,8 @@ class MemoryNetwork:
     def delay(self, a: int, b: int, seconds: float, jitter_s: float = 0.0, both: bool = True) -> None:
         """What is sent from now on takes `seconds`, and up to `jitter_s` more; order is kept."""
         for direction in _directions(a, b, both):
-            self._delays[direction] = (seconds, jitter_s)
+            conditions = self._weather.of(direction)
+            conditions.seconds, conditions.jitter_s = seconds, jitter_s
 
     def drop_next(
         self, a: int, b: int, channel: Channel | None = None, count: int = 1, matching: Matching | None = None
@@ -149,6 +158,14 @@ class MemoryNetwork:
         for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
             transport.shut()
 
+    def power_off(self, broker_id: int) -> None:
+        """The machine is gone: nobody is told, and nothing answers or refuses until something listens there again."""
+        for transport in [t for t in self._listening.values() if t.broker_id == broker_id]:
+            del self._listening[transport.address]
+            self._waiting.pop(transport, None)
+            self._silent[transport.address] = transport
+            transport.fall_silent()
+
     @property
     def idle(self) -> bool:
         """Whether no message is on its way, held ones included."""
@@ -161,6 +178,11 @@ class MemoryNetwork:
         if transport.address in self._listening:
             raise PortInUse("{}:{} is in use".format(*transport.address))
         self._listening[transport.address] = transport
+        older = self._silent.pop(transport.address, None)
+        if older is not None:
+            for pipe in [p for p in self._pipes if older in (p.source, p.target)]:
+                self.close(pipe, BrokerUnreachable("connection reset: the machine has started anew"))
+            self.healed()
 
     def leave(self, transport: MemoryTransport) -> None:
         """Close everything of this transport."""
@@ -175,7 +197,7 @@ class MemoryNetwork:
     ) -> Pipe | Invitation | TinymqError | None:
         """One attempt: an open pipe, why there is none, or None when a cut swallows it; for a source that belongs to
         no cluster, an invitation."""
-        if self._is_cut(source.broker_id, peer):
+        if self._is_cut(source.broker_id, peer) or address in self._silent:
             return None
         target = self._listening.get(address)
         if target is None:
@@ -198,7 +220,7 @@ class MemoryNetwork:
 
     def round_trip_s(self, a: int, b: int) -> float:
         """What a handshake takes."""
-        return self._delay_s((a, b)) + self._delay_s((b, a))
+        return self._weather.round_trip_s(a, b)
 
     def send(self, pipe: Pipe, head: bytes, body: bytes) -> bool:
         """Put one message on its way. False when the pipe is full."""
@@ -207,7 +229,7 @@ class MemoryNetwork:
         if pipe.queue and pipe.queued_bytes + size > out_bytes_max(self._limits, pipe.channel):
             return False
         for _ in range(self._times(pipe, head)):
-            due_s = self._clock.monotonic() + self._delay_s(pipe.direction)
+            due_s = self._clock.monotonic() + self._weather.takes_s(pipe.direction)
             if pipe.queue:
                 due_s = max(due_s, pipe.queue[-1].due_s)
             pipe.queue.append(_Sent(head, body, due_s))
@@ -235,11 +257,10 @@ class MemoryNetwork:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _is_cut(self, a: int, b: int) -> bool:
-        return (a, b) in self._cuts or (b, a) in self._cuts  # an answer that never comes is no connection
+        return self._weather.is_cut((a, b)) or self._weather.is_cut((b, a))  # without an answer it is no connection
 
-    def _delay_s(self, direction: tuple[int, int]) -> float:
-        seconds, jitter_s = self._delays.get(direction, (0.0, 0.0))
-        return seconds + (self._rng.uniform(0, jitter_s) if jitter_s else 0.0)
+    def _is_held(self, pipe: Pipe) -> bool:
+        return self._weather.is_cut(pipe.direction) or pipe.target.silent
 
     def _times(self, pipe: Pipe, head: bytes) -> int:
         """How often this message is to be delivered."""
@@ -251,10 +272,10 @@ class MemoryNetwork:
                 if rule.left == 0:
                     self._rules.remove(rule)
                 return rule.times
-        return 1
+        return self._weather.copies(pipe.direction) if pipe.channel is Channel.CONTROL else 1
 
     def _schedule(self, pipe: Pipe) -> None:
-        if pipe.scheduled or not pipe.queue or pipe.direction in self._cuts:
+        if pipe.scheduled or not pipe.queue or self._is_held(pipe):
             return
         pipe.scheduled = True
         wait_s = pipe.queue[0].due_s - self._clock.monotonic()
@@ -268,7 +289,7 @@ class MemoryNetwork:
         pipe.timer = None
         now = self._clock.monotonic()
         for _ in range(len(pipe.queue)):
-            if not pipe.queue or pipe.direction in self._cuts or pipe.queue[0].due_s > now:
+            if not pipe.queue or self._is_held(pipe) or pipe.queue[0].due_s > now:
                 break  # closed, cut or not yet due
             sent = pipe.queue.popleft()
             pipe.queued_bytes -= len(sent.head) + len(sent.body)

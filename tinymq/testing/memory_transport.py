@@ -68,6 +68,7 @@ class MemoryTransport:
         self._session = session
         self._clock = clock
         self._rng = rng
+        self.silent = False  # its machine is off: what is sent there is neither taken nor refused
         self._running = False
         self._stopped = False
         self._peers: dict[int, PeerAddress] = {}
@@ -140,11 +141,19 @@ class MemoryTransport:
 
     def shut(self) -> None:
         """Close everything, at once."""
+        self._end()
+        self._network.leave(self)
+
+    def fall_silent(self) -> None:
+        """End without a word."""
+        self._end()
+        self.silent = True
+
+    def _end(self) -> None:
         self._running = False
         self._stopped = True
         for key in list(self._redials):
             self._cancel(key)
-        self._network.leave(self)
 
     def credentials(self) -> Credentials:
         """What it says of itself in a handshake."""
