@@ -331,7 +331,7 @@ def targets() -> list[Target]:
     return [
         Target("peer.frames", streams, read_frames, bytes_max=4 * FRAME_BYTES_MAX + 2 * streams_bytes()),
         Target("peer.hello", lambda: [_spoken()[0]], take_hello),
-        Target("peer.answer", lambda: [_spoken()[1], _spoken()[0]], take_answer),
+        Target("peer.answer", lambda: [_spoken()[1]], take_answer),
         Target("peer.proof", lambda: [_spoken()[2]], take_proof),
         Target("peer.messages", peer_streams, deliver, (reframe,)),
         Target("client.fetched", fetch_replies, read_reply, bytes_max=2 << 20),

@@ -10,7 +10,7 @@ import grpc
 from tinymq.broker.broker import Broker
 from tinymq.broker.offsets import find_offset
 from tinymq.config import Limits
-from tinymq.errors import NotReady, TinymqError
+from tinymq.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
@@ -18,6 +18,10 @@ from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.produce import ProduceStream
 from tinymq.rpc.serving import Serving
+
+# An item of a request takes two bytes at the least, and its answer a hundred times as many.
+TOPICS_ASKED_MAX = 10_000
+QUERIES_MAX = 1024  # a topic has no more partitions
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,8 +42,11 @@ class BrokerService(pb_grpc.BrokerServicer):
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
             broker = self._serving.running()
+            _check_count("topics", len(request.topics), TOPICS_ASKED_MAX)
+        except InvalidRequest as error:
+            return pb.MetadataReply(error=to_wire(error))
         except NotReady as error:
-            topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics]
+            topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics[:TOPICS_ASKED_MAX]]
             return pb.MetadataReply(topics=topics, error=to_wire(error))
         if request.fresh:
             try:
@@ -66,6 +73,10 @@ class BrokerService(pb_grpc.BrokerServicer):
         )
 
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:
+        try:
+            _check_count("queries", len(request.queries), QUERIES_MAX)
+        except InvalidRequest as error:
+            return pb.ListOffsetsReply(answers=[pb.OffsetAnswer(error=to_wire(error))])
         return pb.ListOffsetsReply(
             answers=[await self._offset(request.topic_id, query, request.leader_only) for query in request.queries]
         )
@@ -91,6 +102,11 @@ class BrokerService(pb_grpc.BrokerServicer):
             return pb.OpenProducerReply(producer_id=await self._serving.running().producer_ids.take())
         except TinymqError as error:
             return pb.OpenProducerReply(error=to_wire(error))
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(f"a request with {count} {what}", hint=f"ask for at most {most} at once")
 
 
 def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:

@@ -1,0 +1,125 @@
+"""`python -m tests.fuzz`: damaged inputs and random lives, for as long as it is told.
+
+    python -m tests.fuzz --seconds 600              all targets and state machines in turn, with a fresh seed
+    python -m tests.fuzz arrow peer --seconds 60    those whose names begin so
+    python -m tests.fuzz arrow.produce --case 5:17  one case again, in this process
+    python -m tests.fuzz --quick                    the cases of the quick tier: a fixed seed
+
+Each target runs in a process of its own with a bound on its memory. What is found is printed with the command that
+shows it again; the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz import lives
+from tests.fuzz.driver import CaseFile, Finding, Loaded, Tally, Target, be_quiet, limit_memory, sweep, until
+from tests.fuzz.targets import ALL, named
+
+SLICE_S = 10.0
+QUICK_SEED = 1
+
+
+def main() -> int:
+    options = _parse()
+    if options.case:
+        seed, number = map(int, options.case.split(":"))
+        (target,) = named(options.names)
+        be_quiet()
+        return _here(lambda: sweep(Loaded(target), seed, iter([number])), target.name)
+    if options.here:
+        limit_memory()
+        be_quiet()
+        return _child(options)
+    return _all(options)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Damage inputs, and see what happens.")
+    parser.add_argument("names", nargs="*", help="beginnings of names; all without any")
+    parser.add_argument("--seconds", type=float, default=600.0, help="altogether")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--case", help="SEED:NUMBER of one target")
+    parser.add_argument("--quick", action="store_true", help="a fixed number of cases from a fixed seed")
+    parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # where the child notes its case
+    return parser.parse_args()
+
+
+def _here(run: object, name: str) -> int:
+    assert callable(run)
+    try:
+        print(f"{name:24} {run()}", flush=True)
+    except Finding as finding:
+        print(f"FOUND {finding}", flush=True)
+        return 1
+    return 0
+
+
+def _child(options: argparse.Namespace) -> int:
+    """One process: the named targets, or one state machine."""
+    note = CaseFile(options.here).note
+    failed = 0
+    for name in options.names:
+        if name in lives.ALL:
+            failed |= lives.run(name, options.seed, options.seconds)
+            continue
+        target = ALL[name]
+        print(f"{name} begins", file=sys.stderr, flush=True)
+        failed |= _here(lambda target=target: _swept(target, options, note), name)
+    return failed
+
+
+def _swept(target: Target, options: argparse.Namespace, note: object) -> Tally:
+    assert callable(note)
+    numbers = iter(range(target.cases)) if options.quick else until(options.seconds)
+    return sweep(Loaded(target), options.seed, numbers, note)
+
+
+def _all(options: argparse.Namespace) -> int:
+    seed = QUICK_SEED if options.quick else secrets.randbelow(1 << 31) if options.seed is None else options.seed
+    targets = [target.name for target in named(options.names)]
+    machines = [name for name in lives.ALL if not options.names or any(map(name.startswith, options.names))]
+    names = targets if options.quick else targets + machines
+    if not names:
+        print("nothing has such a name; there are:", *ALL, *lives.ALL)
+        return 2
+    if options.quick:
+        return _process(names, ["--quick", "--seed", str(seed)])
+    end = time.monotonic() + options.seconds
+    slice_s = min(SLICE_S, max(1.0, options.seconds / len(names)))
+    failed = turn = 0
+    while time.monotonic() < end:
+        print(f"-- turn {turn}, seed {seed + turn}, {end - time.monotonic():.0f} s left", flush=True)
+        for name in names:
+            if (left := end - time.monotonic()) > 0:
+                failed |= _process([name], ["--seconds", f"{min(slice_s, left):.1f}", "--seed", str(seed + turn)])
+        turn += 1
+    return failed
+
+
+def _process(names: list[str], arguments: list[str]) -> int:
+    """Run these in another process, and say what ended it."""
+    with tempfile.TemporaryDirectory(prefix="tinymq-fuzz-") as folder:
+        case = Path(folder) / "case"
+        command = [sys.executable, "-m", "tests.fuzz", *names, *arguments, "--here", str(case)]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        child = subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, text=True)
+        if child.returncode in (0, 1):
+            return child.returncode
+        begun = [line.removesuffix(" begins") for line in child.stderr.splitlines() if line.endswith(" begins")]
+        seed = arguments[arguments.index("--seed") + 1]
+        print(f"FOUND the process ended with {child.returncode}\n{child.stderr[-3000:]}")
+        print(f"again: python -m tests.fuzz {(begun or names)[-1]} --case {seed}:{CaseFile.read(case)}", flush=True)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

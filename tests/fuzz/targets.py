@@ -1,0 +1,15 @@
+"""All targets by name."""
+
+from __future__ import annotations
+
+from tests.fuzz import arrow, disks, formats, wire
+from tests.fuzz.driver import Target
+
+ALL: dict[str, Target] = {
+    target.name: target for room in (formats, wire, disks, arrow) for target in room.targets()
+}  # fmt: skip
+
+
+def named(prefixes: list[str]) -> list[Target]:
+    """Those whose names begin with one of `prefixes`; all, without any."""
+    return [t for t in ALL.values() if not prefixes or any(t.name.startswith(prefix) for prefix in prefixes)]

@@ -1,0 +1,212 @@
+"""Requests of clients, made at random from the messages' own descriptions, to a broker that runs.
+
+Each ends in time with a reply; what is wrong with it is an error by a known code. Anything else that a service raises
+would come back as a status of gRPC's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fakes.batches import payload
+from tinymq.batch import Codec
+from tinymq.config import MIB, Limits, Timing
+from tinymq.entry import crc32c
+from tinymq.errors import BY_CODE
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.testing.cluster import Cluster
+
+QUICK = settings(
+    max_examples=60, derandomize=True, database=None, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+CALL_S_MAX = 20.0
+PARTITIONS_MAX = 3  # a topic that is really made takes files
+LIMITS = Limits(batch_bytes_max=MIB, record_bytes_max=MIB, batch_uncompressed_bytes_max=2 * MIB, segment_bytes=MIB)
+TIMING = Timing(fetch_wait_s_max=0.05)
+
+
+class Bench:
+    """One broker with a topic, and stubs for it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.channel = grpc.insecure_channel(cluster.address(1), [("grpc.max_receive_message_length", 64 * MIB)])
+        self.broker: Any = pb_grpc.BrokerStub(self.channel)
+        self.admin: Any = pb_grpc.AdminStub(self.channel)
+        wanted = pb.CreateTopicRequest(name="t", partitions=2, replication_factor=1, timeout_ms=10_000)
+        self.topic_id = self.admin.CreateTopic(wanted, timeout=CALL_S_MAX, wait_for_ready=True).topic.topic_id
+        assert self.topic_id
+
+    def still_serves(self) -> None:
+        data = payload(2)
+        batch = pb.ProduceBatch(topic_id=self.topic_id, payload=data, payload_crc=crc32c(data))
+        (reply,) = self.broker.Produce(iter([pb.ProduceRequest(batches=[batch])]), timeout=CALL_S_MAX)
+        assert not reply.results[0].HasField("error"), reply
+
+
+_RUNNING: list[Bench] = []
+
+
+@cache
+def _kept() -> Cluster:
+    """Of a process that runs no tests: it ends with the process."""
+    return Cluster(nodes=1, limits=LIMITS, timing=TIMING).__enter__()
+
+
+def bench() -> Bench:
+    if not _RUNNING:
+        _RUNNING.append(Bench(_kept()))
+    return _RUNNING[-1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _running() -> Iterator[None]:
+    with Cluster(nodes=1, limits=LIMITS, timing=TIMING) as cluster:
+        _RUNNING.append(Bench(cluster))
+        yield
+        _RUNNING.pop().channel.close()
+
+
+# ---- messages at random ------------------------------------------------------------------------------------
+
+PAYLOADS = [payload(3), payload(2, producer=5, epoch=1, sequence=0), payload(2, codec=Codec.ZSTD), b"", b"x" * 40]
+TEXTS = st.one_of(st.sampled_from(["t", "a", "b", "", "..", "a/b", "x" * 300, "é"]), st.text(max_size=10))
+U32 = st.one_of(st.sampled_from([0, 1, 2, 3, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1))
+U64 = st.one_of(st.sampled_from([0, 1, 2, 1 << 63, (1 << 64) - 1]), st.integers(0, (1 << 64) - 1))
+I64 = st.one_of(st.sampled_from([0, -1, -2, -3, -4, -(1 << 63), (1 << 63) - 1]), st.integers(-(1 << 63), (1 << 63) - 1))
+NUMBERS: dict[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.TYPE_UINT32: U32,
+    FieldDescriptor.TYPE_FIXED32: U32,
+    FieldDescriptor.TYPE_UINT64: U64,
+    FieldDescriptor.TYPE_INT64: I64,
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_ENUM: st.sampled_from([0, 1, 2, 7, (1 << 31) - 1, -1]),
+    FieldDescriptor.TYPE_STRING: TEXTS,
+}
+TOPIC_IDS = st.sampled_from([b"THE TOPIC", b"", bytes(16), b"u" * 16, b"short", b"l" * 100])
+SETTLED = frozenset({"max_wait_ms", "payload_crc"})  # left out, or put right: else most of what is drawn ends there
+
+
+def field_values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        return messages(field.message_type)
+    if field.name == "payload":
+        return st.one_of(st.sampled_from(PAYLOADS), st.binary(max_size=60))
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return TOPIC_IDS if field.name == "topic_id" else st.binary(max_size=40)
+    return NUMBERS[field.type]
+
+
+@cache
+def messages(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Any message of this kind, as a dictionary."""
+    optional = {}
+    for field in kind.fields:
+        values = field_values(field)
+        optional[field.name] = st.lists(values, max_size=3) if field.is_repeated else values
+    return st.fixed_dictionaries({}, optional={name: s for name, s in optional.items() if name not in SETTLED})
+
+
+def made(kind: type[Message], values: dict[str, Any]) -> Any:
+    """The message, about the topic that there is."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, dict):
+            inner = {name: there(item) for name, item in value.items()}
+            if "payload" in inner:
+                inner["payload_crc"] = crc32c(inner["payload"])
+            return inner
+        if isinstance(value, list):
+            return [there(item) for item in value]
+        return bench().topic_id if value == b"THE TOPIC" else value
+
+    return kind(**there(values))
+
+
+def errors_of(message: Message) -> Iterator[pb.Error]:
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not field.message_type.GetOptions().map_entry:
+            for item in value if field.is_repeated else [value]:
+                if isinstance(item, pb.Error):
+                    yield item
+                else:
+                    yield from errors_of(item)
+
+
+def check(reply: Message) -> None:
+    for error in errors_of(reply):
+        assert error.code in BY_CODE, error
+        assert error.message, error
+
+
+UNARY = {
+    "Metadata": pb.MetadataRequest,
+    "ListOffsets": pb.ListOffsetsRequest,
+    "OpenProducer": pb.OpenProducerRequest,
+    "CreateTopic": pb.CreateTopicRequest,
+    "DeleteTopic": pb.DeleteTopicRequest,
+    "ClusterStatus": pb.ClusterStatusRequest,
+    "DescribeSelf": pb.DescribeSelfRequest,
+    "Form": pb.FormRequest,
+}
+
+
+@given(st.sampled_from(sorted(UNARY)).flatmap(lambda name: st.tuples(st.just(name), messages(UNARY[name].DESCRIPTOR))))
+@QUICK
+def test_calls(call: tuple[str, dict[str, Any]]) -> None:
+    name, values = call
+    if name == "DeleteTopic" and values.get("name") == "t":
+        values["name"] = "a"
+    if name == "CreateTopic" and values.get("partitions", 0) <= 1024:
+        values["partitions"] = min(values.get("partitions", 0), PARTITIONS_MAX)
+    service = bench().broker if hasattr(bench().broker, name) else bench().admin
+    check(getattr(service, name)(made(UNARY[name], values), timeout=CALL_S_MAX))
+
+
+@given(st.lists(messages(pb.ProduceRequest.DESCRIPTOR), max_size=4))
+@QUICK
+def test_produce_streams(requests: list[dict[str, Any]]) -> None:
+    sent = [made(pb.ProduceRequest, values) for values in requests]
+    answered = 0
+    for reply in bench().broker.Produce(iter(sent), timeout=CALL_S_MAX):
+        check(reply)
+        answered += len(reply.results)
+    assert answered == sum(batch.acks != pb.ACKS_NONE for request in sent for batch in request.batches)
+    bench().still_serves()
+
+
+@given(st.lists(messages(pb.FetchRequest.DESCRIPTOR), max_size=6))
+@QUICK
+def test_fetch_streams(requests: list[dict[str, Any]]) -> None:
+    sent = [made(pb.FetchRequest, values) for values in requests]
+    replies = list(bench().broker.Fetch(iter(sent), timeout=CALL_S_MAX))
+    for reply in replies:
+        check(reply)
+    assert len(replies) <= sum(not request.cancel for request in sent)
+    if not any(request.cancel for request in sent):
+        assert len(replies) == len(sent)
+
+
+def test_a_small_request_gets_no_huge_reply() -> None:
+    """Every empty item takes two bytes in the request, and hundreds in an answer that says what is wrong with it."""
+    many = 300_000
+    asked = pb.ListOffsetsRequest(topic_id=bench().topic_id, queries=[pb.OffsetQuery(partition=9)] * many)
+    reply = bench().broker.ListOffsets(asked, timeout=CALL_S_MAX)
+    check(reply)
+    assert reply.ByteSize() < asked.ByteSize()
+    described = pb.MetadataRequest(topics=[""] * many)
+    about = bench().broker.Metadata(described, timeout=CALL_S_MAX)
+    check(about)
+    assert about.error.code == "InvalidRequest"
+    assert about.ByteSize() < described.ByteSize()
+    bench().still_serves()

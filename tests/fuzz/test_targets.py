@@ -1,0 +1,94 @@
+"""Every target with a few hundred damaged inputs: a value or a typed error, in time, within its bound of memory.
+
+Those that end the process when they fail run in another one. `make fuzz` runs all of them for longer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, sweep
+from tests.fuzz.mutate import CHANGES, mutate, steps
+from tests.fuzz.targets import ALL
+from tinymq.errors import CorruptData
+
+IN_PROCESS = [name for name, target in ALL.items() if not target.alone]
+ALONE = [name for name, target in ALL.items() if target.alone]
+
+loaded = cache(lambda name: Loaded(ALL[name]))
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_damage(name: str) -> None:
+    target = loaded(name)
+
+    @given(st.integers(0, len(target.seeds) - 1), st.integers(0, len(target.target.reseals)), steps)
+    @settings(
+        max_examples=max(20, target.target.cases // 8), derandomize=True, database=None, deadline=1000 * CASE_S_MAX,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    def body(which: int, reseal: int, changes: list[tuple[int, int, int, int]]) -> None:
+        target.measured(Case(which, reseal, tuple(changes)))
+
+    body()
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_undamaged_inputs_are_taken(name: str) -> None:
+    """Else the damage is looked for in what is refused at the first byte."""
+    target = loaded(name)
+    for data in target.seeds:
+        target.target.parse(data)
+        for number in range(len(target.target.reseals)):
+            resealed = target.target.reseals[number](data)
+            (target.target.sealed or target.target.parse)(resealed)
+
+
+def test_arrow_in_a_process_of_its_own() -> None:
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *ALONE, "--quick"],
+        capture_output=True, text=True, timeout=100, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert child.returncode == 0, f"exit {child.returncode}\n{child.stdout[-3000:]}{child.stderr[-2000:]}"
+    assert child.stdout.count(" cases ") == len(ALONE)
+
+
+# ---- the fuzzer itself ---------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=300), steps)
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+def test_any_step_means_something_for_any_bytes(data: bytes, changes: list[tuple[int, int, int, int]]) -> None:
+    spoilt = mutate(data, changes, [data, b"other"])
+    assert mutate(data, changes, [data, b"other"]) == spoilt
+    assert len(spoilt) <= len(data) + 5000 * len(changes) + 300
+
+
+def test_every_kind_of_step_changes_something() -> None:
+    data = bytes(range(256)) * 2
+    for kind in range(len(CHANGES)):
+        assert any(mutate(data, [(kind, n * 37, n, n * 7)], [b"pool" * 9]) != data for n in range(1, 20)), kind
+
+
+def _naive(data: bytes) -> object:
+    """Reads what it is told to, as parsers do before they have met a fuzzer."""
+    if data[:2] != b"ok":
+        raise CorruptData("no")
+    return data[2 : 2 + data[2]] + bytes([data[5]])
+
+
+def test_the_driver_finds_what_is_wrong_and_says_how_to_see_it_again() -> None:
+    naive = Loaded(Target("naive", lambda: [b"ok\x03abc"], _naive))
+    with pytest.raises(Finding, match=r"naive case 1:\d+: IndexError") as found:
+        sweep(naive, 1, iter(range(2000)))
+    assert "again: python -m tests.fuzz naive --case 1:" in str(found.value)
+    greedy = Loaded(Target("greedy", lambda: [b"\1"], lambda data: bytes(1 << 22), bytes_max=1 << 20))
+    with pytest.raises(Finding, match="bytes allocated"):
+        sweep(greedy, 1, iter(range(3)))
