@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from tinymq.errors import TinymqError
+
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -48,3 +52,17 @@ class SystemClock:
 
     async def sleep(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
+
+
+async def within(clock: Clock, answer: asyncio.Future[T], timeout_s: float, late: TinymqError) -> T:
+    """The future's result, or `late` raised after `timeout_s`; the future itself then ends with `late`, too."""
+
+    def end() -> None:
+        if not answer.done():
+            answer.set_exception(late)
+
+    timer = clock.call_later(timeout_s, end)
+    try:
+        return await answer
+    finally:
+        timer.cancel()

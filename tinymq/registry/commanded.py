@@ -8,13 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from tinymq.clock import Clock
+from tinymq.clock import Clock, within
 from tinymq.config import Timing
 from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import Effect, RegistryState, reply_error
 from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.registry.waiting import within
 from tinymq.registry.wire import broker_to_wire
 from tinymq.types import TopicId, check_topic_name
 

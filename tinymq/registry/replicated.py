@@ -13,7 +13,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from tinymq.clock import Clock, Timer
+from tinymq.clock import Clock, Timer, within
 from tinymq.config import Timing
 from tinymq.errors import (
     DeadlineExceeded,
@@ -30,7 +30,6 @@ from tinymq.registry.leases import Leases
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.state import reply_error
 from tinymq.registry.values import BrokerRecord
-from tinymq.registry.waiting import within
 from tinymq.registry.wire import broker_from_wire, broker_to_wire
 from tinymq.types import METADATA_GROUP, GroupId
 
