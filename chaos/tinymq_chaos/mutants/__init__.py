@@ -1,0 +1,16 @@
+"""The product with one rule taken out at a time: who checks the checks. Nothing of it ships.
+
+    make mutants                       all of them; exit 1 if one survives
+    make mutants MUTANT=no-pre-votes   one
+
+MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
+"""
+
+from __future__ import annotations
+
+from tinymq_chaos.mutants import brokers, disks, elections, replication
+from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, mutant
+
+ROOMS = (replication, elections, disks, brokers)  # imported for what they enter into MUTANTS
+
+__all__ = ["MUTANTS", "ROOMS", "Focus", "Mutant", "Patches", "mutant"]

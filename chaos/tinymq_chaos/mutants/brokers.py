@@ -1,0 +1,185 @@
+"""Mutants above the logs: partitions, duplicates, high watermarks, the registry, what readers are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.broker import partition as partitions
+from tinymq.broker import producers
+from tinymq.broker.broker import Broker
+from tinymq.broker.partition import Acks, Partition
+from tinymq.broker.state import PartitionState
+from tinymq.entry import Entry, Kind
+from tinymq.errors import TinymqError
+from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.state import RegistryState
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+
+LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")
+NUMBERED = ("idempotent", "lone", "batches")
+RESTARTS = Focus(faults=("kill", "power_cut", "reset"), workloads=NUMBERED, segment_bytes=8 << 10)
+METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads=("metadata", "churn", "lone"))
+
+
+@mutant("dedupe: a batch that is there already is not appended again", Focus(faults=LOSES, workloads=NUMBERED))
+def duplicates_are_appended(p: Patches) -> None:
+    p.set(partitions, "judge", lambda known, header: None)
+
+
+@mutant("dedupe: batches that are appended and not committed count, too", Focus(faults=LOSES, workloads=NUMBERED))
+def duplicates_in_flight_are_appended(p: Patches) -> None:
+    def projected(self: Partition, producer_id: int) -> Any:
+        return self.state.producers.get(producer_id)
+
+    real: Any = producers.judge
+
+    def judge(known: Any, header: Any) -> Any:
+        try:
+            return real(known, header)
+        except TinymqError:
+            return None  # ahead of what is committed: the overlay would have said what comes next
+
+    p.set(Partition, "_projected", projected)
+    p.set(partitions, "judge", judge)
+
+
+@mutant("dedupe: the applied state restores the producers", RESTARTS)
+def producers_are_forgotten(p: Patches) -> None:
+    real: Any = PartitionState.load
+
+    def load(self: PartitionState, data: bytes) -> None:
+        real(self, data)
+        self.producers = producers.Producers()
+
+    def judge(known: Any, header: Any) -> Any:
+        return None if known is None else producers.judge(known, header)  # who is not known begins anew
+
+    p.set(PartitionState, "load", load)
+    p.set(partitions, "judge", judge)
+
+
+@mutant("dedupe: an idempotent producer skips no sequence", Focus(faults=LOSES, workloads=("idempotent",)))
+def sequences_may_be_skipped(p: Patches) -> None:
+    real: Any = producers.judge
+
+    def judge(known: Any, header: Any) -> Any:
+        if known is None or (header.producer_epoch == known.epoch and header.first_sequence > known.next_sequence):
+            return None
+        return real(known, header)
+
+    p.set(partitions, "judge", judge)
+
+
+@mutant("a duplicate is answered when the first one is committed", Focus(faults=LOSES, workloads=NUMBERED))
+def duplicates_are_answered_early(p: Patches) -> None:
+    def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
+        done(partitions.Produced(found.base_offset, found.append_time_us, self.group.term, True))
+
+    p.set(Partition, "_answer_duplicate", answer)
+
+
+@mutant("a batch is answered when it is committed", Focus(faults=("isolate_one", "kill", "power_cut")))
+def answers_when_appended(p: Patches) -> None:
+    real: Any = Partition.produce
+
+    def produce(self: Partition, *args: Any) -> None:
+        *rest, acks, timeout_s, done = args
+        real(self, *rest, Acks.LEADER if acks is Acks.QUORUM else acks, timeout_s, done)
+
+    p.set(Partition, "produce", produce)
+
+
+@mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
+def answers_for_another_entry(p: Patches) -> None:
+    def end(self: Partition, waiter: Any, entry: Entry) -> None:
+        if waiter.ticket is not None:
+            self._deadlines.drop(waiter.ticket)
+        waiter.answer(waiter.produced)
+
+    def follow(self: Partition) -> None:
+        self.leading = False
+        self._overlay.clear()
+        self._wake()
+
+    p.set(Partition, "_end", end)
+    p.set(Partition, "follow", follow)
+
+
+@mutant("19: nothing that was accepted in one term is appended in another", Focus(faults=LOSES, workloads=NUMBERED))
+def batches_wait_for_leadership(p: Patches) -> None:
+    real_produce: Any = Partition.produce
+    real_lead = Partition.lead
+    queues: dict[int, list[Any]] = {}
+
+    def produce(self: Partition, *args: Any) -> None:
+        if not self.leading and self.closed is None:
+            queues.setdefault(id(self), []).append(args)
+        real_produce(self, *args)
+
+    def lead(self: Partition, term: int) -> None:
+        real_lead(self, term)
+        for batch, payload, crc, *_ in queues.pop(id(self), []):
+            self.group.propose(
+                Kind.DATA, payload, record_count=batch.header.record_count,
+                max_timestamp_us=batch.max_timestamp_us, payload_crc=crc,
+            )  # fmt: skip
+
+    p.set(Partition, "produce", produce)
+    p.set(Partition, "lead", lead)
+
+
+@mutant("the high watermark is never beyond the commit")
+def high_watermark_beyond_the_commit(p: Patches) -> None:
+    """All that lies in the log is shown."""
+    p.set(Partition, "high_watermark", property(lambda self: self.group.log.next_offset))
+
+
+@mutant("followers show what they know to be committed", Focus(faults=("isolate_one", "kill", "pause")))
+def followers_show_their_whole_log(p: Patches) -> None:
+    def high_watermark(self: Partition) -> int:
+        return self.state.high_watermark if self.leading else int(self.group.log.next_offset)  # type: ignore[attr-defined]
+
+    p.set(Partition, "high_watermark", property(high_watermark))
+
+
+@mutant("metadata reads: the registry's leader is asked", METADATA)
+def metadata_of_the_past(p: Patches) -> None:
+    async def refresh(self: Broker) -> None:
+        return None
+
+    p.set(Broker, "refresh", refresh)
+
+
+@mutant("a change of topics that is sent again is made once", METADATA)
+def commands_apply_again(p: Patches) -> None:
+    real: Any = RegistryState.apply
+
+    def apply(self: RegistryState, command: Any) -> Any:
+        self._answered.clear()
+        return real(self, command)
+
+    p.set(RegistryState, "apply", apply)
+
+
+@mutant("a change of topics returns when it is committed", METADATA)
+def changes_are_answered_early(p: Patches) -> None:
+    from tinymq.proto import registry_pb2 as pb
+
+    real: Any = ReplicatedRegistry._lead
+
+    def lead(self: ReplicatedRegistry, ask: Any) -> Any:
+        if ask.WhichOneof("ask") == "command" and self._machine.leading:
+            self._machine.append(ask.command)
+            return pb.Reply(version=self.version)
+        return real(self, ask)
+
+    p.set(ReplicatedRegistry, "_lead", lead)
+
+
+@mutant("producer ids are given once", Focus(workloads=NUMBERED))
+def producer_ids_are_given_twice(p: Patches) -> None:
+    async def take(self: CommandedRegistry, count: int) -> range:
+        return range(1, count + 1)
+
+    p.set(CommandedRegistry, "take_producer_ids", take)

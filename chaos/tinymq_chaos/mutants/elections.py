@@ -1,0 +1,159 @@
+"""Mutants of elections and of membership: who votes, who stands, who counts, who leads on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.log.ballots import Ballots
+from tinymq.raft import configs, voting
+from tinymq.raft.core import RaftCore
+from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
+from tinymq.raft.membership import Membership
+from tinymq.raft.messages import RequestVote
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+
+CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill", "duplicate")
+
+
+@mutant("4: votes are attributed to voters", Focus(faults=CUTS))
+def votes_are_counted(p: Patches) -> None:
+    real = voting.VotingReplica._count_vote
+
+    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+        free = [b for b in (voter, *range(1, 10)) if b not in ballot.voters]
+        real(self, ballot, free[0])
+
+    p.set(voting.VotingReplica, "_count_vote", count)
+
+
+@mutant("4: a vote counts in the candidacy that asked for it", Focus(faults=CUTS))
+def any_vote_counts(p: Patches) -> None:
+    """A pre-vote for a vote, and one of an earlier term."""
+    real = voting.VotingReplica._on_vote
+
+    def on_vote(self: voting.VotingReplica, peer: int, vote: Any) -> None:
+        ballot = self._ballot
+        if vote.granted and ballot is not None:
+            self._count_vote(ballot, peer)
+        else:
+            real(self, peer, vote)
+
+    p.set(voting.VotingReplica, "_on_vote", on_vote)
+
+
+@mutant("7: a vote leaves after its sync", Focus(faults=("power_cut", "power_cut_of_all", "isolate_one", "slow_disk")))
+def votes_before_their_sync(p: Patches) -> None:
+    p.set(Ballots, "durable", lambda self, group: True)
+
+
+@mutant("a vote is given once in a term", Focus(faults=CUTS))
+def votes_given_twice(p: Patches) -> None:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        free = Voter(voter.term, None, voter.last_index, voter.last_term, voter.hears_leader)
+        return answer_vote(free, candidate, request)
+
+    def put(self: Ballots, group: Any, term: int, voted_for: int | None) -> None:
+        if (term, voted_for) != self.get(group):
+            self._put(group, (term, voted_for))
+
+    p.set(voting, "answer_vote", answer)
+    p.set(Ballots, "set", put)
+
+
+@mutant("a vote is given to a log that holds as much as one's own", Focus(faults=CUTS))
+def votes_for_any_log(p: Patches) -> None:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
+
+    p.set(voting, "answer_vote", answer)
+
+
+@mutant(
+    "8: membership is what CONFIG entries say, after a restart as before", Focus(faults=("wipe", "kill", "power_cut"))
+)
+def membership_of_the_first_entry(p: Patches) -> None:
+    """As stock falls back to its constructor's peers."""
+    p.set(configs.Configs, "apply", lambda self, entry: None)
+
+
+@mutant("13: a leader that a majority no longer hears steps down", Focus(faults=("isolate_one", "partition")))
+def leaders_never_step_down(p: Patches) -> None:
+    p.set(RaftCore, "check_quorum", lambda self: None)
+
+
+@mutant("14: pre-votes, and who hears a leader grants none", Focus(faults=("chain", "isolate_one", "cut_link")))
+def no_pre_votes(p: Patches) -> None:
+    real = voting.VotingReplica._stand
+
+    def stand(self: voting.VotingReplica, *, pre: bool, transfer: bool = False) -> None:
+        real(self, pre=False, transfer=transfer)
+
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        return answer_vote(
+            Voter(voter.term, voter.voted_for, voter.last_index, voter.last_term, False), candidate, request
+        )
+
+    p.set(voting.VotingReplica, "_stand", stand)
+    p.set(voting, "answer_vote", answer)
+
+
+@mutant("20: a CONFIG follows from the one before it", Focus(faults=("kill",)))
+def any_config_is_taken(p: Patches) -> None:
+    """A stray one, which leaves a broker out, is taken by everybody."""
+    from tinymq.entry import Kind
+    from tinymq.raft.membership import pack_membership
+
+    real = RaftCore._SyncObj__onBecomeLeader
+
+    def become(self: RaftCore) -> None:
+        real(self)
+        now = self.membership
+        if self._leadership is not None and len(now.replicas) > 2:
+            fewer = Membership(now.group, now.epoch + 1, now.replicas[:-1])
+            self._append_as_leader(self._leadership, Kind.CONFIG, pack_membership(fewer))
+
+    p.set(RaftCore, "_SyncObj__onBecomeLeader", become)
+    p.set(configs, "follows", lambda before, after: True)
+
+
+AMNESIA = Focus(faults=("wipe", "kill", "isolate_one", "power_cut"), seconds=16.0)
+
+
+@mutant("22: only listed incarnations vote, stand and count", AMNESIA)
+def any_incarnation_is_a_member(p: Patches) -> None:
+    def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
+        return self.replica(broker_id) is not None
+
+    p.set(Membership, "lists", lists)
+
+
+@mutant("22: a replica votes when its applied CONFIG lists it, not before", AMNESIA)
+def learners_vote(p: Patches) -> None:
+    real = voting.VotingReplica._on_request_vote
+
+    def on_request_vote(self: Any, peer: int, request: RequestVote) -> None:
+        held = configs.Configs.lists
+        configs.Configs.lists = lambda *args: True  # type: ignore[method-assign]
+        try:
+            real(self, peer, request)
+        finally:
+            configs.Configs.lists = held  # type: ignore[method-assign]
+
+    p.set(voting.VotingReplica, "_on_request_vote", on_request_vote)
+    p.wrap(voting.VotingReplica, "_on_vote", _believing)
+
+
+def _believing(real: Any) -> Any:
+    def on_vote(self: Any, peer: int, vote: Any) -> None:
+        ballot = self._ballot
+        if vote.granted and ballot is not None and (ballot.term, ballot.pre) == (vote.term, vote.pre):
+            self._count_vote(ballot, peer)
+        else:
+            real(self, peer, vote)
+
+    return on_vote
+
+
+@mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
+def learners_count(p: Patches) -> None:
+    p.set(configs.Configs, "counts", lambda self, replica: replica is not None)

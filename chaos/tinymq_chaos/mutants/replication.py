@@ -1,0 +1,249 @@
+"""Mutants of what leaders and followers tell one another, and of what they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tinymq.entry import Entry, Kind
+from tinymq.raft import catchup, core, following, heartbeats, leadership
+from tinymq.raft.commit import leader_commit
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.messages import Append, AppendAck, CommitNotice
+from tinymq.raft.schedule import Schedule
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+
+CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
+
+
+@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified")
+def commit_not_clamped(p: Patches) -> None:
+    real = core.RaftCore._learn_commit
+
+    def learn(self: core.RaftCore, announced: int, verified: int) -> None:
+        real(self, announced, self._log.last_index)
+
+    def tell(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
+        self._line.send(peer, CommitNotice(self.term, commit, ack_wanted))
+
+    p.set(core.RaftCore, "_learn_commit", learn)
+    p.set(Leadership, "_tell", tell)
+
+
+@mutant("2: entries that match are skipped, only a conflict truncates")
+def matching_entries_truncated(p: Patches) -> None:
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        decision = catchup.receive(log, commit, message)
+        if isinstance(decision, catchup.Conflict) or message.prev_index < log.first_index:
+            return decision
+        cut = message.prev_index + 1 if message.prev_index < log.last_index else None
+        return catchup.Accept(cut, message.entries, message.prev_index + len(message.entries))
+
+    p.set(following, "receive", receive)
+
+
+@mutant("3: acknowledgements of another term are dropped")
+def acks_of_other_terms_count(p: Patches) -> None:
+    real = core.RaftCore._on_ack
+
+    def on_ack(self: core.RaftCore, peer: int, ack: AppendAck) -> None:
+        if ack.term < self.term and not ack.conflict and self._leadership is not None:
+            known = min(ack.durable, self._log.last_index), min(ack.received, self._log.last_index)
+            ack = AppendAck(self.term, *known, False, 0, 0, ack.commit, ack.count, ack.round)
+        real(self, peer, ack)
+
+    p.set(core.RaftCore, "_on_ack", on_ack)
+
+
+@mutant("3: what a follower acknowledges was verified in this term")
+def acks_tell_the_whole_log(p: Patches) -> None:
+    """As stock: the index of its last entry, whoever wrote it."""
+
+    def send(
+        self: Any, node: Any, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
+    ) -> None:
+        last = self._log.durable_index if success else 0
+        ack = AppendAck(
+            self.term, last, last, reset, nextNodeIdx, next_term, self.commit_index, self._me.count, self._round
+        )
+        self._post(int(node.id), ack)
+
+    p.set(following.FollowingReplica, "_SyncObj__sendNextNodeIdx", send)
+    p.wrap(Leadership, "acknowledged", _clipped)
+
+
+def _clipped(real: Any) -> Any:
+    def acknowledged(self: Leadership, peer: int, ack: AppendAck) -> bool:
+        last = self._log.last_index
+        clipped = AppendAck(
+            ack.term, min(ack.durable, last), min(ack.received, last), ack.conflict, ack.next, ack.next_term,
+            ack.commit, ack.count, ack.round,
+        )  # fmt: skip
+        return bool(real(self, peer, clipped))
+
+    return acknowledged
+
+
+@mutant("7: an acknowledgement waits for the sync", Focus(faults=("power_cut", "power_cut_of_all")))
+def acks_before_the_sync(p: Patches) -> None:
+    """Followers and the leader itself."""
+    real: Any = core.RaftCore.__init__
+
+    def init(self: core.RaftCore, group: Any, me: Any, log: Any, *rest: Any) -> None:
+        real(self, group, me, Unsynced(log), *rest)
+
+    p.set(core.RaftCore, "__init__", init)
+
+
+class Unsynced:
+    """A log that takes what is appended for durable."""
+
+    def __init__(self, log: Any) -> None:
+        object.__setattr__(self, "_log", log)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, "last_index" if name == "durable_index" else name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._log, name, value)
+
+
+@mutant(
+    "7: the leader counts itself once it has synced", Focus(faults=("power_cut", "slow_disk", "isolate_one", "kill"))
+)
+def leader_counts_itself_early(p: Patches) -> None:
+    real = Leadership.commit
+
+    def commit(self: Leadership, configs: Any, me: Replica, known: int) -> int:
+        log = self._log
+        self._log = Unsynced(log)  # type: ignore[assignment]
+        try:
+            return real(self, configs, me, known)
+        finally:
+            self._log = log
+
+    p.set(Leadership, "commit", commit)
+
+
+@mutant("11: a conflict is repaired in one round trip", Focus(faults=("isolate_one",), latency_s=0.05))
+def conflicts_back_off_by_one(p: Patches) -> None:
+    real = catchup.receive
+
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        decision = real(log, commit, message)
+        if isinstance(decision, catchup.Conflict):
+            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        return decision
+
+    p.set(following, "receive", receive)
+    p.set(leadership, "next_after_conflict", lambda log, ack: ack.next)
+
+
+@mutant("11: a heartbeat says nothing of logs", Focus(faults=CUTS))
+def heartbeats_carry_a_log_position(p: Patches) -> None:
+    """It overtakes appends: its commit index is taken up to the follower's own last entry."""
+    from tinymq.raft.host import Host
+
+    said: dict[tuple[int, int, int], dict[Any, tuple[int, int]]] = {}  # (sender, receiver, sequence): log positions
+    hosts: dict[int, Host] = {}  # of each Heartbeats object
+    real_init, real_next, real_heard = Host.__init__, heartbeats.Heartbeats.next, heartbeats.Heartbeats.heard
+
+    def init(self: Host, *args: Any, **options: Any) -> None:
+        real_init(self, *args, **options)
+        hosts[id(self._neighbours._heartbeats)] = self
+
+    def next_beat(self: heartbeats.Heartbeats, peer: int, *rest: Any) -> Any:
+        beat = real_next(self, peer, *rest)
+        host = hosts[id(self)]
+        led = {g.id: (g.term, g.commit_index) for g in host.groups.values() if g.is_leader}
+        said[host.broker_id, peer, beat.heartbeat.sequence] = led
+        return beat
+
+    def heard(self: heartbeats.Heartbeats, peer: int, session: int, beat: Any, *rest: Any) -> Any:
+        host = hosts[id(self)]
+        for group_id, (term, commit) in said.get((peer, host.broker_id, beat.sequence), {}).items():
+            group = host.groups.get(group_id)
+            if group is not None and group.term == term and group.core._leadership is None:
+                group.core._learn_commit(commit, group.log.last_index)
+        return real_heard(self, peer, session, beat, *rest)
+
+    p.set(Host, "__init__", init)
+    p.set(heartbeats.Heartbeats, "next", next_beat)
+    p.set(heartbeats.Heartbeats, "heard", heard)
+
+
+@mutant("15: what happens is acted upon at once")
+def ticks_come_in_turns(p: Patches) -> None:
+    """Every 100 ms, as stock sends."""
+
+    def wake(self: Schedule, group: Any) -> None:
+        self._due[group] = None
+        if not self._turning and not self._stopped:
+            self._turning = True
+            self._clock.call_later(0.1, self._turn)
+
+    p.set(Schedule, "wake", wake)
+
+
+@mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", Focus(faults=CUTS))
+def earlier_terms_committed_by_counting(p: Patches) -> None:
+    def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
+        return leader_commit(membership, match, known, 0)
+
+    p.set(leadership, "leader_commit", commit)
+
+
+@mutant("a majority commits", Focus(faults=CUTS))
+def a_minority_commits(p: Patches) -> None:
+    p.set(Membership, "quorum", property(lambda self: len(self.replicas) // 2))
+
+
+@mutant("a leader serves once it has applied what earlier terms committed", Focus(faults=CUTS))
+def leads_before_its_noop_is_applied(p: Patches) -> None:
+    real = core.RaftCore._SyncObj__onBecomeLeader
+
+    def become(self: core.RaftCore) -> None:
+        real(self)
+        leadership = self._leadership
+        if leadership is not None:
+            self._machine.lead(leadership.term)
+
+    def apply(self: core.RaftCore, entry: Entry) -> None:
+        if entry.header.kind == Kind.CONFIG:
+            self._configs.apply(entry)
+        self._machine.apply(entry)
+        leadership = self._leadership
+        if leadership is not None:
+            if entry.index >= leadership.first_of_term:
+                leadership.uncommitted_bytes -= entry.size
+            if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
+                self._list_anew()
+
+    p.set(core.RaftCore, "_SyncObj__onBecomeLeader", become)
+    p.set(core.RaftCore, "_apply", apply)
+
+
+@mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
+def apply_is_tried_again(p: Patches) -> None:
+    """One broker's apply fails now and then; the host swallows it, as stock does, and the entry is met again."""
+    from tinymq.raft.host import Host
+
+    real = core.RaftCore._apply
+
+    def apply(self: core.RaftCore, entry: Entry) -> None:
+        if self._me.broker_id == 2 and entry.header.header_crc % 50 == 0:
+            self._SyncObj__raftLastApplied = entry.index - 1
+            raise ValueError("apply failed")
+        real(self, entry)
+
+    def guarded(self: Host, group: Any, call: Any) -> None:
+        try:
+            call()
+        except ValueError:
+            group.core._around.wake()
+        except Exception as error:
+            self._fail(group, error)
+
+    p.set(core.RaftCore, "_apply", apply)
+    p.set(Host, "_guarded", guarded)
