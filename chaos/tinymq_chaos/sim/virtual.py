@@ -300,6 +300,7 @@ class Disk:
     def __init__(self, loop: VirtualLoop, process: Process, files: FaultyFiles, rng: random.Random) -> None:
         self.delay_s = (0.000_05, 0.002)  # of each of the two halves: before the effect, and after it
         self.hung: asyncio.Future[None] | None = None  # while set, nothing comes to an end
+        self.on_crash: Callable[[], None] | None = None  # the files crash in the middle of a call: end the process
         self._loop = loop
         self._process = process
         self._files = files
@@ -320,6 +321,12 @@ class Disk:
         del self._begun[number]
         try:
             return call()
+        except Crash:
+            if self.on_crash is None:
+                raise
+            self._loop.call_soon(self.on_crash, context=contextvars.Context())
+            await self._loop.create_future()  # for ever: the caller is gone
+            raise
         finally:
             await self._clock.sleep(self._rng.uniform(*self.delay_s))
 
@@ -348,7 +355,9 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
-    assert not loop.raised, "\n".join(loop.raised)
+    assert not loop.raised, "\n".join(
+        [*loop.raised[:5], *([f"and {len(loop.raised) - 5} more"] if len(loop.raised) > 5 else [])]
+    )
     return result
 
 

@@ -1,0 +1,410 @@
+"""Between clients and brokers, in the place of gRPC: the same serialised messages, over the virtual network.
+
+A client's `Connector` here, a broker's `Server` there (tinymq.app.MakeServer), and connections between the two that
+have what the network has: delays, cuts, resets, and ends when a process ends. Clients have numbers from CLIENTS_FROM
+on, so that links between them and brokers are cut and slowed by the same calls as those between brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from tinymq.client.ports import Fetched, Method
+from tinymq.client.wire import read_fetched
+from tinymq.clock import Timer
+from tinymq.config import Limits
+from tinymq.errors import BrokerUnreachable, OutcomeUnknown
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.admin import AdminService
+from tinymq.rpc.services import BrokerService
+from tinymq.testing.weather import Weather
+from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
+
+CLIENTS_FROM = 100
+WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
+CONNECT_POLL_S = 0.05  # how often a connection that cannot come about is tried again
+
+_REQUESTS: dict[Method, Any] = {
+    Method.METADATA: pb.MetadataRequest,
+    Method.LIST_OFFSETS: pb.ListOffsetsRequest,
+    Method.OPEN_PRODUCER: pb.OpenProducerRequest,
+    Method.CREATE_TOPIC: pb.CreateTopicRequest,
+    Method.DELETE_TOPIC: pb.DeleteTopicRequest,
+    Method.CLUSTER_STATUS: pb.ClusterStatusRequest,
+}
+_STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
+
+
+class Wire:
+    """One direction of a call: messages arrive in their order, when the network lets them. None is the end."""
+
+    def __init__(self, weather: Weather, direction: tuple[int, int]) -> None:
+        self._weather = weather
+        self._direction = direction
+        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due, message): under way
+        self._inbox: deque[bytes | None] = deque()
+        self._bytes = 0  # of both
+        self._timer: Timer | None = None
+        self._more: asyncio.Future[None] | None = None  # the receiver waits
+        self._room: asyncio.Future[None] | None = None  # the sender waits
+        self.broken: str | None = None
+
+    def send(self, data: bytes | None) -> None:
+        due_s = self._weather.clock.monotonic() + self._weather.takes_s(self._direction)
+        if self._queue:
+            due_s = max(due_s, self._queue[-1][0])
+        self._queue.append((due_s, data))
+        self._bytes += len(data or b"")
+        self.schedule()
+
+    async def room(self) -> None:
+        """Return when more may be sent, or the wire is broken."""
+        while self._bytes > WINDOW_BYTES and self.broken is None:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    async def receive(self) -> bytes | None:
+        """The next message. Raises OutcomeUnknown when the connection is gone."""
+        while not self._inbox:
+            if self.broken is not None:
+                raise OutcomeUnknown(self.broken)
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        if self.broken is not None:
+            raise OutcomeUnknown(self.broken)
+        data = self._inbox.popleft()
+        self._bytes -= len(data or b"")
+        _wake(self._room)
+        return data
+
+    def schedule(self) -> None:
+        """Look at the queue when its first message is due; called again when a cut is healed."""
+        if self._timer is None and self._queue and not self._weather.is_cut(self._direction):
+            wait_s = self._queue[0][0] - self._weather.clock.monotonic()
+            self._timer = self._weather.clock.call_later(wait_s, self._arrive)
+
+    def _arrive(self) -> None:
+        self._timer = None
+        now_s = self._weather.clock.monotonic()
+        while self._queue and self._queue[0][0] <= now_s and not self._weather.is_cut(self._direction):
+            self._inbox.append(self._queue.popleft()[1])
+            _wake(self._more)
+        self.schedule()
+
+    def break_off(self, why: str) -> None:
+        if self.broken is None:
+            self.broken = why
+            self._queue.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+            _wake(self._more)
+            _wake(self._room)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+class ServerCall:
+    """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
+
+    def __init__(self, up: Wire, down: Wire, kind: Any) -> None:
+        self._up = up
+        self._down = down
+        self._kind = kind
+
+    async def requests(self) -> AsyncIterator[Any]:
+        while (data := await self._up.receive()) is not None:
+            yield self._kind.FromString(data)
+
+    async def write(self, message: Any) -> None:
+        self._down.send(message.SerializeToString())
+        await self._down.room()
+
+
+class Call:
+    """Both directions of one call between a client and a broker's process."""
+
+    def __init__(self, net: ClientNetwork, client: int, server: MemoryServer) -> None:
+        self.client = client
+        self.server = server
+        self.up = Wire(net.weather, (client, server.broker_id))
+        self.down = Wire(net.weather, (server.broker_id, client))
+        self.task: asyncio.Task[None] | None = None
+        self._net = net
+        net.calls[self] = None
+
+    def serve(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        """Run the servicer's side, in the broker's process."""
+        self.server.process.call(lambda: self._begin(handle))
+
+    def _begin(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        if self.up.broken is None:
+            self.task = asyncio.ensure_future(self._run(handle))
+
+    async def _run(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        with contextlib.suppress(OutcomeUnknown):  # the client went away in the middle of a read
+            await handle(self)
+        self.down.send(None)
+
+    def cancelled_by_client(self) -> None:
+        self.break_off("the stream was closed here")
+
+    def break_off(self, why: str) -> None:
+        """The connection is gone: both ends learn it (the broker as the cancelling of its call)."""
+        self._net.calls.pop(self, None)
+        self.up.break_off(why)
+        self.down.break_off(why)
+        if self.task is not None and not self.task.done():
+            self.server.process.call(self.task.cancel)
+
+
+class MemoryServer:
+    """A broker's server for clients, as `tinymq.rpc.RpcServer` is one: from `start` to `stop`."""
+
+    def __init__(
+        self, net: ClientNetwork, broker_id: int, process: Process, broker: BrokerService, admin: AdminService
+    ) -> None:
+        self.broker_id = broker_id
+        self.process = process
+        self.address = ""
+        self._net = net
+        self._services = {"Broker": broker, "Admin": admin}
+
+    async def start(self, host: str, port: int) -> int:
+        self.address = f"{host}:{port}"
+        self._net.listen(self)
+        return port
+
+    async def set_serving(self, serving: bool) -> None:
+        pass  # grpc.health.v1 is gRPC's own
+
+    async def stop(self, grace_s: float | None) -> None:
+        self._net.leave(self)
+        if grace_s is not None and self._net.calls_of(self):
+            await asyncio.sleep(grace_s)
+        for call in self._net.calls_of(self):
+            call.break_off("the server has stopped")
+
+    def servicer(self, path: str) -> Any:
+        """What answers "tinymq.v1.Broker/Metadata" and the like."""
+        service, name = path.rsplit(".", 1)[-1].split("/")
+        return getattr(self._services[service], name)
+
+
+class ClientNetwork:
+    """Who listens where, and every call that is open. Belongs to the world, not to a process."""
+
+    def __init__(self, loop: VirtualLoop, weather: Weather) -> None:
+        self.weather = weather
+        self.clock = VirtualClock(loop)
+        self.calls: dict[Call, None] = {}
+        self._servers: dict[str, MemoryServer] = {}
+        self._clients = CLIENTS_FROM
+
+    def connector(self) -> MemoryConnector:
+        """Of a new client."""
+        self._clients += 1
+        return MemoryConnector(self, self._clients)
+
+    @property
+    def clients(self) -> range:
+        """The numbers of all clients so far."""
+        return range(CLIENTS_FROM + 1, self._clients + 1)
+
+    def listen(self, server: MemoryServer) -> None:
+        """A process begins to serve. What was connected to an earlier one, that vanished, learns of it."""
+        for call in [c for c in self.calls if c.server.broker_id == server.broker_id]:
+            call.break_off("connection reset by peer")
+        self._servers[server.address] = server
+
+    def leave(self, server: MemoryServer) -> None:
+        if self._servers.get(server.address) is server:
+            del self._servers[server.address]
+
+    def calls_of(self, server: MemoryServer) -> list[Call]:
+        return [call for call in self.calls if call.server is server]
+
+    def crash(self, broker_id: int, silently: bool) -> None:
+        """A broker's process is gone. With the whole machine, nobody is told."""
+        for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
+            self.leave(server)
+        if not silently:
+            for call in [c for c in self.calls if c.server.broker_id == broker_id]:
+                call.break_off("connection reset by peer")
+
+    def reset(self, a: int, b: int) -> None:
+        """Close what is open between a client and a broker, whichever is which."""
+        for call in [c for c in self.calls if {c.client, c.server.broker_id} == {a, b}]:
+            call.break_off("connection reset by peer")
+
+    def healed(self) -> None:
+        """Cuts have ended: what was held goes on."""
+        for call in list(self.calls):
+            call.up.schedule()
+            call.down.schedule()
+
+    def reach(self, client: int, address: str) -> MemoryServer | None:
+        """Who answers there now: None while nobody can tell. Raises BrokerUnreachable when refused."""
+        broker_id = int(address.rsplit(":", 1)[1])
+        if self.weather.is_cut((client, broker_id)) or self.weather.is_cut((broker_id, client)):
+            return None
+        server = self._servers.get(address)
+        if server is None:
+            raise BrokerUnreachable(f"{address}: connection refused")
+        return None if server.process.paused else server
+
+
+class MemoryConnector:
+    """A client's place in the network."""
+
+    def __init__(self, net: ClientNetwork, number: int) -> None:
+        self.number = number
+        self._net = net
+
+    def link(self, address: str) -> MemoryLink:
+        return MemoryLink(self._net, self.number, address)
+
+
+class MemoryLink:
+    """A client's connection to one broker: see tinymq.client.ports.Link."""
+
+    def __init__(self, net: ClientNetwork, client: int, address: str) -> None:
+        self._net = net
+        self._client = client
+        self._address = address
+        self._known: MemoryServer | None = None  # connected to it already
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        call: Call | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                call = await self._dial()
+                servicer = call.server.servicer(method.value)
+                call.serve(lambda served: _answer(served, servicer, _REQUESTS[method]))
+                call.up.send(request.SerializeToString())
+                data = await call.down.receive()
+        except TimeoutError:
+            raise OutcomeUnknown(f"{self._address}: no answer in time") from None
+        finally:
+            if call is not None:
+                call.cancelled_by_client()
+        if data is None:
+            raise OutcomeUnknown(f"{self._address}: the broker ended the call")
+        return _REPLIES[method].FromString(data)
+
+    async def open_produce(self, timeout_s: float) -> ProduceCall:
+        return ProduceCall(await self._open("Produce", timeout_s), self._address)
+
+    async def open_fetch(self, timeout_s: float) -> FetchCall:
+        return FetchCall(await self._open("Fetch", timeout_s), self._address)
+
+    async def close(self) -> None:
+        self._known = None
+
+    async def _open(self, name: str, timeout_s: float) -> Call:
+        try:
+            async with asyncio.timeout(timeout_s):
+                call = await self._dial()
+        except TimeoutError:
+            raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
+        servicer = call.server.servicer(f"tinymq.v1.Broker/{name}")
+        call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
+        return call
+
+    async def _dial(self) -> Call:
+        """Connect, unless that was done: a round trip, or as long as nobody answers."""
+        server = self._net.reach(self._client, self._address)
+        if server is None or server is not self._known:
+            broker_id = int(self._address.rsplit(":", 1)[1])
+            takes_s = self._net.weather.round_trip_s(self._client, broker_id)
+            await self._net.clock.sleep(takes_s)
+            while (server := self._net.reach(self._client, self._address)) is None:
+                await self._net.clock.sleep(CONNECT_POLL_S)
+            self._known = server
+        return Call(self._net, self._client, server)
+
+
+async def _answer(call: Call, servicer: Any, kind: Any) -> None:
+    data = await call.up.receive()
+    assert data is not None
+    reply = await servicer(kind.FromString(data), ServerCall(call.up, call.down, kind))
+    call.down.send(reply.SerializeToString())
+
+
+async def _stream(call: Call, servicer: Any, kind: Any) -> None:
+    served = ServerCall(call.up, call.down, kind)
+    await servicer(served.requests(), served)
+
+
+class _StreamCall:
+    """What a client's streams share."""
+
+    def __init__(self, call: Call, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    async def send(self, data: bytes) -> None:
+        up = self._call.up
+        if up.broken is None:
+            up.send(data)
+            await up.room()
+        if up.broken is not None:
+            raise OutcomeUnknown(f"{self._address}: {up.broken}")
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self._call.down.receive()
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(f"{self._address}: {error.message}") from None
+        if data is None:
+            self._call.break_off("the broker ended the stream")
+            raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
+        return data
+
+    def cancel(self) -> None:
+        self._call.cancelled_by_client()
+
+
+class ProduceCall(_StreamCall):
+    async def write(self, request: bytes) -> None:
+        await self.send(request)
+
+    async def read(self) -> pb.ProduceReply:
+        return pb.ProduceReply.FromString(await self.receive())
+
+
+class FetchCall(_StreamCall):
+    async def write(self, request: pb.FetchRequest) -> None:
+        await self.send(request.SerializeToString())
+
+    async def read(self) -> Fetched:
+        return read_fetched(await self.receive())
+
+
+_REPLIES: dict[Method, Any] = {
+    Method.METADATA: pb.MetadataReply,
+    Method.LIST_OFFSETS: pb.ListOffsetsReply,
+    Method.OPEN_PRODUCER: pb.OpenProducerReply,
+    Method.CREATE_TOPIC: pb.CreateTopicReply,
+    Method.DELETE_TOPIC: pb.DeleteTopicReply,
+    Method.CLUSTER_STATUS: pb.ClusterStatusReply,
+}
+
+
+def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
+    """For `tinymq.app.Outside.server`."""
+
+    def make(limits: Limits, broker: BrokerService, admin: AdminService) -> MemoryServer:
+        return MemoryServer(net, broker_id, process, broker, admin)
+
+    return make

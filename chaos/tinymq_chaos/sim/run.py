@@ -1,0 +1,193 @@
+"""One run: from a seed to what was wrong with it. The phases of README.md, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinymq.client import AsyncClient
+from tinymq.clock import Clock
+from tinymq.errors import TinymqError
+from tinymq_chaos import checkers, workloads
+from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.sim.storm import Storm
+from tinymq_chaos.sim.transcript import Transcript, digest
+from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
+from tinymq_chaos.sim.world import World, watched
+from tinymq_chaos.workloads.context import Workload
+
+SECONDS = 30.0  # virtual, of a whole run
+QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
+END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
+WORKLOADS_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. The seed decides all that is not said here."""
+
+    seed: int
+    nodes: int = 3
+    seconds: float = SECONDS
+    workloads: tuple[str, ...] = ()  # (): the seed's choice
+    faults: tuple[str, ...] | None = None  # kinds; None: the seed's choice, (): none
+
+    @property
+    def command(self) -> str:
+        """What replays it."""
+        words = [f"make sim SEED={self.seed}"]
+        words += [f"BROKERS={self.nodes}"] if self.nodes != 3 else []
+        words += [f"RUN_S={self.seconds:g}"] if self.seconds != SECONDS else []
+        words += [f"WORKLOADS={','.join(self.workloads)}"] if self.workloads else []
+        words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
+        return " ".join(words)
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it."""
+
+    plan: Plan
+    anomalies: list[str] = field(default_factory=list)
+    transcript: list[str] = field(default_factory=list)
+    faults: Mapping[str, int] = field(default_factory=dict)
+    virtual_s: float = 0.0
+    real_s: float = 0.0  # of this process's CPU
+    steps: int = 0
+    calls: Mapping[str, int] = field(default_factory=dict)  # by how they ended
+    records: int = 0  # acknowledged
+    elections: int = 0
+    healed_s: float = 0.0  # from the last fault's end until all was well
+    digest: str = ""
+
+    def values(self) -> dict[str, Any]:
+        """For a line of JSON."""
+        return {
+            "seed": self.plan.seed, "brokers": self.plan.nodes, "anomalies": self.anomalies,
+            "faults": dict(self.faults),
+            "virtual_s": round(self.virtual_s, 3), "real_s": round(self.real_s, 3), "calls": dict(self.calls),
+            "records": self.records, "elections": self.elections, "healed_s": round(self.healed_s, 3),
+            "digest": self.digest,
+        }  # fmt: skip
+
+
+class Context:
+    """What a workload is given: see ../workloads/context.py."""
+
+    def __init__(self, world: World, name: str, stop: asyncio.Event) -> None:
+        self.name = name
+        self.rng = random.Random(f"{world.seed}/workload/{name}")
+        self.clock: Clock = world.clock
+        self.history: History = world.history
+        self.stop = stop
+        self._world = world
+        self._topics = 0
+
+    async def topic(self, partitions: int = 1) -> str:
+        self._topics += 1
+        name = f"{self.name}.{self._topics}"
+        client = self.client()
+        while True:
+            try:
+                await client.admin.create_topic(name, partitions, self._world.replication_factor, timeout=10.0)
+                return name
+            except TinymqError as error:
+                if error.code == "TopicExists":  # by an earlier try
+                    return name
+                self._world.say(f"topic {name}: {error.code}")
+
+    def client(self, **settings: Any) -> AsyncClient:
+        return self._world.client(random.Random(self.rng.random()), **settings)
+
+
+def run(plan: Plan) -> Result:
+    """Run it to its end. What is wrong is in the result, whatever it is."""
+    result = Result(plan)
+    transcript = Transcript()
+    kept: list[World] = []
+    started_s = time.process_time()
+
+    async def main(loop: VirtualLoop) -> None:
+        with transcript.listening(loop):
+            world = World(loop, plan.seed, plan.nodes, transcript)
+            kept.append(world)
+            with watched(world):
+                try:
+                    await _phases(world, plan, result)
+                finally:
+                    result.virtual_s, result.steps = loop.time(), loop.steps
+
+    try:
+        run_virtually(main)
+    except AssertionError as error:
+        result.anomalies.append(f"failed: {error}")
+    except Exception as error:  # whatever it is, the run has failed, and the seed shows it again
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        result.anomalies.append(f"raised: {error!r} at {where.filename.rsplit('/', 1)[-1]}:{where.lineno}")
+    result.anomalies += [f"broken invariant: {line}" for line in transcript.broken]
+    result.real_s = time.process_time() - started_s
+    if kept:
+        _conclude(kept[0], transcript, result)
+    return result
+
+
+def _conclude(world: World, transcript: Transcript, result: Result) -> None:
+    history = world.history
+    result.faults = dict(world.faults)
+    result.calls = {outcome.value: sum(c.outcome is outcome for c in history.calls) for outcome in Outcome}
+    result.records = sum(len(c.args["records"]) for c in history.of("send") if c.outcome is Outcome.OK)
+    result.elections = len(history.leaders)
+    result.transcript = [
+        *transcript.lines(history), *(f"ANOMALY {a}" for a in result.anomalies), f"{result.steps} steps"
+    ]  # fmt: skip
+    result.digest = digest(result.transcript)
+
+
+async def _phases(world: World, plan: Plan, result: Result) -> None:
+    await world.form()
+    stop = asyncio.Event()
+    chosen = plan.workloads or tuple(world.rng.sample(sorted(workloads.WORKLOADS), WORKLOADS_AT_ONCE))
+    world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
+    tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop))) for name in chosen]
+    await world.clock.sleep(world.rng.uniform(0.5, 1.5))
+    storm = Storm(world, plan.faults)
+    await storm.rage(plan.seconds - QUIET_S - 2.0)
+    calm_s = world.loop.time()
+    world.history.calm()
+    world.say("all faults are over")
+    bad = await world.healthy(END_S)
+    result.healed_s = world.loop.time() - calm_s
+    await world.clock.sleep(max(0.0, calm_s + QUIET_S - world.loop.time()))
+    world.say("workloads are told to stop")
+    stop.set()
+    _, late = await asyncio.wait(tasks, timeout=END_S)
+    for task in late:
+        task.cancel()
+    result.anomalies += [f"a workload does not end: {task}" for task in late]
+    for task in tasks:
+        if task not in late:
+            task.result()
+    await world.close_clients()
+    bad = await world.healthy(END_S) or bad
+    await world.collect()
+    world.history.end()
+    world.over = True
+    if bad:
+        result.anomalies.append(f"not healed: {bad}")
+    result.anomalies += [str(anomaly) for anomaly in checkers.check(world.history, world.ledger)]
+
+
+async def _work(workload: Workload, context: Context) -> None:
+    await workload(context)
+
+
+def replay(plan: Plan) -> Result:
+    """Run it, and print its transcript."""
+    result = run(plan)
+    print("\n".join(result.transcript))
+    return result

@@ -1,0 +1,250 @@
+"""Everything that one seed makes: brokers, clients, the network between them, and what was seen of it.
+
+Nothing here chooses a fault or judges what happened: see faults.py and ../checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tinymq.client import AsyncClient
+from tinymq.config import KIB, BrokerConfig, Limits, Timing
+from tinymq.entry import Entry
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft import Group, Host, Replica, Role, StateMachine, make_first_entry
+from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
+from tinymq.testing.memory_network import HOST, MemoryNetwork
+from tinymq.testing.weather import Direction, Weather
+from tinymq.types import METADATA_GROUP, GroupId, PeerAddress
+from tinymq_chaos.checkers.collect import Collector
+from tinymq_chaos.checkers.ledger import Ledger
+from tinymq_chaos.history import METADATA, History, Log
+from tinymq_chaos.history import Replica as SeenReplica
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.links import ClientNetwork
+from tinymq_chaos.sim.transcript import Transcript
+from tinymq_chaos.sim.virtual import Killed, VirtualClock, VirtualLoop, running_process
+
+LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
+SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
+POLL_S = 0.02
+
+
+class World:
+    """Brokers 1 to `nodes`. Must be made inside the running loop."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, nodes: int, transcript: Transcript) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.rng = random.Random(f"{seed}/world")
+        self.secret = self.rng.randbytes(32)
+        segment_bytes = self.rng.choice(SEGMENT_BYTES)
+        self.limits = Limits(segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes // 2)
+        self.timing = Timing()
+        self.clock = VirtualClock(loop)
+        self.transcript = transcript
+        self.weather = Weather(self.clock, random.Random(f"{seed}/weather"))
+        network_rng = random.Random(f"{seed}/network")
+        self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.weather)
+        self.clients = ClientNetwork(loop, self.weather)
+        self.history = History(self.clock.monotonic)
+        self.ledger = Ledger(self.clock.monotonic)
+        self.faults: Counter[str] = Counter()  # how many of each kind began
+        self.over = False  # nobody is started any more
+        self.brokers = {n: SimBroker(self, n) for n in range(1, nodes + 1)}
+        self.replication_factor = 3 if nodes == 3 else self.rng.choice((3, 5))
+        self._opened: list[AsyncClient] = []
+        self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
+        self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
+
+    def say(self, line: str) -> None:
+        self.transcript.add(self.loop.time(), line)
+
+    # ---- what it is made of --------------------------------------------------------------------------
+
+    def config(self, broker_id: int) -> BrokerConfig:
+        voters = tuple(PeerAddress(n, HOST, n) for n in self.brokers)
+        at = f"{HOST}:{broker_id}"
+        return BrokerConfig(
+            broker_id, "data", voters, self.secret, listen=at, peer_listen=at, limits=self.limits, timing=self.timing
+        )
+
+    async def form(self) -> None:
+        """Start every broker, and do what `tinymq cluster init` does."""
+        for broker_id in self.brokers:
+            self.links(broker_id, *LINK_S)
+            self.brokers[broker_id].start()
+        await self.until(lambda: all(b.running or b.app._server for b in self.brokers.values()), 10.0, "brokers listen")
+        await self.clock.sleep(0.05)
+        replicas = []
+        for broker in self.brokers.values():
+            nonce = self.rng.randbytes(NONCE_BYTES)
+            ask = pb.DescribeSelfRequest(nonce=nonce, proof=describe_proof(self.secret, nonce))
+            described = await self._admin(broker, "DescribeSelf", ask)
+            replicas.append(Replica(broker.id, described.incarnation))
+        entry = make_first_entry(METADATA_GROUP, replicas, self.clock.wall_us())
+        cluster_id, packed = self.rng.randbytes(16), entry.head + entry.payload
+        for broker in self.brokers.values():
+            nonce = self.rng.randbytes(NONCE_BYTES)
+            proof = form_proof(self.secret, nonce, cluster_id, packed)
+            form = pb.FormRequest(cluster_id=cluster_id, first_entry=packed, nonce=nonce, proof=proof)
+            formed = await self._admin(broker, "Form", form)
+            assert not formed.HasField("error"), formed.error
+        await self.healthy(20.0)
+
+    async def _admin(self, broker: SimBroker, method: str, request: Any) -> Any:
+        server = broker.app._server
+        assert server is not None
+        return await broker.process.run(server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
+
+    def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
+        """A new client with a place of its own in the network."""
+        connector = self.clients.connector()
+        for broker_id in self.brokers:
+            for direction in ((connector.number, broker_id), (broker_id, connector.number)):
+                conditions = self.weather.of(direction)
+                conditions.seconds, conditions.jitter_s = LINK_S
+        servers = [f"{HOST}:{n}" for n in self.brokers]
+        client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
+        self._opened.append(client)
+        return client
+
+    async def close_clients(self) -> None:
+        for client in self._opened:
+            await client.close()
+
+    # ---- links ---------------------------------------------------------------------------------------
+
+    def links(self, broker_id: int, seconds: float, jitter_s: float) -> None:
+        """How long messages take between this broker and the others."""
+        for other in self.brokers:
+            if other != broker_id:
+                self.network.delay(broker_id, other, seconds, jitter_s)
+
+    def cut(self, why: str, directions: Iterable[Direction]) -> None:
+        """Cut these until `mend(why)`."""
+        self._cuts[why] = frozenset(directions)
+        self.weather.cut(self._cuts[why])
+
+    def mend(self, why: str) -> None:
+        if self._cuts.pop(why, None) is not None:
+            self.weather.heal()
+            for directions in self._cuts.values():
+                self.weather.cut(directions)
+            self.network.healed()
+            self.clients.healed()
+
+    def pause(self, broker: SimBroker) -> None:
+        """SIGSTOP: it does nothing, and what it is sent waits in buffers."""
+        broker.process.pause()
+        others = [*self.brokers, *self.clients.clients]
+        self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
+
+    def resume(self, broker: SimBroker) -> None:
+        self.mend(f"pause {broker.id}")
+        if broker.up:
+            broker.process.resume()
+
+    # ---- what is seen --------------------------------------------------------------------------------
+
+    def log_of(self, group: GroupId) -> Log:
+        """A group as histories name it."""
+        known = self._names.get(group)
+        if known is None:
+            for broker in self.brokers.values():
+                serving = broker._app.serving.broker if broker._app is not None else None
+                topic = serving.registry.get_topic_by_id(group.topic_id) if serving is not None else None
+                if topic is not None:
+                    known = self._names[group] = (f"{topic.name}#{group.topic_id.hex()}", group.partition)
+                    return known
+            return f"?#{group.topic_id.hex()}", group.partition
+        return known
+
+    def leads(self, broker_id: int, group: GroupId, term: int) -> None:
+        log = self.log_of(group)
+        self.history.led(log, term, broker_id)
+        self.ledger.led(log, broker_id, term)
+
+    def applied(self, group: GroupId, entry: Entry) -> None:
+        """A replica, in whose process this is called, has applied an entry."""
+        process = running_process()
+        if process is not None and process.alive:
+            broker_id = int(process.name.rsplit(" ", 1)[1])
+            self.ledger.applied(self.log_of(group), broker_id, entry.index, entry.term, entry.header.header_crc)
+
+    def unhealthy(self) -> str:
+        """What is not as it should be, of all brokers; "" when all is well."""
+        for broker in self.brokers.values():
+            if bad := broker.unhealthy():
+                return bad
+        commits: dict[GroupId, set[int]] = {}
+        for broker in self.brokers.values():
+            for group in broker.groups():
+                commits.setdefault(group.id, set()).add(group.applied_index)
+        behind = next((g for g, at in commits.items() if max(at) - min(at) > 50), None)
+        return f"{behind} is applied up to {sorted(commits[behind])}" if behind is not None else ""
+
+    def leader(self, group: GroupId) -> SimBroker | None:
+        """Who leads, by its own account; of the newest term."""
+        led = [
+            (g.term, b.id) for b in self.brokers.values() for g in b.groups() if g.id == group and g.role is Role.LEADER
+        ]
+        return self.brokers[max(led)[1]] if led else None
+
+    async def collect(self) -> None:
+        """Read every replica of every broker into the history."""
+        collector = Collector(self.limits)
+        for broker in self.brokers.values():
+            for group in broker.groups():
+                status = group.status()
+                with contextlib.suppress(Killed):
+                    entries = await broker.process.run(collector.stored(group.log, status.commit_index))
+                    self.history.replicas.append(
+                        SeenReplica(
+                            self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
+                            status.commit_index, status.log_start, entries,
+                        )
+                    )  # fmt: skip
+
+    # ---- time ----------------------------------------------------------------------------------------
+
+    async def healthy(self, within_s: float) -> str:
+        """Wait until all is well; what is not, after `within_s`."""
+        end_s = self.loop.time() + within_s
+        while (bad := self.unhealthy()) and self.loop.time() < end_s:
+            await self.clock.sleep(POLL_S)
+        return bad
+
+    async def until(self, holds: Callable[[], object], within_s: float, what: str) -> None:
+        end_s = self.loop.time() + within_s
+        while not holds():
+            assert self.loop.time() < end_s, f"not within {within_s} s: {what}"
+            await asyncio.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def watched(world: World) -> Iterator[None]:
+    """Tell the world of every entry that any replica applies, from its opening on."""
+    open_group = Host.open_group
+
+    async def open_watched(self: Host, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
+        apply = machine.apply
+
+        def apply_watched(entry: Entry) -> None:
+            world.applied(group_id, entry)
+            apply(entry)
+
+        if "apply" not in vars(machine):
+            machine.apply = apply_watched  # type: ignore[method-assign]
+        return await open_group(self, group_id, first_entry, machine)
+
+    Host.open_group = open_watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Host.open_group = open_group  # type: ignore[method-assign]
