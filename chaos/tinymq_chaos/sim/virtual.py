@@ -20,6 +20,7 @@ from tinymq.testing.faulty_files import Crash, FaultyFiles
 T = TypeVar("T")
 
 SPINS_MAX = 200_000  # turns of the loop without time passing: something feeds itself
+RAISED_MAX = 5  # that are told
 WALL_START_US = 1_700_000_000_000_000
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -355,9 +356,8 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
-    assert not loop.raised, "\n".join(
-        [*loop.raised[:5], *([f"and {len(loop.raised) - 5} more"] if len(loop.raised) > 5 else [])]
-    )
+    more = [f"and {len(loop.raised) - RAISED_MAX} more"] if len(loop.raised) > RAISED_MAX else []
+    assert not loop.raised, "\n".join([*loop.raised[:RAISED_MAX], *more])
     return result
 
 
