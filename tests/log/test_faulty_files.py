@@ -165,3 +165,72 @@ def test_a_flipped_bit_is_on_the_disk_and_in_the_cache() -> None:
     assert files.content("a") == b"\0\x10"
     files.power_cut()
     assert files.content("a") == b"\0\x10"
+
+
+def test_a_folder_made_again_is_another_folder() -> None:
+    """What is durable in it lives and dies with its own name, not with the removal of the one before."""
+    for seed in range(40):
+        files = faulty(seed)
+        files.make_folder("x")
+        synced(files, "x/a", b"old")
+        files.sync_folder("x")
+        files.remove_tree("x")
+        files.make_folder("x")
+        synced(files, "x/a", b"new")
+        files.sync_folder("x")
+        file = files.open("x/b", create=True)
+        file.write(0, [b"newer"])
+        files.sync([file])
+        files.rename("x/b", "x/a")
+        files.sync_folder("")  # the removal of the old folder, and the new one: not the rename
+        files.power_cut()
+        assert files.content("x/a") in (b"new", b"newer")
+
+
+def test_a_folder_made_again_is_lost_with_its_name() -> None:
+    found = set()
+    for seed in range(40):
+        files = faulty(seed)
+        files.make_folder("x")
+        synced(files, "x/a", b"old")
+        files.sync_folder("x")
+        files.remove_tree("x")
+        files.make_folder("x")
+        file = files.open("x/a", create=True)
+        file.write(0, [b"new"])
+        files.sync([file])
+        files.sync_folder("x")
+        files.power_cut()
+        found.add(files.content("x/a") if files.exists("x/a") else b"")
+    assert found == {b"old", b"new", b""}
+
+
+def test_a_file_moved_to_another_folder_is_in_one_of_them() -> None:
+    places = set()
+    for seed in range(40):
+        files = faulty(seed)
+        for folder in ("x", "y"):
+            files.make_folder(folder)
+            files.sync_folder("")
+        synced(files, "x/a", b"moved")
+        files.sync_folder("x")
+        files.rename("x/a", "y/a")
+        if seed % 2:
+            files.sync_folder("y")
+        files.power_cut()
+        assert files.exists("x/a") != files.exists("y/a")
+        assert files.exists("y/a") or not seed % 2
+        places.add(files.exists("y/a"))
+    assert places == {True, False}
+
+
+def test_a_wiped_disk_is_empty() -> None:
+    files = faulty()
+    synced(files, "a", b"gone")
+    file = files.open("a")
+    files.wipe()
+    assert not files.exists("a")
+    with pytest.raises(Crash):
+        file.read(0, 1)
+    files.power_cut()
+    assert files.paths() == []

@@ -31,7 +31,7 @@ def test_a_drawing_is_the_same_in_the_document(module: ModuleType) -> None:
     [
         (entry, 64),
         (segment, 64),
-        (states, 24),
+        (states, 40),
         (rounds, 24),
         (marks, marks.RECORD_SIZE),
         (ballots, ballots.RECORD_SIZE),

@@ -8,6 +8,9 @@ groups/<topic id, hex>/<partition>/      one Raft group
     <first index, 20 digits>.log         segment.py
     <first index, 20 digits>.index       index.py, for segments that are full
     <first index, 20 digits>.state       states.py: the applied state where that segment begins
+    <count, 10 digits>.count             empty: the incarnation count that this log was begun with, when that is not 0
+aside/<topic id, hex>-<partition>/       aside.py: the files of a damaged log, until its replica is a member again
+    <commit index, 20 digits>.commit     empty: how far that log was known to be committed
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ IDENTITY = "broker.json"
 BALLOTS = ("ballots-a", "ballots-b")
 MARKS = "marks"
 GROUPS = "groups"
+ASIDE = "aside"
 
 SEGMENT = ".log"
 INDEX = ".index"
 STATE = ".state"
+COUNT = ".count"
+COMMIT = ".commit"
 
 
 def group_folder(group: GroupId) -> str:
@@ -33,6 +39,10 @@ def topic_folder(group: GroupId) -> str:
     return f"{GROUPS}/{group.topic_id.hex()}"
 
 
+def aside_folder(group: GroupId) -> str:
+    return f"{ASIDE}/{group.topic_id.hex()}-{group.partition}"
+
+
 def in_group(folder: str, first_index: int, kind: str) -> str:
     """Path of the segment, index or state file that belongs to `first_index`."""
     return f"{folder}/{first_index:020d}{kind}"
@@ -40,8 +50,30 @@ def in_group(folder: str, first_index: int, kind: str) -> str:
 
 def first_index_of(name: str, kind: str) -> int | None:
     """The inverse, for a file's name; None when it is not of that kind."""
+    return _number_of(name, kind, 20)
+
+
+def count_name(count: int) -> str:
+    return f"{count:010d}{COUNT}"
+
+
+def count_of(name: str) -> int | None:
+    """The inverse, for a file's name; None when it is not such a name."""
+    return _number_of(name, COUNT, 10)
+
+
+def commit_name(commit: int) -> str:
+    return f"{commit:020d}{COMMIT}"
+
+
+def commit_of(name: str) -> int | None:
+    """The inverse, for a file's name; None when it is not such a name."""
+    return _number_of(name, COMMIT, 20)
+
+
+def _number_of(name: str, kind: str, length: int) -> int | None:
     digits = name.removesuffix(kind)
-    if digits == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+    if digits == name or len(digits) != length or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
 

@@ -18,8 +18,8 @@ from tinymq.log.marks import Mark
 from tinymq.log.operations import Create, Operation, PutState, Remove, Seal, Truncate, Write
 from tinymq.log.recovery import Recovered, make_index
 from tinymq.log.runner import Runner
-from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header
-from tinymq.log.states import pack_state
+from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header, segment_of_index
+from tinymq.log.states import StoredState, pack_state
 from tinymq.log.tail import Tail
 from tinymq.log.view import LogView
 from tinymq.types import GroupId
@@ -57,13 +57,14 @@ class Log(LogView):
         self._runs = recovered.runs
         self._tail = Tail(self.last_index + 1, tail_bytes_max)
         self._states = recovered.states  # applied indexes of the durable applied states
-        self._put: dict[int, bytes] = {}  # states that wait for their entries to be durable
+        self._put: dict[int, bytes] = {}  # packed states that wait for their entries to be durable
         self._putting: list[int] = []  # states among the operations
         self._in_round: list[int] = []  # states that the round under way makes durable
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
         self._commit = self.recovered_commit = min(commit, self.last_index)
+        self._base_time_us = recovered.base_time_us
         self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
         self.durable_index = self.last_index
 
@@ -113,21 +114,24 @@ class Log(LogView):
 
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on are gone from memory at once; the disk follows, its mark first.
-        Asserts that first_index < index, and that it is not committed. Blocks for what is not in memory."""
+        Asserts that what is before it is known, and that it is not committed. Blocks for what is not in memory."""
         self._check()
         if index > self.last_index:
             return
-        assert self.first_index < index, (self.group, index, self.first_index)
+        assert max(1, self.first_index - 1) < index, (self.group, index, self.first_index)
         assert index > self._commit, (self.group, index, self._commit)
-        place = self._locate(index - 1)
+        place = None if index == self.first_index else self._locate(index - 1)
         gone: list[str] = []
-        while self._segments[-1].first_index > index - 1:
+        while self._segments[-1].first_index > max(index - 1, self.first_index):
             gone += self._paths(self._segments.pop(), SEGMENT, INDEX)
         segment = self._segments[-1]
         if segment.sealed and index <= segment.last_index:
             gone.append(in_group(self._folder, segment.first_index, INDEX))
         if index <= segment.last_index:
-            segment.cut(place.header, place.position, place.max_timestamp_us)
+            if place is None:
+                segment.cut(None, 0, None)
+            else:
+                segment.cut(place.header, place.position, place.max_timestamp_us)
         self._runs.cut_from(index)
         self._tail.cut_from(index)
         self._window = []
@@ -168,7 +172,11 @@ class Log(LogView):
     def put_state(self, applied_index: int, data: bytes) -> None:
         """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
         if self.failed is None and applied_index not in self._states and self.ends_segment(applied_index):
-            self._put[applied_index] = data
+            last = self._segments[segment_of_index(self._segments, applied_index)].last
+            assert last is not None
+            self._put[applied_index] = pack_state(
+                StoredState(applied_index, last.append_time_us, last.header_crc, data)
+            )
             self._write_states()
 
     def note_applied(self, index: int) -> None:
@@ -186,7 +194,7 @@ class Log(LogView):
         ready = [at for at in self._put if at <= self.durable_index]
         for at in ready:
             path = in_group(self._folder, at + 1, STATE)
-            self._do(PutState(self._folder, path, pack_state(at, self._put.pop(at))))
+            self._do(PutState(self._folder, path, self._put.pop(at)))
             self._putting.append(at)
         if ready:
             self._wake()
@@ -230,7 +238,7 @@ class Log(LogView):
 
     def close(self) -> None:
         """Take nothing more, and call nobody."""
-        self.on_durable = self.on_failed = None
+        self.on_durable = self.on_failed = self.on_damage = None
         self.fail(Closed(f"the log of {self.group} is closed"))
 
     def _check(self) -> None:

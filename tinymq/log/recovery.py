@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tinymq.entry import EntryHeader, parse_entry
+from tinymq.entry import EntryHeader, parse_entry, parse_header
 from tinymq.errors import CorruptData, UnsupportedVersion
 from tinymq.log.files import File, Files
 from tinymq.log.index import IndexFile, pack_index, parse_index
 from tinymq.log.layout import INDEX, SEGMENT, STATE, first_index_of, group_folder, in_group
-from tinymq.log.marks import SUSPECT, Mark
+from tinymq.log.marks import DAMAGED, SUSPECT, Mark
 from tinymq.log.rounds import read_whole
 from tinymq.log.scan import scan_segment
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
-from tinymq.log.states import parse_state
+from tinymq.log.states import read_state
 from tinymq.log.terms import TermRuns
 
 REWRITE_BYTES = 4 * 1024 * 1024
@@ -38,6 +38,7 @@ class Recovered:
     states: set[int] = field(default_factory=set)  # applied indexes of the durable applied states
     applied_index: int = 0
     state: bytes | None = None
+    base_time_us: int = 0  # append time of the entry before the first one, when an applied state says so
     damage: str | None = None
     tail_intact: bool = True  # the marked entry is there and whole, whatever else is not
 
@@ -77,6 +78,8 @@ class _Recovery:
             if not self._found.last_index and not self._mark.index and not self._suspect:
                 return None
             self._check_mark()
+            if self._mark.flags & DAMAGED:
+                raise _Damage("a read found damage before the broker was started again")
             self._read_states([i for name in names if (i := first_index_of(name, STATE)) is not None])
         except _Damage as damage:
             self._found.damage = str(damage)
@@ -179,8 +182,14 @@ class _Recovery:
             raise _Damage("all segments are missing")
         if self._found.last_index < mark.index:
             raise _Damage(f"the log ends at entry {self._found.last_index}; it was durable up to {mark.index}")
-        if mark.index and self._found.segments[0].first_index <= mark.index:
-            assert self._marked is not None, mark
+        first = self._found.segments[0].header
+        if mark.index and mark.index == first.first_index - 1 and (first.prev_crc, first.prev_term) != (
+            mark.crc, mark.term,
+        ):  # fmt: skip
+            raise _Damage(f"the log does not begin behind entry {mark.index} as it was marked")
+        if mark.index and first.first_index <= mark.index:
+            if self._marked is None:  # the mark names another segment than the one that holds it
+                raise _Damage(f"entry {mark.index} is not where it was marked as durable")
             header, position = self._marked
             if (header.header_crc, header.term, position) != (mark.crc, mark.term, mark.position):
                 raise _Damage(f"entry {mark.index} is not the one that was marked as durable")
@@ -193,8 +202,7 @@ class _Recovery:
             file = self._files.open(in_group(self._folder, mark.segment, SEGMENT))
             try:
                 head = file.read(mark.position, 64)
-                length = int.from_bytes(head[12:16], "little")
-                entry = parse_entry(head + file.read(mark.position + 64, length))
+                entry = parse_entry(head + file.read(mark.position + 64, parse_header(head).length))
             finally:
                 file.close()
         except (FileNotFoundError, CorruptData):
@@ -205,15 +213,19 @@ class _Recovery:
         found = self._found
         for first in firsts:
             path = in_group(self._folder, first, STATE)
-            if first - 1 > found.last_index or first < found.segments[0].first_index:
-                continue
+            crc = next((s.header.prev_crc for s in found.segments if s.first_index == first), None)
+            if crc is None and first - 1 == found.last_index:
+                crc = found.segments[-1].last_crc
+            if crc is None:
+                continue  # of what was cut away
             try:
-                applied_index, state = parse_state(read_whole(self._files, path) or b"")
+                stored = read_state(self._files, path, first - 1, crc)
             except CorruptData:
                 continue  # an older one serves, with more to apply again
-            if applied_index == first - 1:
-                found.states.add(applied_index)
-                found.applied_index, found.state = applied_index, state
+            found.states.add(stored.applied_index)
+            found.applied_index, found.state = stored.applied_index, stored.state
+            if first == found.segments[0].first_index:
+                found.base_time_us = stored.append_time_us
         if found.applied_index < found.segments[0].first_index - 1:
             raise _Damage(f"the log begins at entry {found.segments[0].first_index}, and no applied state is readable")
 

@@ -7,21 +7,35 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tinymq.clock import Clock
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, WrongBroker, WrongCluster
+from tinymq.log.aside import aside_commit, count_on_disk, has_aside, move_aside, prepare_aside, remove_aside
 from tinymq.log.ballots import BallotFile, Ballots, LoadedBallots, load_ballots
+from tinymq.log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
 from tinymq.log.files import Files, Lock
 from tinymq.log.identity import Identity, read_identity, write_identity
-from tinymq.log.layout import GROUPS, LOCK, SEGMENT, group_folder, group_of, in_group, topic_folder
+from tinymq.log.layout import GROUPS, LOCK, group_folder, group_of, topic_folder
 from tinymq.log.log import Log
-from tinymq.log.marks import DELETING, FORGOTTEN, SUSPECT, TAIL_LOST, LoadedMarks, Mark, Marks, load_marks
+from tinymq.log.marks import (
+    ASIDE,
+    DAMAGED,
+    DELETING,
+    FORGOTTEN,
+    SUSPECT,
+    TAIL_LOST,
+    LoadedMarks,
+    Mark,
+    Marks,
+    load_marks,
+)  # fmt: skip
 from tinymq.log.reads import Span, locate
 from tinymq.log.recovery import Recovered, recover
 from tinymq.log.runner import Runner
-from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header
+from tinymq.log.states import AppliedState
 from tinymq.log.writer import Rounds, Writer
 from tinymq.types import GroupId
 
@@ -120,8 +134,8 @@ class Store:
         assert group not in self._logs, group
         assert first_entry.index == 1, first_entry
         mark = self._marks.get(group)
-        if mark is not None and mark.flags & DELETING:
-            await self._runner.run(lambda: self._files.remove_tree(group_folder(group)))
+        if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
+            mark = await self.writer.alone(partial(self._settled_mark, mark))
         if mark is not None and mark.index and not self._files.exists(group_folder(group)):
             mark = Mark(group, count=mark.count + 1)
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
@@ -134,10 +148,7 @@ class Store:
         if recovered.damage is not None and not recovered.tail_intact and not before.flags & TAIL_LOST:
             count += 1
             await self._put_mark(replace(before, count=count, flags=before.flags | TAIL_LOST))
-        log = Log(
-            group, self._files, self._runner, self.writer, recovered, count=count, commit=before.commit,
-            segment_bytes=segment_bytes, tail_bytes_max=self._limits.tail_cache_bytes_max,
-        )  # fmt: skip
+        log = self._log(group, recovered, count=count, commit=before.commit)
         if recovered.damage is None:
             if (after := log.mark()) != before or mark is None:
                 await self._put_mark(after)
@@ -146,6 +157,100 @@ class Store:
         self._logs[group] = log
         return OpenedLog(
             log, recovered.applied_index, recovered.state, count, recovered.damage, recovered.tail_intact
+        )  # fmt: skip
+
+    def _settled_mark(self, mark: Mark) -> Mark:
+        """A group's mark, once what it says is still to be done is done. Blocks."""
+        files, group = self._files, mark.group
+        if mark.flags & SUSPECT:  # a lost mark may have said more
+            known = max(mark.count, count_on_disk(files, group))
+            mark = replace(mark, count=known + 1 if mark.flags & ASIDE else known)
+        if mark.flags & DELETING:
+            files.remove_tree(group_folder(group))
+        if mark.flags & ASIDE:
+            move_aside(files, group)
+            mark = Mark(group, count=mark.count)
+            self._rounds.put_mark(mark)  # before a log begins there that must not be taken for the damaged one
+        return mark
+
+    async def quarantine(self, log: Log, error: CorruptData) -> None:
+        """A read found damage: `log` takes nothing more, and is found damaged when it is opened again. Durable.
+        Raises StorageError."""
+        self.writer.drop(log)
+        log.fail(error)
+
+        def put() -> None:
+            mark = self._marks.get(log.group)
+            if mark is not None and self._logs.get(log.group) is log:
+                self._rounds.put_mark(replace(mark, flags=mark.flags | DAMAGED))
+
+        await self.writer.alone(put)
+
+    async def set_aside(self, group: GroupId) -> None:
+        """Close the group's log, which is damaged; nothing in it counts any more, and its count is raised. Durable.
+        `open_log` then begins a new one, and keeps the files of this one aside. Raises StorageError."""
+        self._let_go(group)
+
+        def put() -> None:
+            self._rounds.forget(group_folder(group))
+            mark = self._marks.get(group) or Mark(group)
+            flags = DELETING if has_aside(self._files, group) else ASIDE
+            if flags == ASIDE:
+                prepare_aside(self._files, group, mark.commit)
+            self._rounds.put_mark(Mark(group, count=mark.count + 1, flags=flags))
+
+        await self.writer.alone(put)
+
+    async def remove_aside(self, group: GroupId, commit: int) -> bool:
+        """Remove what is kept of an earlier log of the group, unless that was known to be committed beyond `commit`.
+        False when it still is there. Raises StorageError."""
+
+        def remove() -> bool:
+            if aside_commit(self._files, group) > commit:
+                return False
+            remove_aside(self._files, group)
+            return True
+
+        return await self.writer.alone(remove)
+
+    def has_aside(self, group: GroupId) -> bool:
+        """Whether an earlier, damaged log of the group is kept. Blocks for a moment."""
+        return has_aside(self._files, group)
+
+    async def install(self, group: GroupId, applied: AppliedState) -> OpenedLog:
+        """Replace the group's log by an empty one that begins behind `applied`; durable. The old one is closed, and
+        nothing of it at or above `applied.index` may ever have been committed; a crash leaves the one or the other.
+        Raises StorageError; then the group has no open log, and opening finds the old one, or the new one."""
+        log = self._logs[group]
+        if log.last_index >= applied.index:
+            log.truncate_from(applied.index)
+        await self.writer.barrier()
+        if log.failed is not None:
+            raise log.failed
+        count = log.count
+        self._let_go(group)
+
+        def install() -> Recovered:
+            self._rounds.forget(group_folder(group))
+            recovered = begin_behind(self._files, group, applied)
+            self._rounds.put_mark(mark_behind(group, applied, count))
+            remove_below(self._files, group, applied.index + 1)
+            return recovered
+
+        recovered = await self.writer.alone(install)
+        self._logs[group] = log = self._log(group, recovered, count=count, commit=applied.index)
+        return OpenedLog(log, applied.index, applied.data, count, None, True)
+
+    def _let_go(self, group: GroupId) -> None:
+        """Close the group's log, if it is open; what it still has to write is not."""
+        if (log := self._logs.pop(group, None)) is not None:
+            self.writer.drop(log)
+            log.close()
+
+    def _log(self, group: GroupId, recovered: Recovered, *, count: int, commit: int) -> Log:
+        return Log(
+            group, self._files, self._runner, self.writer, recovered, count=count, commit=commit,
+            segment_bytes=self._limits.segment_bytes, tail_bytes_max=self._limits.tail_cache_bytes_max,
         )  # fmt: skip
 
     async def close_log(self, group: GroupId) -> None:
@@ -167,16 +272,14 @@ class Store:
 
     async def delete_log(self, group: GroupId) -> None:
         """The group is gone for good: its folder, its ballot, and its place in the marks; durable."""
-        if (log := self._logs.pop(group, None)) is not None:
-            log.close()
-            self.writer.drop(log)
+        self._let_go(group)
 
         def delete() -> None:
             self._rounds.forget(group_folder(group))
             mark = self._marks.get(group)
             if mark is not None:  # first: a crash in the middle of the removal is no damage
-                self._marks.write([replace(mark, flags=mark.flags | DELETING)])
-                self._marks.sync()
+                self._rounds.put_mark(replace(mark, flags=mark.flags | DELETING))
+            remove_aside(self._files, group)
             self._files.remove_tree(group_folder(group))
             if self._files.exists(topic_folder(group)):
                 self._files.sync_folder(topic_folder(group))
@@ -184,8 +287,7 @@ class Store:
                     self._files.remove_tree(topic_folder(group))
                     self._files.sync_folder(GROUPS)
             if mark is not None:
-                self._marks.write([Mark(group, flags=FORGOTTEN)])
-                self._marks.sync()
+                self._rounds.put_mark(Mark(group, flags=FORGOTTEN))
 
         self.ballots.forget(group)
         await self.writer.alone(delete)
@@ -205,11 +307,7 @@ class Store:
             self._lock.close()
 
     async def _put_mark(self, mark: Mark) -> None:
-        def put() -> None:
-            self._marks.write([mark])
-            self._marks.sync()
-
-        await self.writer.alone(put)
+        await self.writer.alone(lambda: self._rounds.put_mark(mark))
 
 
 def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
@@ -254,40 +352,15 @@ def _groups_on_disk(files: Files) -> list[GroupId]:
 
 
 def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: int, *, listed: bool) -> Recovered:
-    recovered = recover(files, mark, segment_bytes)
-    created = recovered is None
+    begun = mark.index or mark.flags & SUSPECT or not listed
+    recovered = recover(files, mark, segment_bytes) if begun else None  # else nothing that is there ever counted
     if recovered is None:
-        return _create(files, mark.group, first)
+        return create_log(files, mark.group, first, mark.count)
     if recovered.damage is None and recovered.segments[0].first_index == 1:
         segment = recovered.segments[0]
         found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
         if found.header_crc != first.header.header_crc:
             recovered.damage = "the log begins with another first entry than its group does"
-    if (created or not listed) and recovered.damage is None:
-        _sync_folders(files, mark.group)
+    if not listed and recovered.damage is None:
+        sync_folders(files, mark.group)
     return recovered
-
-
-def _create(files: Files, group: GroupId, first: Entry) -> Recovered:
-    """A log that holds `first` alone; durable."""
-    folder = group_folder(group)
-    files.remove_tree(folder)  # of a creation that was cut short, before anything was answered
-    files.make_folder(folder)
-    header = SegmentHeader(group, 1, first.header.base_offset, 0, 0)
-    segment = Segment(header, in_group(folder, 1, SEGMENT))
-    file = files.open(segment.path, create=True)
-    try:
-        file.write(0, [pack_segment_header(header), first.head, first.payload])
-        files.sync([file])
-    finally:
-        file.close()
-    _sync_folders(files, group)
-    segment.append(first.header)
-    recovered = Recovered(segments=[segment])
-    recovered.runs.note(first.index, first.term)
-    return recovered
-
-
-def _sync_folders(files: Files, group: GroupId) -> None:
-    for folder in (group_folder(group), topic_folder(group), GROUPS, ""):
-        files.sync_folder(folder)

@@ -6,7 +6,7 @@ applied, so what is on disk alone is never truncated, and a cold read never meet
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from tinymq.entry import Entry, EntryHeader, Kind
@@ -16,6 +16,7 @@ from tinymq.log.index import NO_TIMESTAMP
 from tinymq.log.reads import Located, Span, locate, read_data_frames, read_entries
 from tinymq.log.runner import Runner
 from tinymq.log.segment import Segment, segment_of_index, segment_of_offset
+from tinymq.log.states import AppliedState, read_base
 from tinymq.log.tail import Tail
 from tinymq.log.terms import TermRuns
 from tinymq.types import GroupId
@@ -30,6 +31,7 @@ class LogView:
 
     def __init__(self, group: GroupId, files: Files, runner: Runner, tail_bytes_max: int) -> None:
         self.group = group
+        self.on_damage: Callable[[CorruptData], None] | None = None  # a read found that what is stored is damaged
         self.durable_index = 0  # invariant: <= last_index; all up to it survive a power cut
         self.recovered_commit = 0  # a commit index that was known before the restart; <= durable_index then
         self._files = files
@@ -39,6 +41,7 @@ class LogView:
         self._tail = Tail(1, tail_bytes_max)
         self._window: list[Entry] = []  # what `entry` read last
         self._cuts = 0  # truncations and removals so far
+        self._base_time_us = 0  # append time of the entry before the first one, as far as known
 
     # Bounds
 
@@ -60,9 +63,9 @@ class LogView:
 
     @property
     def last_append_time_us(self) -> int:
-        """Append time of the last entry; 0 when there is none."""
+        """Append time of the last entry, whether it is kept or not; 0 when there is none."""
         last = next((s.last for s in reversed(self._segments) if s.last is not None), None)
-        return 0 if last is None else last.append_time_us
+        return self._base_time_us if last is None else last.append_time_us
 
     @property
     def next_offset(self) -> int:
@@ -107,7 +110,10 @@ class LogView:
             return self._segments[0].header.prev_crc
         if (entry := self._tail.entry(index)) is not None:
             return entry.header.header_crc
-        return self._locate(index).header.header_crc
+        try:
+            return self._locate(index).header.header_crc
+        except CorruptData as error:
+            raise self._damaged(error) from None
 
     # Entries
 
@@ -126,9 +132,9 @@ class LogView:
             span = self._span_of_index(index)
             try:
                 return await self._runner.run(partial(read_entries, self._files, span, index, bytes_max))
-            except CorruptData:
+            except CorruptData as error:
                 if cuts == self._cuts:  # else it may have been cut away while it was read: look again
-                    raise
+                    raise self._damaged(error) from None
 
     def entry(self, index: int) -> Entry:
         """The entry at `index`; blocks when it is not in memory, reading ahead. Raises as `read`.
@@ -145,6 +151,23 @@ class LogView:
         if at == len(self._window) - 1:
             self._window = []  # entries are asked for in order: all of it was
         return found
+
+    async def read_state(self) -> AppliedState | None:
+        """What was applied right before the first entry; None when that is entry 1. Raises CorruptData."""
+        while (first := self._segments[0].header).first_index > 1:
+            cuts = self._cuts
+            try:
+                return await self._runner.run(partial(read_base, self._files, first))
+            except CorruptData as error:
+                if cuts == self._cuts:
+                    raise self._damaged(error) from None
+        return None
+
+    def _damaged(self, error: CorruptData) -> CorruptData:
+        """To be raised: somebody else may have to know, too."""
+        if self.on_damage is not None:
+            self.on_damage(error)
+        return error
 
     # Offsets
 
@@ -168,9 +191,9 @@ class LogView:
                 return await self._runner.run(
                     partial(read_data_frames, self._files, span, offset, end_offset, bytes_max)
                 )
-            except CorruptData:
+            except CorruptData as error:
                 if cuts == self._cuts:
-                    raise
+                    raise self._damaged(error) from None
 
     async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None:
         """The first entry with records below `end_offset` of which one has a timestamp of `timestamp_us` or later."""

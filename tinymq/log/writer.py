@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from tinymq.clock import Clock, Timer
-from tinymq.errors import Closed, StorageError, SyncFailed, TinymqError
+from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
 from tinymq.log.ballots import Ballot, BallotFile, Ballots
 from tinymq.log.files import File, Files, failed_paths
 from tinymq.log.layout import BALLOTS, MARKS
@@ -63,6 +63,7 @@ class Rounds:
 
     def __init__(self, files: Files, marks: Marks, ballots: BallotFile) -> None:
         self.marks = marks
+        self.broken: StorageError | None = None  # why the marks cannot be relied on any more
         self._files = files
         self._ballots = ballots
         self._disk = Disk(files)
@@ -106,6 +107,17 @@ class Rounds:
         except StorageError as error:
             outcome.shared = error
         return outcome
+
+    def put_mark(self, mark: Mark) -> None:
+        """Write it, synced. Raises StorageError: but for DiskFull it is unknown then what the file says."""
+        try:
+            self.marks.write([mark])
+            self.marks.sync()
+        except DiskFull:
+            raise
+        except StorageError as error:
+            self.broken = error
+            raise
 
     def forget(self, folder: str) -> None:
         """Close what is open of a group."""
@@ -192,6 +204,11 @@ class Writer:
         self.wake()
         return cast(T, await future)
 
+    async def barrier(self) -> None:
+        """Return when what was asked for before this call is written, or failed."""
+        await self.alone(_nothing)  # what is dirty by then goes into the round that follows
+        await self.alone(_nothing)
+
     async def drain(self) -> None:
         """Return when there is nothing left to write and no round is under way."""
         while self._task is not None:
@@ -248,6 +265,8 @@ class Writer:
             try:
                 result = await self._runner.run(call)
             except BaseException as error:  # whatever it is, it belongs to whoever waits, if anybody still does
+                if self._rounds.broken is not None:
+                    self._fail(self._rounds.broken)
                 if not future.done():
                     future.set_exception(error)
                 if not isinstance(error, Exception):
@@ -328,3 +347,7 @@ class Writer:
             outcome = await self._runner.run(lambda: self._rounds.idle(marks))
             if outcome.shared is not None:
                 self._fail(outcome.shared)
+
+
+def _nothing() -> None:
+    """A chore that only waits its turn."""

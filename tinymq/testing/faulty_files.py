@@ -12,13 +12,14 @@ import errno
 import fnmatch
 import posixpath
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from tinymq.errors import DiskFull, FolderInUse, StorageError
 from tinymq.log.files import File, Lock, sync_failed
+from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 
-SECTOR_BYTES = 512
+__all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]
+
 Paths = list[str]  # named, because a method below is called `list`
 
 
@@ -26,76 +27,10 @@ class Crash(BaseException):
     """The machine stopped here. Not an Exception: nothing may handle it and go on."""
 
 
-@dataclass(slots=True, eq=False)
-class _Inode:
-    """One file, whatever its names."""
-
-    content: bytearray = field(default_factory=bytearray)  # as programs see it
-    durable: bytearray = field(default_factory=bytearray)  # as the disk holds it
-    dirty: set[int] = field(default_factory=set)  # sectors of `content` that a sync would write
-    sized: bool = False  # the size changed since the last sync
-
-    def touch(self, start: int, end: int) -> None:
-        self.dirty.update(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
-
-    def sync(self, sectors: Iterable[int], size: int) -> None:
-        """Make these sectors and this size durable."""
-        _resize(self.durable, size)
-        start = end = 0
-        for sector in sorted(sectors):  # neighbours together: a preallocated file has thousands
-            if sector * SECTOR_BYTES != end:
-                self._copy(start, min(end, size))
-                start = sector * SECTOR_BYTES
-            end = (sector + 1) * SECTOR_BYTES
-        self._copy(start, min(end, size))
-
-    def _copy(self, start: int, end: int) -> None:
-        if start < end:
-            part = self.content[start:end]
-            self.durable[start : start + len(part)] = part
-
-    def clean(self) -> None:
-        self.dirty.clear()
-        self.sized = False
-
-
-def _resize(content: bytearray, size: int) -> None:
-    if len(content) > size:
-        del content[size:]
-    else:
-        content.extend(bytes(size - len(content)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A name that was made, removed or replaced, and is not durable yet."""
-
-    what: str  # link, unlink, mkdir, rmdir
-    path: str
-    inode: _Inode | None = None
-    old: str = ""  # link: the name that it had before, gone in the same step
-
-    def apply(self, names: dict[str, _Inode], folders: set[str], seen: dict[str, _Inode]) -> None:
-        """Carry it out on `names` and `folders`; `seen` are the names that programs see by now."""
-        if self.what == "link":
-            assert self.inode is not None
-            names.pop(self.old, None)
-            names[self.path] = self.inode
-        elif self.what == "unlink":
-            names.pop(self.path, None)
-        elif self.what == "mkdir":
-            folders.add(self.path)
-        else:
-            folders.discard(self.path)
-            for name in [n for n in names if n.startswith(self.path + "/")]:
-                if seen.get(name) is not names[name]:  # else it is in a new folder of the same name
-                    del names[name]
-
-
 class FaultyFile:
     """An open file; dead after a power cut or kill."""
 
-    def __init__(self, files: FaultyFiles, inode: _Inode, path: str) -> None:
+    def __init__(self, files: FaultyFiles, inode: Inode, path: str) -> None:
         self._files = files
         self._inode = inode
         self._path = path
@@ -106,7 +41,7 @@ class FaultyFile:
     def path(self) -> str:
         return self._path
 
-    def inode(self) -> _Inode:
+    def inode(self) -> Inode:
         if self._epoch != self._files.epoch:
             raise Crash(f"{self._path} was open when the machine stopped")
         if self._closed:
@@ -119,14 +54,8 @@ class FaultyFile:
         kept = self._files.step(f"write {self._path}", len(data))  # less than all of it: a crash
         room = self._files.room(len(inode.content), position + len(data))
         part = data[: min(kept, max(0, room - position))]
-        end = position + len(part)
         if part:
-            if len(inode.content) < end:
-                inode.touch(len(inode.content), end)
-                _resize(inode.content, end)
-                inode.sized = True
-            inode.content[position:end] = part
-            inode.touch(position, end)
+            inode.write(position, part)
         self._files.check_alive()
         if len(part) < len(data):
             raise DiskFull(f"no room to write {self._path}", path=self._path)
@@ -142,10 +71,7 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         inode = self.inode()
         self._files.step(f"truncate {self._path}")
-        if size != len(inode.content):
-            inode.touch(min(size, len(inode.content)), max(size, len(inode.content)))
-            _resize(inode.content, size)
-            inode.sized = True
+        inode.truncate(size)
 
     def close(self) -> None:
         self._closed = True
@@ -171,11 +97,8 @@ class FaultyFiles:
         self.trace: list[str] = []  # what they were
         self.locked: set[str] = set()
         self._rng = rng
-        self._names: dict[str, _Inode] = {}
-        self._folders: set[str] = {""}
-        self._durable_names: dict[str, _Inode] = {}
-        self._durable_folders: set[str] = {""}
-        self._pending: list[_Change] = []  # in order
+        self._root = Folder()
+        self._pending: list[Change] = []  # names that are not durable yet, in order
         self._crash_at: int | None = None
         self._crash_bytes = 0
         self._crashed = False
@@ -204,7 +127,7 @@ class FaultyFiles:
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Damage what is stored, in the cache and on the disk."""
-        inode = self._names[path]
+        inode = self._inode(path)
         for content in (inode.content, inode.durable):
             if position < len(content):
                 content[position] ^= 1 << bit
@@ -219,13 +142,10 @@ class FaultyFiles:
         rng = self._rng
         for change in self._pending:
             if rng.random() < 0.5:
-                change.apply(self._durable_names, self._durable_folders, self._names)
+                change.keep()
         self._pending.clear()
-        self._durable_folders = {f for f in self._durable_folders if self._rooted(f)}
-        self._durable_names = {n: i for n, i in self._durable_names.items() if self._rooted(posixpath.dirname(n))}
-        self._names = dict(self._durable_names)
-        self._folders = set(self._durable_folders)
-        for inode in dict.fromkeys(self._names.values()):
+        self._root.restart()
+        for inode in dict.fromkeys(inode for _, inode in self._root.files()):
             size = len(inode.durable)
             if inode.sized:
                 low, high = sorted((size, len(inode.content)))
@@ -243,13 +163,11 @@ class FaultyFiles:
         self._failing_syncs.clear()
         self._failing_reads.clear()
 
-    def _rooted(self, folder: str) -> bool:
-        """Whether the folder and all above it are durable."""
-        while folder:
-            if folder not in self._durable_folders:
-                return False
-            folder = posixpath.dirname(folder)
-        return True
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one."""
+        self._restart()
+        self._root = Folder()
+        self._pending.clear()
 
     # What files ask before they do something
 
@@ -286,51 +204,58 @@ class FaultyFiles:
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         self.check_alive()
-        if path not in self._names:
+        node = self._node(path)
+        if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            self._check_folder(path)
+            folder, name = self._place(path)
             self.step(f"create {path}")
-            self._change(_Change("link", path, _Inode()))
-        return FaultyFile(self, self._names[path], path)
+            node = Inode()
+            self._change(Change(folder, name, node))
+        if isinstance(node, Folder):
+            raise StorageError(f"{path} is a folder", path=path)
+        return FaultyFile(self, node, path)
 
     def exists(self, path: str) -> bool:
         self.check_alive()
-        return path in self._names or path in self._folders
+        return self._node(path) is not None
 
     def list(self, folder: str) -> list[str]:
         self.check_alive()
-        names = (*self._names, *self._folders)
-        return sorted(posixpath.basename(n) for n in names if n and posixpath.dirname(n) == folder)
+        node = self._node(folder)
+        return sorted(node.names) if isinstance(node, Folder) else []
 
     def make_folder(self, path: str) -> None:
-        parent = posixpath.dirname(path)
-        if parent not in self._folders:
-            self.make_folder(parent)
-        if path not in self._folders:
+        self.check_alive()
+        if self._node(path) is None:
+            self.make_folder(posixpath.dirname(path))
             self.step(f"mkdir {path}")
-            self._change(_Change("mkdir", path))
+            self._change(Change(*self._place(path), Folder()))
 
     def remove(self, path: str) -> None:
         self.check_alive()
-        if path in self._names:
+        if isinstance(self._node(path), Inode):
             self.step(f"remove {path}")
-            self._change(_Change("unlink", path))
+            self._change(Change(*self._place(path), None))
 
     def remove_tree(self, path: str) -> None:
         self.check_alive()
-        for name in [n for n in self._names if n.startswith(path + "/")]:
-            self.remove(name)
-        for folder in sorted((f for f in self._folders if f == path or f.startswith(path + "/")), reverse=True):
-            self.step(f"rmdir {folder}")
-            self._change(_Change("rmdir", folder))
+        node = self._node(path)
+        if not isinstance(node, Folder):
+            return
+        for name, child in tuple(node.names.items()):
+            (self.remove_tree if isinstance(child, Folder) else self.remove)(f"{path}/{name}")
+        self.step(f"rmdir {path}")
+        self._change(Change(*self._place(path), None))
 
     def rename(self, old: str, new: str) -> None:
         self.check_alive()
-        if old not in self._names:
+        node = self._node(old)
+        if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        place = self._place(new)
         self.step(f"rename {old} {new}")
-        self._change(_Change("link", new, self._names[old], old=old))
+        self._change(Change(*place, node, old=self._place(old)))
 
     def sync(self, files: Sequence[File]) -> None:
         inodes = []
@@ -350,12 +275,13 @@ class FaultyFiles:
 
     def sync_folder(self, path: str) -> None:
         self.step(f"sync folder {path}")
-        if self._fails(path) or path not in self._folders:
+        folder = self._node(path)
+        if self._fails(path) or not isinstance(folder, Folder):
             raise sync_failed({path: OSError(errno.EIO, "Input/output error")})
         for change in self._pending:
-            if posixpath.dirname(change.path) == path:
-                change.apply(self._durable_names, self._durable_folders, self._names)
-        self._pending = [c for c in self._pending if posixpath.dirname(c.path) != path]
+            if change.folder is folder:
+                change.keep()
+        self._pending = [c for c in self._pending if c.folder is not folder]
 
     def lock(self, path: str) -> Lock:
         self.check_alive()
@@ -369,25 +295,40 @@ class FaultyFiles:
 
     def content(self, path: str) -> bytes:
         """What programs see of it."""
-        return bytes(self._names[path].content)
+        return bytes(self._inode(path).content)
 
     def put(self, path: str, content: bytes) -> None:
         """Replace what is stored, in the cache and on the disk."""
-        inode = self._names[path]
+        inode = self._inode(path)
         inode.content, inode.durable = bytearray(content), bytearray(content)
         inode.clean()
 
     def paths(self) -> Paths:
         """All files."""
-        return sorted(self._names)
+        return sorted(path for path, _ in self._root.files())
 
-    def _change(self, change: _Change) -> None:
-        change.apply(self._names, self._folders, self._names)
+    def _change(self, change: Change) -> None:
+        change.show()
         self._pending.append(change)
 
-    def _check_folder(self, path: str) -> None:
-        if posixpath.dirname(path) not in self._folders:
+    def _node(self, path: str) -> Inode | Folder | None:
+        node: Inode | Folder | None = self._root
+        for name in path.split("/") if path else ():
+            node = node.names.get(name) if isinstance(node, Folder) else None
+        return node
+
+    def _inode(self, path: str) -> Inode:
+        node = self._node(path)
+        assert isinstance(node, Inode), path
+        return node
+
+    def _place(self, path: str) -> tuple[Folder, str]:
+        """The folder that holds the name, and the name in it."""
+        parent, name = posixpath.split(path)
+        folder = self._node(parent)
+        if not isinstance(folder, Folder):
             raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        return folder, name
 
     def _fails(self, path: str) -> bool:
         for at, (pattern, once) in enumerate(self._failing_syncs):
