@@ -6,6 +6,7 @@ import pytest
 
 from tests.fuzz import reseal
 from tests.fuzz.disks import disk, folder
+from tests.fuzz.formats import registry
 from tests.fuzz.test_words import GOOD, check_loaded, toml
 from tests.fuzz.wire import deliver
 from tests.log.values import open_store, run
@@ -18,9 +19,10 @@ from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest
 from tinymq.log import ballots, marks
 from tinymq.log.index import parse_index
 from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
-from tinymq.proto import peer_pb2
+from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft.framing import pack_frame
+from tinymq.registry.state import RegistryState
 
 
 @pytest.mark.parametrize(
@@ -152,3 +154,26 @@ def test_a_place_to_start_beyond_all_offsets_is_refused(text: str) -> None:
 def test_what_is_no_host_is_no_address(text: str) -> None:
     with pytest.raises(InvalidConfig):
         parse_address(text)
+
+
+NO_STATES = {
+    "a partition without replicas": lambda state: state.topics[0].partitions[0].ClearField("replicas"),
+    "a topic without partitions": lambda state: state.topics[0].ClearField("partitions"),
+    "a topic twice": lambda state: state.topics.append(state.topics[0]),
+    "an id that is none": lambda state: state.deleted_topic_ids.append(b"short"),
+    "no broker": lambda state: state.brokers.add(),
+    "a broker twice": lambda state: state.brokers.append(state.brokers[0]),
+    "producer ids up to the end": lambda state: setattr(state, "next_producer_id", (1 << 64) - 1),
+    "no producer id": lambda state: setattr(state, "next_producer_id", 0),
+    "a version at the end": lambda state: setattr(state, "version", (1 << 64) - 1),
+}
+
+
+@pytest.mark.parametrize("what", NO_STATES)
+def test_a_registrys_state_that_no_commands_make_is_not_loaded(what: str) -> None:
+    """The next topic that is placed, or the next command that is counted, would have raised in `apply`."""
+    state = registry_pb2.State.FromString(registry().dump()[4:])
+    RegistryState().load(reseal.leading(bytes(4) + state.SerializeToString()))
+    NO_STATES[what](state)
+    with pytest.raises(CorruptData):
+        RegistryState().load(reseal.leading(bytes(4) + state.SerializeToString()))

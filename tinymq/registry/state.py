@@ -196,6 +196,8 @@ class RegistryState:
         if state.format != FORMAT:
             raise CorruptData(f"the registry's state has format {state.format}, this build knows {FORMAT}")
         topics = [topic_from_wire(topic) for topic in state.topics]
+        if not _holds_together(state, topics):
+            raise CorruptData("the registry's state is none that commands could have made")
         self.version, self.feature_level = state.version, state.feature_level
         self.brokers = {b.broker_id: broker_from_wire(b) for b in state.brokers}
         self.topics, self.topics_by_id = {}, {}
@@ -204,6 +206,24 @@ class RegistryState:
         self.deleted = OrderedDict((TopicId(topic_id), None) for topic_id in state.deleted_topic_ids)
         self.next_producer_id = state.next_producer_id
         self._answered = OrderedDict((a.command_id, a.reply) for a in state.answered)
+
+
+def _holds_together(state: pb.State, topics: list[TopicRecord]) -> bool:
+    """What `apply` relies on, whoever made the state that is loaded."""
+    ids = [topic.topic_id for topic in topics] + [TopicId(topic_id) for topic_id in state.deleted_topic_ids]
+    queues = [queue for topic in topics for queue in topic.queues]
+    return (
+        len({topic.name for topic in topics}) == len(topics)
+        and all(topic.queues for topic in topics)
+        and all(queue.replicas for queue in queues)
+        and len(set(ids)) == len(ids)
+        and all(len(topic_id) == 16 for topic_id in ids)
+        and len({broker.broker_id for broker in state.brokers} - {0}) == len(state.brokers)
+        and len(ids) - len(topics) <= DELETED_MAX
+        and len(state.answered) <= ANSWERED_MAX
+        and 0 < state.next_producer_id < 1 << 63
+        and state.version < 1 << 63
+    )
 
 
 def reply_error(reply: pb.Reply) -> TinymqError | None:

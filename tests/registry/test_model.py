@@ -1,0 +1,264 @@
+"""The registry's state machine beside a plain model of it, in random lives that Hypothesis makes small.
+
+The model is written from what the registry promises: names, ids, counts and who is registered, in lists and
+dictionaries. Where replicas go is not copied but checked: enough, different, registered, even.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.registry.records import broker
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import state as room
+from tinymq.registry.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
+from tinymq.registry.values import BrokerRecord, TopicRecord
+from tinymq.registry.wire import broker_to_wire
+
+ANSWERED_MAX, DELETED_MAX, PARTITIONS_MAX = 6, 3, 6  # small, so that lives reach them
+
+NAMES = st.sampled_from(["a", "b", "c", "d.e_f-1"])
+BAD_NAMES = st.sampled_from(["", ".", "..", "a/b", "a\n", "é", "x" * 250])
+SMALL = st.integers(1, 3)
+
+
+@dataclass
+class Model:
+    """What there is. Changed by `do` alone."""
+
+    version: int = 0
+    brokers: dict[int, BrokerRecord] = field(default_factory=dict)
+    topics: dict[str, tuple[bytes, int, int, int]] = field(default_factory=dict)  # id, partitions, factor, made when
+    deleted: list[bytes] = field(default_factory=list)
+    handed_out: int = 0  # producer ids
+    answers: list[tuple[bytes, tuple[str, int]]] = field(default_factory=list)  # by command id, the newest last
+
+    def do(self, command_id: bytes, call: Any) -> tuple[str, int]:
+        """(error code, first producer id); once for each id that is remembered."""
+        for known, answer in self.answers:
+            if known == command_id:
+                return answer
+        self.version += 1
+        answer = call()
+        if command_id:
+            self.answers = [*self.answers, (command_id, answer)][-ANSWERED_MAX:]
+        return answer
+
+    def register(self, record: BrokerRecord) -> tuple[str, int]:
+        if not record.broker_id or len(record.incarnation) != 16 or not record.address:
+            return "InvalidRequest", 0
+        self.brokers[record.broker_id] = record
+        return "", 0
+
+    def unregister(self, broker_id: int, session: int) -> tuple[str, int]:
+        known = self.brokers.get(broker_id)
+        if known and (not session or known.session == session):
+            del self.brokers[broker_id]
+        return "", 0
+
+    def create(self, name: str, good: bool, topic_id: bytes, partitions: int, factor: int, now: int) -> tuple[str, int]:
+        if not good:
+            return "InvalidName", 0
+        if name in self.topics:
+            return "TopicExists", 0
+        in_use = [topic_id for topic_id, *_ in self.topics.values()] + self.deleted
+        there = sum(count for _, count, *_ in self.topics.values())
+        if (
+            len(topic_id) != 16 or topic_id == bytes(16) or topic_id in in_use or not 1 <= partitions <= 1024
+            or there + partitions > PARTITIONS_MAX or not 1 <= factor <= len(self.brokers)
+        ):  # fmt: skip
+            return "InvalidRequest", 0
+        self.topics[name] = (topic_id, partitions, factor, now)
+        return "", 0
+
+    def delete(self, name: str) -> tuple[str, int]:
+        if name not in self.topics:
+            return "UnknownTopic", 0
+        self.deleted = [*self.deleted, self.topics.pop(name)[0]][-DELETED_MAX:]
+        return "", 0
+
+    def take(self, count: int) -> tuple[str, int]:
+        if not 1 <= count <= 100_000:
+            return "InvalidRequest", 0
+        first, self.handed_out = self.handed_out + 1, self.handed_out + count
+        return "", first
+
+
+class RegistryLife(RuleBasedStateMachine):
+    """One registry, a replica of it that is checkpointed now and then, and the model."""
+
+    @initialize()
+    def begin(self) -> None:
+        bounds = {"ANSWERED_MAX": ANSWERED_MAX, "DELETED_MAX": DELETED_MAX, "PARTITIONS_MAX": PARTITIONS_MAX}
+        self.patch = patch.multiple(room, **bounds)
+        self.patch.start()
+        self.state, self.replica, self.model = RegistryState(), RegistryState(), Model()
+        self.sent: list[tuple[pb.Command, Any]] = []
+        self.numbers = 0
+        for number in (1, 2, 3):
+            self.register(number, 1, "", True)
+
+    def teardown(self) -> None:
+        if hasattr(self, "patch"):
+            self.patch.stop()
+
+    # ---- commands ----------------------------------------------------------------------------------------------
+
+    def send(self, command: pb.Command, call: Any, *, named: bool = True) -> None:
+        self.numbers += 1
+        command.command_id = self.numbers.to_bytes(16, "big") if named else b""
+        command.time_us = self.numbers
+        self.apply(command, call)
+        if named:
+            self.sent.append((command, call))
+
+    def apply(self, command: pb.Command, call: Any) -> None:
+        before = (dict(self.state.brokers), dict(self.state.topics))
+        version = self.model.version
+        expected = self.model.do(command.command_id, call)
+        packed = command.SerializeToString()
+        came = self.state.apply_bytes(packed)
+        assert came == self.replica.apply_bytes(packed)
+        command_id, reply, effects = came
+        assert command_id == command.command_id
+        assert (reply.error_code, reply.first_producer_id) == expected
+        if self.model.version == version:
+            assert effects == [], "an answer that is remembered"
+            return
+        assert reply.version == self.model.version
+        brokers_changed = self.state.brokers != before[0]
+        made = [self.state.topics[n] for n in self.state.topics if n not in before[1]]
+        gone = [before[1][n] for n in before[1] if n not in self.state.topics]
+        assert effects == [
+            *([BrokersChanged()] if brokers_changed else []), *map(TopicCreated, made), *map(TopicDeleted, gone),
+        ]  # fmt: skip
+        for topic in made:
+            self.check_places(topic)
+
+    def check_places(self, topic: TopicRecord) -> None:
+        """Enough replicas, on different registered brokers with their present folders, led by turns."""
+        live = self.model.brokers
+        for number, queue in enumerate(topic.queues):
+            assert (queue.topic, queue.topic_id, queue.partition) == (topic.name, topic.topic_id, number)
+            ids = [replica.broker_id for replica in queue.replicas]
+            assert len(set(ids)) == len(ids) == topic.replication_factor
+            assert all(live[r.broker_id].incarnation == r.incarnation for r in queue.replicas)
+        leads = Counter(queue.replicas[0].broker_id for queue in topic.queues)
+        assert max(leads.values()) - min(leads[b] for b in live) <= 1
+        racks = {record.rack for record in live.values()}
+        if all(racks) and len(racks) >= topic.replication_factor:
+            for queue in topic.queues:
+                assert len({live[r.broker_id].rack for r in queue.replicas}) == topic.replication_factor
+
+    @rule(number=st.integers(0, 5), session=SMALL, rack=st.sampled_from(["", "x", "y"]), whole=st.booleans())
+    def register(self, number: int, session: int, rack: str, whole: bool) -> None:
+        record = broker(number, session, rack) if whole or number % 2 else BrokerRecord(number, b"i", session, "", "")
+        self.send(pb.Command(register_broker=broker_to_wire(record)), lambda: self.model.register(record))
+
+    @rule(number=st.integers(0, 9), session=st.integers(0, 3))
+    def unregister(self, number: int, session: int) -> None:
+        gone = pb.UnregisterBroker(broker_id=number, session=session)
+        self.send(pb.Command(unregister_broker=gone), lambda: self.model.unregister(number, session))
+
+    @rule(name=NAMES, partitions=SMALL, factor=st.integers(1, 2))
+    def create(self, name: str, partitions: int, factor: int) -> None:
+        self.create_with(name, True, b"%016d" % self.numbers, partitions, factor)
+
+    @rule(name=NAMES, which=st.integers(0, 5), factor=st.integers(1, 2))
+    def create_with_a_used_id(self, name: str, which: int, factor: int) -> None:
+        used = [topic_id for topic_id, *_ in self.model.topics.values()] + self.model.deleted
+        self.create_with(name, True, used[which % len(used)] if used else b"", 1, factor)
+
+    @rule(
+        name=NAMES,
+        bad=st.none() | BAD_NAMES,
+        topic_id=st.sampled_from([b"f" * 16, b"", bytes(16), b"s" * 15]),
+        partitions=st.one_of(SMALL, st.sampled_from([0, 1025, PARTITIONS_MAX, PARTITIONS_MAX + 1])),
+        factor=st.integers(0, 4),
+    )
+    def create_oddly(self, name: str, bad: str | None, topic_id: bytes, partitions: int, factor: int) -> None:
+        self.create_with(name if bad is None else bad, bad is None, topic_id, partitions, factor)
+
+    def create_with(self, name: str, good: bool, topic_id: bytes, partitions: int, factor: int) -> None:
+        wanted = pb.CreateTopic(name=name, topic_id=topic_id, partitions=partitions, replication_factor=factor)
+        now = self.numbers + 1
+        self.send(
+            pb.Command(create_topic=wanted), lambda: self.model.create(name, good, topic_id, partitions, factor, now)
+        )
+
+    @precondition(lambda self: self.model.topics)
+    @rule(which=st.integers(0, 5))
+    def delete_one(self, which: int) -> None:
+        names = sorted(self.model.topics)
+        self.delete(names[which % len(names)])
+
+    @rule(name=NAMES)
+    def delete(self, name: str) -> None:
+        self.send(pb.Command(delete_topic=pb.DeleteTopic(name=name)), lambda: self.model.delete(name))
+
+    @rule(count=st.sampled_from([0, 1, 7, 100_000, 100_001]), named=st.booleans())
+    def take(self, count: int, named: bool) -> None:
+        asked = pb.Command(take_producer_ids=pb.TakeProducerIds(count=count))
+        self.send(asked, lambda: self.model.take(count), named=named)
+
+    @precondition(lambda self: self.sent)
+    @rule(back=st.integers(0, 12))
+    def send_again(self, back: int) -> None:
+        """A retry: answered from memory, or, when that is long gone, applied once more."""
+        self.apply(*self.sent[-1 - back % len(self.sent)])
+
+    @rule(nonsense=st.binary(max_size=30))
+    def nonsense(self, nonsense: bytes) -> None:
+        """Counted, refused. What parses by chance is no matter for the model."""
+        try:
+            pb.Command.FromString(nonsense)
+        except Exception:
+            came = self.state.apply_bytes(nonsense)
+            assert came == self.replica.apply_bytes(nonsense)
+            assert came[1].error_code == "UnsupportedVersion"
+            self.model.version += 1
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    @rule()
+    def checkpoint(self) -> None:
+        """The replica starts again from what it dumped."""
+        dumped = self.replica.dump()
+        self.replica = RegistryState()
+        self.replica.load(dumped)
+        assert self.replica.dump() == dumped
+
+    # ---- what holds always ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def as_the_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        state, model = self.state, self.model
+        assert state.version == model.version
+        assert state.brokers == model.brokers
+        assert {
+            topic.name: (topic.topic_id, len(topic.queues), topic.replication_factor, topic.created_us)
+            for topic in state.topics.values()
+        } == model.topics
+        assert {t.topic_id: t for t in state.topics.values()} == state.topics_by_id
+        assert list(state.deleted) == model.deleted
+        assert state.next_producer_id == model.handed_out + 1
+
+    @invariant()
+    def replicas_agree(self) -> None:
+        if hasattr(self, "model"):
+            assert self.replica.dump() == self.state.dump()
+
+
+TestRegistryLife = RegistryLife.TestCase
+TestRegistryLife.settings = settings(
+    max_examples=60, stateful_step_count=40, derandomize=True, database=None, deadline=None
+)
