@@ -19,6 +19,7 @@ import structlog
 from tinymq.broker.formation import Formation
 from tinymq.broker.joining import Joining, invite
 from tinymq.broker.member import Means, Member
+from tinymq.broker.recovery import Recovery
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, Limits, format_address, parse_address
 from tinymq.entry import Entry
@@ -168,7 +169,8 @@ class BrokerApp:
         host.on_group_changed = self._group_changed
         self._let_join(formation, host, self._transport)
         await host.start()
-        admin = AdminService(self.serving, formation, self, config.secret)
+        recovery = Recovery(host, self._clock, self._rng.randbytes)
+        admin = AdminService(self.serving, formation, self, recovery, config.secret)
         self._server = self._make_server(config.limits, BrokerService(self.serving, config.limits), admin)
         self._client_port = await self._server.start(*parse_address(config.listen))
         means = Means(config, store, host, self._clock, self._rng, self._runner)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from tests.fakes.manual_clock import ManualClock
@@ -64,16 +65,23 @@ async def open_broker(broker_id: int) -> Formation:
     return Formation(broker_id, [1, 2, 3], store, files, InlineRunner())
 
 
-def test_asking_until_it_has_joined_and_why_not_before() -> None:
+@pytest.fixture
+def logged() -> Iterator[list[structlog.typing.EventDict]]:
+    """What was logged; the way it is done is left as it was found."""
+    with capture_logs() as logs:
+        yield logs
+    structlog.reset_defaults()
+
+
+def test_asking_until_it_has_joined_and_why_not_before(logged: list[structlog.typing.EventDict]) -> None:
     async def main() -> None:
         formation = await open_broker(1)
         work: list[Coroutine[Any, Any, None]] = []
         joining = Joining(formation, [1, 2, 3], work.append)
         assert joining.reason == ""
-        with capture_logs() as logs:
-            for _ in range(3):
-                joining.heard(2, WrongSecret("it does not prove it"))
-        assert [(log["log_level"], log["code"]) for log in logs] == [("warning", "WrongSecret")], "said once"
+        for _ in range(3):
+            joining.heard(2, WrongSecret("it does not prove it"))
+        assert [(log["log_level"], log["code"]) for log in logged] == [("warning", "WrongSecret")], "said once"
         assert joining.reason == "WrongSecret: it does not prove it"
         joining.heard(2, THIS)
         joining.heard(3, NotReady("no cluster"))

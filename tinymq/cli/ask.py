@@ -1,10 +1,10 @@
-"""Questions to one broker by its address, and forming a cluster of several. No discovery, no retries."""
+"""Questions to one broker by its address, and forming or recovering a cluster of several."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinymq.errors import TinymqError
@@ -12,6 +12,7 @@ from tinymq.errors import TinymqError
 if TYPE_CHECKING:
     from tinymq.proto import tinymq_pb2 as pb
     from tinymq.rpc.forming import Formed
+    from tinymq.rpc.recovering import Survey
 
 
 def status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
@@ -36,6 +37,22 @@ def form(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Formed:
     from tinymq.rpc.forming import form_cluster
 
     return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s))
+
+
+def survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
+    """What the brokers at `addresses`, and those that they know, hold of each group."""
+    from tinymq.rpc.recovering import take_survey
+
+    return asyncio.run(take_survey(addresses, secret, timeout_s))
+
+
+def recover(
+    found: Survey, addresses: Sequence[str], secret: bytes, timeout_s: float, say: Callable[[str], None]
+) -> Survey:
+    """Accept what is lost; the cluster afterwards. Gives up when nothing has moved for `timeout_s`."""
+    from tinymq.rpc.recovering import Recovering
+
+    return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say).run(found, addresses))
 
 
 async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:

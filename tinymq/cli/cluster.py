@@ -1,4 +1,4 @@
-"""`tinymq cluster`: forming one, and seeing how it is."""
+"""`tinymq cluster`: forming one, seeing how it is, and going on when too many disks are lost."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from tinymq.cli import ask
+from tinymq.cli import ask, devfolder, recover
+from tinymq.cli.exits import Exit
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
+from tinymq.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
 
-app = App(name="cluster", help="Form a cluster, and see how it is.")
-
-METADATA = "(metadata)"
+app = App(name="cluster", help="Form a cluster, see how it is, go on when too many disks are lost.")
 
 
 @app.command
@@ -39,6 +39,46 @@ def init(
         say(f"cluster {formed.cluster_id.hex()} was formed before, of brokers {brokers}")
     if output == "json":
         print_json({"cluster_id": formed.cluster_id.hex(), "brokers": formed.brokers, "newly_formed": formed.newly})
+
+
+@app.command(name="recover")
+def recover_(
+    *,
+    accept_loss: Annotated[
+        bool, Parameter(negative=(), help="Go on with what is left. Without it, only show what that is.")
+    ] = False,
+    secret_file: Annotated[
+        Path | None, Parameter(help="The file with the secret that all brokers share; else the local cluster's.")
+    ] = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> int:
+    """Go on with groups that have lost their quorum for good, as the best replica left has them. Loses what only
+    the lost ones held. Exit code 1 while such groups are left."""
+    secret = _secret(secret_file, where)
+    addresses = where.addresses().split(",")
+    survey = ask.survey(addresses, secret, where.timeout)
+    if accept_loss:
+        survey = ask.recover(survey, addresses, secret, where.timeout, say)
+    document = recover.describe(survey)
+    if output == "json":
+        print_json(document)
+    else:
+        recover.show(document)
+    recoverable = [group for group in document["groups"] if group["recoverable"]]
+    if recoverable and not accept_loss:
+        say(f"--accept-loss has {len(recoverable)} groups go on, and gives up what is said above")
+    return Exit.FAILED if document["groups"] else Exit.OK
+
+
+def _secret(secret_file: Path | None, where: Where) -> bytes:
+    from tinymq.settings import read_secret
+
+    if secret_file is not None:
+        return read_secret(secret_file)
+    if where.servers is None:
+        return devfolder.load(devfolder.DEFAULT).secret
+    raise InvalidRequest("the secret of this cluster is needed", hint="give --secret-file")
 
 
 @app.command
@@ -81,7 +121,7 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
 
 def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
     values = asdict(replica)
-    topic, partition = values.pop("topic") or METADATA, values.pop("partition")
+    topic, partition = values.pop("topic") or recover.METADATA, values.pop("partition")
     values["chain_crc"] = f"{replica.chain_crc:08x}"
     return {"topic": topic, "partition": partition, "broker": broker, **values, "leader": replica.leader or None}
 

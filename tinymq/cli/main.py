@@ -30,7 +30,7 @@ app.command("tinymq.cli.broker:broker", name="broker", help="Run one broker unti
 app.command("tinymq.cli.topic:app", name="topic", help="Create, list, describe and delete topics.")
 app.command("tinymq.cli.produce:produce", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.consume:consume", name="consume", help="Print records.")
-app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, and see how it is.")
+app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, see how it is, recover it.")
 app.command("tinymq.cli.log:app", name="log", help="Look into segment files, offline.")
 
 

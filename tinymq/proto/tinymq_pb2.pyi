@@ -1240,7 +1240,7 @@ class TakeOverOrder(_message.Message):
     topic_id: _builtins.bytes
     partition: _builtins.int
     term: _builtins.int
-    """to stand in: above that of every replica that was found"""
+    """to lead in: above that of every replica that was found"""
     last_term: _builtins.int
     """of the log that was found here; another one refuses"""
     last_index: _builtins.int
@@ -1299,7 +1299,7 @@ class TakeOverResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> Global___Error:
-        """unset: it stands; whether it won shows in the next Survey"""
+        """unset: it leads, as far as its disk and the others go along; the next Survey tells"""
 
     def __init__(
         self,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tinymq.clock import within
 from tinymq.entry import Kind
-from tinymq.errors import CorruptData, TinymqError
+from tinymq.errors import CorruptData, DeadlineExceeded, TinymqError
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
-from tinymq.raft.membership import Membership
+from tinymq.raft.explaining import explain_candidate, explain_learner
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.recovering import Report
 from tinymq.raft.state import StateMachine
 from tinymq.types import GroupId, Position
 
@@ -51,6 +56,7 @@ class Group:
         self.id = group_id
         self.log = log
         self.machine = machine
+        self.repairing = ""  # the damage that this replica recovers from
         self._core = core
 
     @property
@@ -120,10 +126,47 @@ class Group:
         """
         return self._core.propose(kind, payload, record_count, max_timestamp_us, payload_crc)
 
+    def report(self) -> Report:
+        """What a recovery needs to know of this replica."""
+        core, log = self._core, self.log
+        failure = "" if core.failure is None else f"{core.failure.code}: {core.failure.message}"
+        return Report(
+            core.me, core.failure is None, core.leading_term is not None, core.term, log.last_term, log.last_index,
+            core.high_watermark, core.membership, core.newest_membership, failure,
+        )  # fmt: skip
+
+    def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
+        """Stand in `term` for a group that is `replicas` from now on: an operator accepts what is lost by it. Raises
+        NotReady when a leader is heard, or `term` is over."""
+        self._core.take_over(term, tuple(replicas))
+
+    async def read_index(self, timeout_s: float) -> int:
+        """Return once this replica has applied whatever was acknowledged anywhere before the call: what is read from
+        its state then is not stale. The index up to which it has. Nothing is written, and all that ask at once share a
+        round of messages. Raises NotLeader, also when the leadership ends meanwhile, and DeadlineExceeded."""
+        read: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def answer(what: int | TinymqError) -> None:
+            if not read.done():
+                read.set_exception(what) if isinstance(what, TinymqError) else read.set_result(what)
+
+        self._core.read_index(answer)
+        late = DeadlineExceeded(f"no majority of {self.id} answered in {timeout_s:.1f} s")
+        return await within(self._core.clock, read, timeout_s, late)
+
     def status(self) -> GroupStatus:
         core, log = self._core, self.log
         return GroupStatus(
             self.id, self.role, core.term, core.leader_id, log.last_index, log.durable_index, core.commit_index,
             core.applied_index, core.high_watermark, log.log_start_offset, log.crc_at(core.commit_index) or 0,
-            "" if core.failure is None else f"{core.failure.code}: {core.failure}", log.size_bytes,
+            self._reason(), log.size_bytes,
         )  # fmt: skip
+
+    def _reason(self) -> str:
+        """Why this replica does not take part in full; "" when it does."""
+        core = self._core
+        if core.failure is not None:
+            return f"{core.failure.code}: {core.failure}"
+        if self.role is Role.LEARNER:
+            return explain_learner(self.repairing, core.leader_id, self.log.last_index, core.announced_commit)
+        return explain_candidate() if self.role is Role.CANDIDATE else ""

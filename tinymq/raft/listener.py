@@ -15,7 +15,7 @@ import structlog
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, Closed, InvalidConfig, PortInUse, QuotaExceeded, TinymqError
+from tinymq.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.framing import Chunk
@@ -137,4 +137,5 @@ class Listener:
         if len(self._logged) >= REJECTIONS_LOGGED_MAX:
             self._logged.clear()
         self._logged.add((host, reason.code))
-        logger.warning("peer turned away", remote=remote, code=reason.code, reason=reason.message, hint=reason.hint)
+        log = logger.info if isinstance(reason, NotReady) else logger.warning  # it waits for its cluster, as we do
+        log("peer turned away", remote=remote, code=reason.code, reason=reason.message, hint=reason.hint)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
-from tinymq.errors import TinymqError
+from tinymq.broker.recovery import Recovery
+from tinymq.broker.survey_wire import order_from_wire, report_to_wire
+from tinymq.errors import InvalidRequest, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
-from tinymq.rpc.proof import check_proof, describe_proof, form_proof
+from tinymq.raft.recovering import Order
+from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services import Context, brokers_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
 from tinymq.types import METADATA_GROUP
@@ -37,10 +43,13 @@ class Replicas(Protocol):
 class AdminService(pb_grpc.AdminServicer):
     """service Admin."""
 
-    def __init__(self, serving: Serving, formation: Formation, replicas: Replicas, secret: bytes) -> None:
+    def __init__(
+        self, serving: Serving, formation: Formation, replicas: Replicas, recovery: Recovery, secret: bytes
+    ) -> None:
         self._serving = serving
         self._formation = formation
         self._replicas = replicas
+        self._recovery = recovery
         self._secret = secret
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
@@ -114,6 +123,58 @@ class AdminService(pb_grpc.AdminServicer):
         except TinymqError as error:
             return pb.FormReply(error=to_wire(error))
         return pb.FormReply()
+
+    async def Survey(self, request: pb.SurveyRequest, context: Context) -> pb.SurveyReply:
+        try:
+            check_proof(request.proof, survey_proof(self._secret, request.nonce))
+        except TinymqError as error:
+            return pb.SurveyReply(error=to_wire(error))
+        formation, recovery, broker = self._formation, self._recovery, self._serving.broker
+        reply = pb.SurveyReply(
+            cluster_id=formation.cluster_id,
+            broker_id=formation.broker_id,
+            state=self._serving.state.value,
+            reason=self._replicas.reason,
+            challenge=recovery.challenge(),
+            alive=recovery.alive(),
+            replicas=map(report_to_wire, recovery.reports()),
+        )
+        if broker is not None:
+            reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
+            reply.placed.extend(
+                pb.PlacedPartition(
+                    topic=queue.topic,
+                    topic_id=queue.topic_id,
+                    partition=queue.partition,
+                    replicas=[r.broker_id for r in queue.replicas],
+                )
+                for topic in broker.registry.get_all_topics()
+                for queue in topic.queues
+            )
+        return reply
+
+    async def TakeOver(self, request: pb.TakeOverRequest, context: Context) -> pb.TakeOverReply:
+        try:
+            check_proof(request.proof, take_over_proof(self._secret, request.challenge, request.orders))
+            self._recovery.spend(request.challenge)
+            orders = _parse_orders(request.orders)
+        except TinymqError as error:
+            return pb.TakeOverReply(error=to_wire(error))
+        return pb.TakeOverReply(results=await asyncio.gather(*map(self._take_over, orders)))
+
+    async def _take_over(self, order: Order) -> pb.TakeOverResult:
+        try:
+            await self._recovery.take_over(order)
+        except TinymqError as error:
+            return pb.TakeOverResult(error=to_wire(error))
+        return pb.TakeOverResult()
+
+
+def _parse_orders(packed: bytes) -> list[Order]:
+    try:
+        return [order_from_wire(said) for said in pb.TakeOverOrders.FromString(packed).orders]
+    except DecodeError:
+        raise InvalidRequest("not orders to take over") from None
 
 
 def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:

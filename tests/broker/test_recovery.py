@@ -1,0 +1,133 @@
+"""A broker that is ordered to take over decides itself: it asks around, and refuses unless it comes to the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.broker.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
+from tinymq.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.recovering import NOBODY, Order, Report
+from tinymq.types import METADATA_GROUP
+
+OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
+NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
+CONFIG = Membership(METADATA_GROUP, 1, tuple(OLD.values()))
+SURVIVOR = Report(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG)
+EMPTY = {n: Report(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG) for n in (1, 2, 3)}
+ORDER = Order(METADATA_GROUP, 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
+
+
+class OneGroup:
+    def __init__(self, report: Report) -> None:
+        self.said = report
+        self.membership = report.applied
+        self.took_over: list[tuple[int, tuple[Replica, ...]]] = []
+
+    def report(self) -> Report:
+        return self.said
+
+    def take_over(self, term: int, replicas: tuple[Replica, ...]) -> None:
+        self.took_over.append((term, replicas))
+
+
+class Brokers:
+    """What one broker sees: its own group, and the others, each alive, deaf (None) or gone."""
+
+    def __init__(self, mine: Report, others: dict[int, Report | None]) -> None:
+        self.group = OneGroup(mine)
+        self.groups: Any = {METADATA_GROUP: self.group}
+        self.served: Callable[[bytes], Awaitable[bytes]] | None = None
+        self._others = {n: r and Recovery(Brokers(r, {}), ManualClock(), bytes) for n, r in others.items()}
+
+    def alive(self, broker_id: int) -> bool:
+        return broker_id == self.group.said.broker_id or broker_id in self._others
+
+    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        assert method == "survey"
+        self.served = answer
+
+    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes:
+        other = self._others[broker_id]
+        if other is None:
+            raise OutcomeUnknown("no answer")
+        return await other._answer(body)
+
+
+def take_over(mine: Report, others: dict[int, Report | None], order: Order = ORDER) -> list[Any]:
+    brokers = Brokers(mine, others)
+    asyncio.run(Recovery(brokers, ManualClock(), bytes).take_over(order))
+    return brokers.group.took_over
+
+
+def test_an_order_that_it_would_give_itself() -> None:
+    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}) == [(6, ORDER.replicas)]
+    gone = replace(ORDER, replicas=(OLD[1], NEW[2], Replica(3, NOBODY)))
+    assert take_over(SURVIVOR, {2: EMPTY[2]}, gone) == [(6, gone.replicas)]
+
+
+LEADER = replace(EMPTY[2], leads=True)
+LISTED = replace(EMPTY[2], replica=OLD[2])
+BETTER = replace(EMPTY[2], last_term=4, last_index=901)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "why"),
+    [
+        (SURVIVOR, {2: LEADER, 3: EMPTY[3]}, "it has a leader"),
+        (SURVIVOR, {2: LISTED, 3: EMPTY[3]}, "can elect one"),
+        (SURVIVOR, {2: BETTER, 3: EMPTY[3]}, "not as it was looked at"),
+        (SURVIVOR, {2: EMPTY[2]}, "not as it was looked at"),  # broker 3 was there
+        (SURVIVOR, {2: EMPTY[2], 3: None}, "broker 3 lives, and does not say"),
+        (replace(SURVIVOR, last_index=901), {2: EMPTY[2], 3: EMPTY[3]}, "not as it was looked at"),
+        (replace(SURVIVOR, healthy=False), {2: EMPTY[2], 3: EMPTY[3]}, "not as it was looked at"),
+        (SURVIVOR, {}, "2 of 3 replicas must be there"),
+    ],
+)
+def test_any_other_order_is_refused(mine: Report, others: dict[int, Report | None], why: str) -> None:
+    with pytest.raises(NotReady, match=why):
+        take_over(mine, others)
+
+
+def test_an_order_for_a_term_that_is_over_or_anothers_is_refused() -> None:
+    for term in (4, 7, 8):
+        with pytest.raises(NotReady, match="term"):
+            take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=term))
+    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=9))
+
+
+def test_what_is_not_open_here() -> None:
+    brokers = Brokers(SURVIVOR, {})
+    brokers.groups = {}
+    recovery = Recovery(brokers, ManualClock(), bytes)
+    with pytest.raises(UnknownPartition):
+        asyncio.run(recovery.take_over(ORDER))
+    with pytest.raises(InvalidRequest):
+        asyncio.run(recovery._answer(b"\xff"))
+
+
+def test_a_challenge_is_good_once_and_for_a_while() -> None:
+    clock = ManualClock()
+    numbers = iter(range(1000))
+    recovery = Recovery(Brokers(SURVIVOR, {}), clock, lambda size: next(numbers).to_bytes(size, "little"))
+    challenge = recovery.challenge()
+    recovery.spend(challenge)
+    for bad in (challenge, b"", bytes(32)):
+        with pytest.raises(WrongSecret):
+            recovery.spend(bad)
+    old = recovery.challenge()
+    clock.advance(CHALLENGE_S)
+    with pytest.raises(WrongSecret):
+        recovery.spend(old)
+    first = recovery.challenge()
+    for _ in range(CHALLENGES_MAX):
+        last = recovery.challenge()
+    recovery.spend(last)
+    with pytest.raises(WrongSecret):
+        recovery.spend(first)

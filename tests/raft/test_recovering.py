@@ -1,0 +1,130 @@
+"""Which groups have lost their quorum for good, and whose log goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.recovering import NOBODY, Lost, Report, Stuck, Well, judge
+from tinymq.types import METADATA_GROUP
+
+OLD = {n: Replica(n, bytes([n]) * 16) for n in range(1, 6)}
+NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in range(1, 6)}  # the same brokers with empty folders
+
+
+def listing(*replicas: Replica, epoch: int = 1) -> Membership:
+    return Membership(METADATA_GROUP, epoch, replicas)
+
+
+FIRST = listing(OLD[1], OLD[2], OLD[3])
+MEMBERS = (1, 2, 3)
+
+
+def holds(replica: Replica, term: int = 3, index: int = 10, config: Membership = FIRST, **other: object) -> Report:
+    report = Report(replica, True, False, term, term, index, 0, config, config)
+    return replace(report, **other)  # type: ignore[arg-type]
+
+
+def empty(n: int, config: Membership = FIRST) -> Report:
+    return holds(NEW[n], 0, 1, config)
+
+
+def lost(*reports: Report, members: tuple[int, ...] = MEMBERS) -> Lost:
+    verdict = judge(reports, members)
+    assert isinstance(verdict, Lost), verdict
+    return verdict
+
+
+def stuck(*reports: Report, unasked: tuple[int, ...] = (), members: tuple[int, ...] = MEMBERS) -> str:
+    verdict = judge(reports, members, unasked)
+    assert isinstance(verdict, Stuck), verdict
+    return verdict.why
+
+
+def test_a_group_with_a_leader_is_well() -> None:
+    assert judge([holds(OLD[1]), holds(OLD[2], leads=True)], MEMBERS) == Well(2)
+
+
+@pytest.mark.parametrize("there", [(1, 2), (2, 3), (1, 2, 3)])
+def test_a_majority_of_listed_ones_is_well_without_a_leader(there: tuple[int, ...]) -> None:
+    assert judge([holds(OLD[n]) for n in there], MEMBERS) == Well(None)
+
+
+def test_two_of_three_wiped() -> None:
+    verdict = lost(holds(OLD[1], 4, 900), empty(2), empty(3))
+    assert verdict.survivor.broker_id == 1
+    assert verdict.replicas == (OLD[1], NEW[2], NEW[3])
+    assert verdict.gone == []
+
+
+def test_who_is_gone_is_listed_as_nobody() -> None:
+    verdict = lost(holds(OLD[1]), empty(3))
+    assert verdict.replicas == (OLD[1], Replica(2, NOBODY), NEW[3])
+    assert verdict.gone == [2]
+
+
+def test_one_of_three_alone_cannot_go_on() -> None:
+    why = stuck(holds(OLD[1]))
+    assert "2 of 3 replicas must be there: brokers 2, 3 must run, with an empty data folder" in why
+
+
+def test_the_best_log_goes_on_listed_or_not() -> None:
+    """One that was being filled again may hold more than a listed one that was long behind."""
+    assert lost(holds(OLD[1], 3, 100), holds(NEW[2], 5, 50)).survivor.broker_id == 2
+    assert lost(holds(OLD[1], 5, 50), holds(NEW[2], 5, 51)).survivor.broker_id == 2
+    assert lost(holds(NEW[2], 5, 50), holds(OLD[3], 5, 50)).survivor.broker_id == 3, "among equals the listed one"
+
+
+def test_a_damaged_replica_neither_counts_nor_goes_on() -> None:
+    damaged = holds(OLD[2], 9, 99, healthy=False, reason="CorruptData: a flip")
+    assert lost(holds(OLD[1]), damaged, empty(3)).replicas == (OLD[1], Replica(2, NOBODY), NEW[3])
+    assert "broker 2 has no whole log (CorruptData: a flip)" in stuck(holds(OLD[1]), damaged)
+
+
+def test_a_single_replica_that_was_lost_begins_anew() -> None:
+    verdict = lost(empty(1, listing(OLD[1])), members=(1,))
+    assert verdict.replicas == (NEW[1],)
+
+
+def test_who_lives_and_was_not_asked_may_hold_more() -> None:
+    assert stuck(holds(OLD[1]), empty(2), unasked=(3,)) == "broker 3 lives and was not asked: name its address, too"
+    assert isinstance(judge([holds(OLD[1]), empty(2)], MEMBERS, (4,)), Lost), "it is no member"
+
+
+def test_a_take_over_that_was_cut_short_is_done_again() -> None:
+    """Its CONFIG lists everybody, but those whom it lists do not know it: they give no vote."""
+    second = listing(OLD[1], NEW[2], NEW[3], epoch=2)
+    survivor = holds(OLD[1], newest=second)
+    assert lost(survivor, empty(2), empty(3)).survivor.broker_id == 1
+    applied = holds(OLD[1], config=second)
+    assert lost(applied, empty(2), empty(3)).survivor.broker_id == 1
+    assert judge([applied, empty(2, second), empty(3)], MEMBERS) == Well(None)
+
+
+def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
+    second = listing(OLD[1], NEW[2], OLD[3], epoch=2)
+    told = holds(NEW[2], newest=second)
+    assert judge([holds(OLD[1], config=second), told], MEMBERS) == Well(None)
+    assert isinstance(judge([holds(OLD[1], newest=second), told], MEMBERS), Lost), "nobody knows that it is committed"
+
+
+def test_an_uncommitted_config_that_replaces_a_replica_keeps_it_from_standing() -> None:
+    second = listing(NEW[1], OLD[2], OLD[3], epoch=2)
+    assert isinstance(judge([holds(OLD[1], newest=second), empty(2)], MEMBERS), Lost)
+
+
+@pytest.mark.parametrize("highest", range(20))
+def test_no_two_members_take_over_in_one_term(highest: int) -> None:
+    members = (4, 2, 5)
+    terms = {}
+    for n in members:
+        others = [empty(m) for m in members if m != n]
+        terms[n] = lost(holds(OLD[n], highest, 50), *others, members=members).term
+    assert len(set(terms.values())) == 3
+    assert all(highest < term <= highest + 3 for term in terms.values())
+
+
+def test_nothing_open_anywhere() -> None:
+    assert stuck(members=()) == "no broker has it open"

@@ -1,0 +1,86 @@
+"""Reports and orders of a recovery, as values and on the wire: both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinymq.errors import InvalidRequest
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft import Replica
+from tinymq.raft.membership import Membership
+from tinymq.raft.recovering import Order, Report
+from tinymq.types import GroupId, TopicId
+
+
+def replica_to_wire(replica: Replica) -> pb.ReplicaIdentity:
+    return pb.ReplicaIdentity(broker_id=replica.broker_id, incarnation=replica.incarnation, count=replica.count)
+
+
+def replicas_from_wire(replicas: Iterable[pb.ReplicaIdentity]) -> tuple[Replica, ...]:
+    """Raises InvalidRequest."""
+    found = tuple(Replica(r.broker_id, r.incarnation, r.count) for r in replicas)
+    if any(len(r.incarnation) != 16 for r in found) or len({r.broker_id for r in found}) != len(found):
+        raise InvalidRequest("not the replicas of a group")
+    return found
+
+
+def group_from_wire(topic_id: bytes, partition: int) -> GroupId:
+    """Raises InvalidRequest."""
+    if len(topic_id) != 16:
+        raise InvalidRequest("a topic id has 16 bytes")
+    return GroupId(TopicId(topic_id), partition)
+
+
+def report_to_wire(report: Report) -> pb.SurveyedReplica:
+    group = report.applied.group
+    return pb.SurveyedReplica(
+        topic_id=group.topic_id,
+        partition=group.partition,
+        identity=replica_to_wire(report.replica),
+        healthy=report.healthy,
+        leads=report.leads,
+        term=report.term,
+        last_term=report.last_term,
+        last_index=report.last_index,
+        high_watermark=report.high_watermark,
+        applied_epoch=report.applied.epoch,
+        applied=map(replica_to_wire, report.applied.replicas),
+        newest_epoch=report.newest.epoch,
+        newest=map(replica_to_wire, report.newest.replicas),
+        reason=report.reason,
+    )
+
+
+def report_from_wire(said: pb.SurveyedReplica) -> Report:
+    """Raises InvalidRequest."""
+    group = group_from_wire(said.topic_id, said.partition)
+    (replica,) = replicas_from_wire([said.identity])
+    return Report(
+        replica,
+        said.healthy,
+        said.leads,
+        said.term,
+        said.last_term,
+        said.last_index,
+        said.high_watermark,
+        Membership(group, said.applied_epoch, replicas_from_wire(said.applied)),
+        Membership(group, said.newest_epoch, replicas_from_wire(said.newest)),
+        said.reason,
+    )
+
+
+def order_to_wire(order: Order) -> pb.TakeOverOrder:
+    return pb.TakeOverOrder(
+        topic_id=order.group.topic_id,
+        partition=order.group.partition,
+        term=order.term,
+        last_term=order.position[0],
+        last_index=order.position[1],
+        replicas=map(replica_to_wire, order.replicas),
+    )
+
+
+def order_from_wire(said: pb.TakeOverOrder) -> Order:
+    """Raises InvalidRequest."""
+    group = group_from_wire(said.topic_id, said.partition)
+    return Order(group, said.term, (said.last_term, said.last_index), replicas_from_wire(said.replicas))

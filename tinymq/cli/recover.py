@@ -1,0 +1,93 @@
+"""What `tinymq cluster recover` shows: groups without a quorum, and what going on without one gives up. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinymq.cli.output import print_table, say
+
+if TYPE_CHECKING:
+    from tinymq.raft.recovering import Report
+    from tinymq.rpc.recovering import Found, Survey
+
+METADATA = "(metadata)"
+
+
+def describe(survey: Survey) -> dict[str, Any]:
+    """Every group that does not go on by itself, as one JSON document."""
+    from tinymq.raft.recovering import Well
+
+    return {
+        "cluster_id": survey.cluster_id.hex(),
+        "unreachable": dict(survey.unreachable),
+        "unformed": {str(b): reply.reason for b, reply in survey.brokers.items() if not reply.cluster_id},
+        "well": sum(isinstance(found.verdict, Well) for found in survey.groups),
+        "groups": [_group(found) for found in survey.groups if not isinstance(found.verdict, Well)],
+    }
+
+
+def _group(found: Found) -> dict[str, Any]:
+    from tinymq.raft.recovering import Lost
+
+    verdict = found.verdict
+    best = verdict.survivor if isinstance(verdict, Lost) else max(found.reports, key=lambda r: r.position, default=None)
+    return {
+        "topic": found.topic or METADATA,
+        "partition": found.group.partition,
+        "recoverable": isinstance(verdict, Lost),
+        "brokers": {str(broker_id): _there(broker_id, found, best) for broker_id in found.members},
+        "survivor": best.broker_id if best is not None else None,
+        "last_term": best.last_term if best is not None else None,
+        "last_index": best.last_index if best is not None else None,
+        "high_watermark": best.high_watermark if best is not None else None,
+        "accepted_as_lost": _given_up(found, verdict.survivor) if isinstance(verdict, Lost) else "",
+        "why_not": "" if isinstance(verdict, Lost) else getattr(verdict, "why", ""),
+    }
+
+
+def _there(broker_id: int, found: Found, best: Report | None) -> str:
+    """What has become of the replica that CONFIG lists on this broker."""
+    report = next((r for r in found.reports if r.broker_id == broker_id), None)
+    if report is None or best is None:
+        return "missing"
+    if not report.healthy:
+        return f"damaged: {report.reason}"
+    if best.newest.has(report.replica):
+        return "listed"
+    return f"not listed: {report.reason or 'it came back without what it had acknowledged'}"
+
+
+def _given_up(found: Found, survivor: Report) -> str:
+    others = [b for b in found.members if _there(b, found, survivor) != "listed"]
+    held = ", ".join(map(str, others))
+    if survivor.last_index <= 1:
+        return f"everything: no record is left of what brokers {held} held"
+    return f"what only brokers {held} had synced: whatever was acknowledged after entry {survivor.last_index}"
+
+
+def show(document: dict[str, Any]) -> None:
+    """The same for people."""
+    for where, reason in document["unreachable"].items():
+        say(f"not reached: {where}: {reason}")
+    for broker_id, reason in document["unformed"].items():
+        say(f"broker {broker_id} belongs to no cluster: {reason}")
+    groups = document["groups"]
+    say(f"cluster {document['cluster_id']}: {document['well']} groups go on by themselves, {len(groups)} do not")
+    if not groups:
+        return
+    print_table(
+        ["topic", "partition", "brokers", "goes on with", "term", "index", "high watermark", "accepted as lost"],
+        [
+            (
+                g["topic"],
+                g["partition"],
+                "; ".join(f"{b} {what}" for b, what in g["brokers"].items()),
+                g["survivor"] if g["recoverable"] else "-",
+                g["last_term"],
+                g["last_index"],
+                g["high_watermark"],
+                g["accepted_as_lost"] or f"cannot go on: {g['why_not']}",
+            )
+            for g in groups
+        ],
+    )

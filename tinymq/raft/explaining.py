@@ -1,0 +1,22 @@
+"""Why a replica does not take part in full, in words that a person can act on. Pure."""
+
+from __future__ import annotations
+
+SURVEY = "`tinymq cluster recover` shows what is left"
+
+
+def explain_learner(repairing: str, leader: int | None, last_index: int, announced: int) -> str:
+    """Of a replica that has no vote. `repairing`: the damage that it recovers from, "" for none; `announced`: the
+    commit index that its leader named, 0 for none."""
+    if leader is None:
+        now = f"no leader is known; if that lasts, {SURVEY}"
+    elif announced > last_index:
+        now = f"catching up: {last_index:,} of {announced:,} entries"
+    else:
+        now = f"waiting for broker {leader}, which leads, to list it"
+    return f"repairing: {repairing}; {now}" if repairing else now
+
+
+def explain_candidate() -> str:
+    """Of a replica that stands, and has not won."""
+    return f"no leader, and no majority of the listed replicas answers; if that lasts, {SURVEY}"

@@ -1,0 +1,139 @@
+"""Going on with a group that has lost its quorum for good, decided purely: may it, with whose log, as which members.
+
+A group whose listed identities can still elect a leader is never touched. Else, once an operator accepts the loss,
+the reachable replica with the best log leads without being elected, under a CONFIG that is imposed: every reachable
+replica of a member's broker under its present identity, and nobody (an incarnation of zeros) for each broker that is
+gone, which so comes back without a vote. A majority of the members must be there, and holds the CONFIG before it
+counts: nothing is ever acknowledged on less than a majority of disks. Nor do two take-overs ever share a term: a
+term is for one place in the list of members only. Of two, the one of the higher generation goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tinymq.raft.membership import Membership, Replica
+from tinymq.types import GroupId
+
+NOBODY = bytes(16)  # an incarnation that no data folder has
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One replica, as its broker describes it."""
+
+    replica: Replica
+    healthy: bool  # its log is open and nothing is wrong with it
+    leads: bool
+    term: int
+    last_term: int
+    last_index: int
+    high_watermark: int
+    applied: Membership
+    newest: Membership  # in its log, committed or not
+    reason: str = ""
+
+    @property
+    def broker_id(self) -> int:
+        return self.replica.broker_id
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(last term, last index): of two logs, the greater holds all that was committed in the other."""
+        return self.last_term, self.last_index
+
+
+@dataclass(frozen=True, slots=True)
+class Well:
+    """It has a leader, or replicas enough to elect one."""
+
+    leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No quorum is left: with `accept-loss` the group goes on with `survivor`'s log, as `replicas`, from `term` on."""
+
+    survivor: Report
+    replicas: tuple[Replica, ...]
+    term: int
+
+    @property
+    def gone(self) -> list[int]:
+        """Brokers whose replica is counted as lost."""
+        return [r.broker_id for r in self.replicas if r.incarnation == NOBODY]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Lead `group` in `term`, with the log that ends at `position`: the group is `replicas` from now on."""
+
+    group: GroupId
+    term: int
+    position: tuple[int, int]  # (last term, last index)
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """No quorum is left, and it cannot go on as it is, either."""
+
+    why: str
+
+
+Verdict = Well | Lost | Stuck
+
+
+def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
+    """What can become of a group. `members`: its brokers, the preferred leader first. `unasked`: brokers that are
+    alive, by the word of others, and gave no report: what they hold is not known."""
+    leaders = [r for r in reports if r.leads and r.healthy]
+    if leaders:
+        return Well(max(leaders, key=lambda r: r.term).broker_id)
+    if any(_can_win(r, reports) for r in reports):
+        return Well(None)
+    if not members:
+        return Stuck("no broker has it open")
+    blind = [broker_id for broker_id in members if broker_id in unasked]
+    if blind:
+        return Stuck(f"{_brokers(blind)} lives and was not asked: name its address, too")
+    healthy = {r.broker_id: r for r in reports if r.healthy}
+    majority = len(members) // 2 + 1
+    if len(healthy) < majority:
+        return Stuck(_too_few(reports, members, majority))
+    survivor = max(healthy.values(), key=lambda r: (*r.position, r.applied.has(r.replica), -members.index(r.broker_id)))
+    replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
+    return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
+
+
+def _own_term(above: int, place: int, members: Sequence[int]) -> int:
+    """The first term above `above` in which only the member at `place` may take over."""
+    return above + 1 + (place - above - 1) % len(members)
+
+
+def _can_win(candidate: Report, reports: Sequence[Report]) -> bool:
+    """Could this replica be elected by those that are there?"""
+    newest = candidate.newest
+    if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):
+        return False
+    voters = [r for r in reports if newest.has(r.replica) and _may_vote(r, candidate)]
+    return len(voters) >= newest.quorum
+
+
+def _may_vote(voter: Report, candidate: Report) -> bool:
+    """It must know itself listed: by what it applied, or by what it holds and the candidate knows to be committed."""
+    known = voter.newest.epoch <= candidate.applied.epoch and voter.newest.has(voter.replica)
+    return voter.healthy and (voter.applied.has(voter.replica) or known)
+
+
+def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -> str:
+    there = {r.broker_id for r in reports}
+    missing = [b for b in members if b not in there]
+    damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]
+    empty = f"{_brokers(missing)} must run, with an empty data folder if its disk is lost" if missing else ""
+    return f"{majority} of {len(members)} replicas must be there: " + "; ".join(filter(None, [empty, *damaged]))
+
+
+def _brokers(ids: Sequence[int]) -> str:
+    return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, ids))

@@ -1,0 +1,285 @@
+"""Going on without a quorum, from the operator's side: ask every broker, judge each group, order, ask again.
+
+The metadata group comes first: brokers that lost their disks learn of their partitions from it. Everything may be
+repeated, and interrupted anywhere: a group that has a leader again is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from tinymq.broker.survey_wire import group_from_wire, order_to_wire, report_from_wire
+from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.errors import from_wire
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.recovering import Lost, Order, Report, Stuck, Verdict, Well, judge
+from tinymq.rpc.proof import NONCE_BYTES, survey_proof, take_over_proof
+from tinymq.types import METADATA_GROUP, GroupId
+
+LOOK_S = 0.3  # between two looks at how far it is
+ORDER_S = 2.0  # until an order that came to nothing is given again
+CALL_TIMEOUT_S = 10.0
+ORDERS_MAX = 200  # to one broker at once
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One group: its brokers (the preferred leader first), what they hold of it, and what can become of it."""
+
+    group: GroupId
+    topic: str  # "" for the metadata group
+    members: tuple[int, ...]
+    reports: tuple[Report, ...]
+    verdict: Verdict
+
+    @property
+    def settled(self) -> bool:
+        """It has a leader, and every replica that is there knows that it is listed."""
+        led = isinstance(self.verdict, Well) and self.verdict.leader is not None
+        return led and all(r.applied.has(r.replica) for r in self.reports if r.healthy)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A cluster at one moment, from every broker that answered."""
+
+    cluster_id: bytes
+    brokers: Mapping[int, pb.SurveyReply]
+    addresses: Mapping[int, str]  # of those that answered
+    unreachable: Mapping[str, str]  # address (and number, where known): why
+    groups: tuple[Found, ...]  # the metadata group first
+
+    @property
+    def lost(self) -> list[Found]:
+        """Groups that can go on by accepting loss."""
+        return [found for found in self.groups if isinstance(found.verdict, Lost)]
+
+    @property
+    def stuck(self) -> list[Found]:
+        """Groups that cannot go on yet."""
+        return [found for found in self.groups if isinstance(found.verdict, Stuck)]
+
+
+async def take_survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
+    """Ask the brokers at `addresses`, and those that they know.
+
+    Raises WrongSecret, WrongCluster (they belong to more than one), BrokerUnreachable (none answers), InvalidRequest
+    (none belongs to a cluster).
+    """
+    asked: dict[str, pb.SurveyReply | str] = {}
+    wanted = dict.fromkeys(addresses)
+    while new := [address for address in wanted if address not in asked]:
+        asked.update(zip(new, await asyncio.gather(*(_ask(a, secret, timeout_s) for a in new)), strict=True))
+        wanted |= dict.fromkeys(b.address for _, reply in _answers(asked) for b in reply.brokers)
+    if not any(_answers(asked)):
+        why = "; ".join(f"{address}: {reason}" for address, reason in asked.items())
+        raise BrokerUnreachable(why, hint="check the addresses, and that the brokers run")
+    return _assemble(asked)
+
+
+async def order(survey: Survey, wanted: Iterable[Found], secret: bytes) -> list[tuple[Found, str]]:
+    """Tell the survivor of each of the `wanted` groups, all of them lost, to stand. Those that refused, and why."""
+    by_broker: dict[int, list[Found]] = {}
+    for found in wanted:
+        assert isinstance(found.verdict, Lost)
+        by_broker.setdefault(found.verdict.survivor.broker_id, []).append(found)
+    refused = await asyncio.gather(*(_order(survey, b, some, secret) for b, some in by_broker.items()))
+    return [each for some in refused for each in some]
+
+
+@dataclass(slots=True)
+class Recovering:
+    """One run of accepting what is lost, until nothing is, or nothing moves for `patience_s`."""
+
+    secret: bytes
+    patience_s: float
+    now: Callable[[], float]  # monotonic seconds
+    say: Callable[[str], None]  # what happens, for people
+    _ordered: dict[GroupId, float] = field(default_factory=dict)  # when each was ordered last
+    _done: set[GroupId] = field(default_factory=set)
+    _refused: dict[GroupId, str] = field(default_factory=dict)  # as said last
+
+    async def run(self, survey: Survey, addresses: Sequence[str]) -> Survey:
+        """The cluster as it is afterwards: `lost` and `stuck` name what is left."""
+        moved_at, seen = self.now(), None
+        while not (_at_rest(survey) or self.now() - moved_at > self.patience_s):
+            await self._step(survey)
+            await asyncio.sleep(LOOK_S)
+            survey = await take_survey(addresses, self.secret, self.patience_s)
+            self._tell(survey)
+            progress = [(f.group, f.settled, tuple(r.position for r in f.reports)) for f in survey.groups]
+            if progress != seen:
+                moved_at, seen = self.now(), progress
+        return survey
+
+    async def _step(self, survey: Survey) -> None:
+        waiting = [f for f in _first(survey.lost) if self.now() - self._ordered.get(f.group, -math.inf) >= ORDER_S]
+        due = waiting[:ORDERS_MAX]
+        for found in due:
+            self._ordered[found.group] = self.now()
+        for found, why in await order(survey, due, self.secret):
+            if self._refused.get(found.group) != why:
+                self._refused[found.group] = why
+                self.say(f"{name(found)}: {why}")
+
+    def _tell(self, survey: Survey) -> None:
+        for found in survey.groups:
+            if found.group in self._ordered and found.group not in self._done and found.settled:
+                self._done.add(found.group)
+                assert isinstance(found.verdict, Well)
+                self.say(f"{name(found)}: broker {found.verdict.leader} leads")
+
+
+def name(found: Found) -> str:
+    """Of a group, for people."""
+    return f"{found.topic}/{found.group.partition}" if found.topic else "the metadata"
+
+
+def _first(lost: list[Found]) -> list[Found]:
+    """The metadata group alone while it is among them."""
+    return [found for found in lost if found.group == METADATA_GROUP] or lost
+
+
+def _at_rest(survey: Survey) -> bool:
+    """Nothing is to be ordered, and nothing is on its way."""
+    if survey.lost:
+        return False
+    opening = any(_opening(found, survey.brokers) for found in survey.groups)
+    return not opening and all(found.settled or isinstance(found.verdict, Stuck) for found in survey.groups)
+
+
+def _opening(found: Found, brokers: Mapping[int, pb.SurveyReply]) -> bool:
+    """A broker that is there has not opened its replica yet."""
+    there = {report.broker_id for report in found.reports}
+    return any(b in brokers and brokers[b].state in ("starting", "running") for b in found.members if b not in there)
+
+
+# ---- asking -----------------------------------------------------------------------------------------------------
+
+
+async def _ask(address: str, secret: bytes, timeout_s: float) -> pb.SurveyReply | str:
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    request = pb.SurveyRequest(nonce=nonce, proof=survey_proof(secret, nonce))
+    async with _channel(address) as channel:
+        try:
+            reply: pb.SurveyReply = await pb_grpc.AdminStub(channel).Survey(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+    if reply.HasField("error"):
+        raise from_wire(reply.error)
+    return reply
+
+
+async def _order(survey: Survey, broker_id: int, some: Sequence[Found], secret: bytes) -> list[tuple[Found, str]]:
+    orders = pb.TakeOverOrders(orders=[order_to_wire(_order_of(found)) for found in some]).SerializeToString()
+    challenge = survey.brokers[broker_id].challenge
+    request = pb.TakeOverRequest(
+        challenge=challenge, orders=orders, proof=take_over_proof(secret, challenge, orders)
+    )  # fmt: skip
+    async with _channel(survey.addresses[broker_id]) as channel:
+        try:
+            reply: pb.TakeOverReply = await pb_grpc.AdminStub(channel).TakeOver(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return [(found, error.details() or error.code().name) for found in some]
+    if reply.HasField("error"):
+        raise from_wire(reply.error)
+    return [
+        (found, f"broker {broker_id} refuses: {result.error.message}")
+        for found, result in zip(some, reply.results, strict=True)
+        if result.HasField("error")
+    ]
+
+
+def _order_of(found: Found) -> Order:
+    verdict = found.verdict
+    assert isinstance(verdict, Lost)
+    return Order(found.group, verdict.term, verdict.survivor.position, verdict.replicas)
+
+
+def _channel(address: str) -> grpc.aio.Channel:
+    # Brokers are dialled where they are, whatever proxy the environment names for the web.
+    return grpc.aio.insecure_channel(
+        address, [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+    )  # fmt: skip
+
+
+# ---- putting together -------------------------------------------------------------------------------------------
+
+
+def _answers(asked: Mapping[str, pb.SurveyReply | str]) -> list[tuple[str, pb.SurveyReply]]:
+    return [(address, reply) for address, reply in asked.items() if isinstance(reply, pb.SurveyReply)]
+
+
+def _assemble(asked: Mapping[str, pb.SurveyReply | str]) -> Survey:
+    """Raises WrongCluster, InvalidRequest."""
+    answers = _answers(asked)
+    clusters = {reply.cluster_id for _, reply in answers if reply.cluster_id}
+    if len(clusters) > 1:
+        raise WrongCluster(f"these brokers belong to more than one cluster: {', '.join(c.hex() for c in clusters)}")
+    if not clusters:
+        raise InvalidRequest("none of these brokers belongs to a cluster", hint="form one: tinymq cluster init")
+    numbers = {b.address: b.id for _, reply in answers for b in reply.brokers}
+    brokers = {reply.broker_id: reply for _, reply in answers}
+    unasked = {b for _, reply in answers for b in reply.alive} - set(brokers)
+    return Survey(
+        clusters.pop(),
+        brokers,
+        {reply.broker_id: address for address, reply in answers},
+        {
+            f"broker {numbers[address]} at {address}" if address in numbers else address: reason
+            for address, reason in asked.items()
+            if isinstance(reason, str)
+        },
+        tuple(_judge_all(brokers, unasked)),
+    )
+
+
+def _judge_all(brokers: Mapping[int, pb.SurveyReply], unasked: Collection[int]) -> list[Found]:
+    reports: dict[GroupId, list[Report]] = {METADATA_GROUP: []}
+    for reply in brokers.values():
+        for said in reply.replicas:
+            reports.setdefault(group_from_wire(said.topic_id, said.partition), []).append(report_from_wire(said))
+    theirs = reports[METADATA_GROUP]
+    metadata = _judge(METADATA_GROUP, "", _members(theirs), theirs, unasked)
+    found = [metadata]
+    best = max(theirs, key=lambda r: (r.leads, r.position), default=None)  # whose registry says what there is
+    placed = brokers[best.broker_id].placed if best is not None else ()
+    for queue in sorted(placed, key=lambda p: (p.topic, p.partition)):
+        group = group_from_wire(queue.topic_id, queue.partition)
+        some = reports.get(group, [])
+        members = tuple(queue.replicas)
+        if not isinstance(metadata.verdict, Well):
+            some = [*some, *_to_open(group, members, some, brokers)]
+        found.append(_judge(group, queue.topic, members, some, unasked))
+    return found
+
+
+def _judge(
+    group: GroupId, topic: str, members: tuple[int, ...], reports: Sequence[Report], unasked: Collection[int]
+) -> Found:
+    theirs = tuple(sorted((r for r in reports if r.broker_id in members), key=lambda r: members.index(r.broker_id)))
+    return Found(group, topic, members, theirs, judge(theirs, members, unasked))
+
+
+def _members(reports: Sequence[Report]) -> tuple[int, ...]:
+    """The brokers of a group: they are the same in every CONFIG of it."""
+    return tuple(r.broker_id for r in reports[0].newest.replicas) if reports else ()
+
+
+def _to_open(
+    group: GroupId, members: Sequence[int], reports: Sequence[Report], brokers: Mapping[int, pb.SurveyReply]
+) -> list[Report]:
+    """Replicas that brokers will open, empty, once the metadata goes on: for a forecast, never for an order."""
+    there = {report.broker_id for report in reports}
+    some = [b for b in members if b in brokers and b not in there]
+    nothing, unknown = Membership(group, 0, ()), b"?" * 16
+    why = "opens, empty, once the metadata goes on"
+    return [Report(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, why) for b in some]
