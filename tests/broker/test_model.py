@@ -1,0 +1,340 @@
+"""A partition beside a plain model of it, in random lives that Hypothesis makes small.
+
+The model is a list of batches, committed and not. What a producer may send is worked out anew from that list each
+time, so that it shares neither the incremental state nor the overlay of the code that it judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.broker.test_partition import Bench
+from tests.fakes.batches import TIME_US, checked, payload
+from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
+from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.broker.state import PartitionState
+from tinymq.errors import (
+    Fenced,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    UnknownProducer,
+    UnknownTopic,
+)
+from tinymq.log.runner import InlineRunner
+
+PRODUCERS_MAX = 2  # so that one of three is forgotten
+REMEMBERED = 5  # batches of a producer that are told apart
+TIMEOUT_S = 1.0
+
+
+class Batch(NamedTuple):
+    """One that was appended."""
+
+    index: int
+    producer: int  # 0: none
+    epoch: int
+    sequence: int
+    offset: int
+    times: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.times)
+
+
+@dataclass
+class Call:
+    """A produce that was taken."""
+
+    acks: Acks
+    index: int  # of the entry that it waits for; 0: it waits for none
+    offset: int
+    duplicate: bool
+    told: list[Produced | TinymqError] = field(default_factory=list)
+    over: bool = False  # it was told, or never will be
+
+
+class PartitionLife(RuleBasedStateMachine):
+    """One replica: leads, loses, starts again; three producers that are right or wrong about what comes next."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.bench = Bench(PRODUCERS_MAX)
+        self.committed: list[Batch] = []
+        self.tail: list[Batch] = []  # appended, not committed
+        self.own: list[Batch] = []  # of the tail, by the present leader
+        self.before: dict[int, list[Batch]] = {}  # what was known of a producer before its first batch in `own`
+        self.calls: list[Call] = []
+        self.leading = True
+        self.applied = 1  # entries, the first NOOP included
+
+    @property
+    def partition(self) -> Partition:
+        return self.bench.partition
+
+    # ---- the model's answers ------------------------------------------------------------------------------------
+
+    def from_log(self, producer: int) -> list[Batch]:
+        """What all replicas remember of a producer: its newest batches of its newest epoch, unless too many others
+        appended since."""
+        order: list[int] = []
+        known: dict[int, list[Batch]] = {}
+        for batch in self.committed:
+            if batch.producer:
+                order = [p for p in order if p != batch.producer] + [batch.producer]
+                known[batch.producer] = self.newest([*known.get(batch.producer, []), batch])
+                for forgotten in order[:-PRODUCERS_MAX]:
+                    del known[forgotten]
+                order = order[-PRODUCERS_MAX:]
+        return known.get(producer, [])
+
+    @staticmethod
+    def newest(batches: list[Batch]) -> list[Batch]:
+        return [b for b in batches if b.epoch == batches[-1].epoch][-REMEMBERED:]
+
+    def known(self, producer: int) -> list[Batch]:
+        """What the leader goes by: the log, and what it appended itself."""
+        own = [b for b in self.own if b.producer == producer]
+        if not own:
+            return self.from_log(producer)
+        return self.newest([*self.before[producer], *own])
+
+    def verdict(self, producer: int, epoch: int, sequence: int, count: int) -> Batch | type[TinymqError] | None:
+        """None: append. A batch: it is that one. Else what it is refused with."""
+        known = self.known(producer)
+        if not known:
+            return None if sequence == 0 else UnknownProducer
+        newest = known[-1]
+        if epoch < newest.epoch:
+            return Fenced
+        if epoch > newest.epoch:
+            return None if sequence == 0 else OutOfOrderSequence
+        if sequence == newest.sequence + newest.count:
+            return None
+        same = [b for b in known if (b.sequence, b.count) == (sequence, count)]
+        return same[0] if same else OutOfOrderSequence
+
+    # ---- what happens --------------------------------------------------------------------------------------------
+
+    acks = st.sampled_from([Acks.QUORUM, Acks.QUORUM, Acks.LEADER, Acks.NONE])
+    times = st.integers(0, 40)
+
+    @rule(count=st.integers(1, 3), acks=acks, time=times)
+    def plain(self, count: int, acks: Acks, time: int) -> None:
+        self.produce(0, 0, -1, count, acks, time, None)
+
+    @rule(producer=st.integers(1, 3), count=st.integers(1, 3), acks=acks, time=times)
+    def next_one(self, producer: int, count: int, acks: Acks, time: int) -> None:
+        """As a producer that has had every answer."""
+        known = self.known(producer)
+        epoch = known[-1].epoch if known else 0
+        self.numbered(producer, epoch, known[-1].sequence + known[-1].count if known else 0, count, acks, time)
+
+    @rule(producer=st.integers(1, 3), batches=st.integers(4, 7))
+    def several(self, producer: int, batches: int) -> None:
+        """More than are remembered, sometimes."""
+        for _ in range(batches):
+            self.next_one(producer, 1, Acks.QUORUM, 0)
+
+    @rule(producer=st.integers(1, 3), step=st.sampled_from([1, 1, -1]), sequence=st.sampled_from([0, 0, 1]), acks=acks)
+    def another_epoch(self, producer: int, step: int, sequence: int, acks: Acks) -> None:
+        """A producer that made itself new, or one that does not know that there is a newer one."""
+        known = self.known(producer)
+        self.numbered(producer, max(0, (known[-1].epoch if known else 0) + step), sequence, 1, acks, 0)
+
+    @rule(producer=st.integers(1, 3), back=st.integers(0, 5), acks=acks)
+    def resend(self, producer: int, back: int, acks: Acks) -> None:
+        """What it sent before, remembered or not, kept or not."""
+        sent = [b for b in [*self.committed, *self.tail] if b.producer == producer]
+        if sent:
+            batch = sent[-1 - back % len(sent)]
+            self.numbered(producer, batch.epoch, batch.sequence, batch.count, acks, batch.times[0] - TIME_US)
+
+    @rule(
+        producer=st.integers(1, 3),
+        epoch=st.integers(0, 2),
+        sequence=st.integers(0, 9),
+        count=st.integers(1, 3),
+        acks=acks,
+    )
+    def mistaken(self, producer: int, epoch: int, sequence: int, count: int, acks: Acks) -> None:
+        self.numbered(producer, epoch, sequence, count, acks, 0)
+
+    def numbered(self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int) -> None:
+        self.produce(producer, epoch, sequence, count, acks, time, self.verdict(producer, epoch, sequence, count))
+
+    def produce(
+        self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int,
+        verdict: Batch | type[TinymqError] | None,
+    ) -> None:  # fmt: skip
+        call = Call(acks, 0, 0, False)
+        data = payload(count, producer=producer, epoch=epoch, sequence=sequence, time_us=TIME_US + time)
+        length = len(self.bench.group.log.entries)
+        refused: TinymqError | None = None
+        try:
+            self.partition.produce(*checked(data), acks, TIMEOUT_S, call.told.append)
+        except TinymqError as error:
+            refused = error
+        if refused is not None:
+            assert type(refused) is (verdict if self.leading else NotLeader), (refused, verdict)
+            assert call.told == []
+            assert len(self.bench.group.log.entries) == length
+            return
+        assert self.leading
+        assert verdict is None or isinstance(verdict, Batch), f"taken, and not refused with {verdict}"
+        if isinstance(verdict, Batch):
+            assert len(self.bench.group.log.entries) == length, "a duplicate is appended"
+            waits = acks is Acks.QUORUM and verdict in self.own
+            call.index, call.offset, call.duplicate = verdict.index if waits else 0, verdict.offset, True
+        else:
+            end = [*self.committed, *self.tail][-1:]
+            offset = end[0].offset + end[0].count if end else 0
+            times = tuple(TIME_US + time + n for n in range(count))
+            batch = Batch(length + 1, producer, epoch, sequence, offset, times)
+            if producer and not any(b.producer == producer for b in self.own):
+                self.before[producer] = self.from_log(producer)
+            self.tail.append(batch)
+            self.own.append(batch)
+            call.index, call.offset = length + 1 if acks is Acks.QUORUM else 0, offset
+        self.calls.append(call)
+        if not call.index:
+            self.ended(call, acks is not Acks.NONE)
+
+    def ended(self, call: Call, produced: bool) -> None:
+        """It was told just now, once, as it should be."""
+        call.over = True
+        if call.acks is Acks.NONE:
+            assert call.told == []
+        elif produced:
+            (told,) = call.told
+            assert isinstance(told, Produced)
+            assert (told.base_offset, told.duplicate) == (call.offset, call.duplicate)
+        else:
+            assert [type(told) for told in call.told] == [OutcomeUnknown]
+
+    @rule(count=st.integers(1, 4))
+    def commit(self, count: int) -> None:
+        count = min(count, len(self.bench.group.log.entries) - self.applied)
+        self.bench.group.commit(count)
+        self.apply_upto(self.applied + count)
+
+    def apply_upto(self, index: int) -> None:
+        self.applied = index
+        self.committed += [b for b in self.tail if b.index <= index]
+        self.tail = [b for b in self.tail if b.index > index]
+        self.own = [b for b in self.own if b.index > index]
+        for call in self.calls:
+            if not call.over and call.index <= index:
+                self.ended(call, True)
+
+    @precondition(lambda self: self.leading)
+    @rule(keep=st.booleans())
+    def lose(self, keep: bool) -> None:
+        """Another leader keeps the tail, or takes it back."""
+        self.bench.group.lose_leadership(keep_tail=keep)
+        self.leading = False
+        self.own = []
+        if not keep:
+            self.tail = []
+        for call in self.calls:
+            if not call.over:
+                self.ended(call, False)
+
+    @precondition(lambda self: not self.leading)
+    @rule()
+    def win(self) -> None:
+        self.bench.group.win()
+        self.leading = True
+        self.apply_upto(len(self.bench.group.log.entries))
+
+    @rule()
+    def time_is_up(self) -> None:
+        self.bench.clock.advance(TIMEOUT_S + 1)
+        for call in self.calls:
+            if not call.over:
+                self.ended(call, False)
+
+    @precondition(lambda self: not self.leading)
+    @rule()
+    def start_again(self) -> None:
+        """A process that knows what the last one dumped."""
+        bench, before = self.bench, self.partition
+        bench.partition = Partition("t/0", bench.deadlines, lambda call: call(), {1: "h:1"}.get, PRODUCERS_MAX)
+        bench.partition.load(before.dump())
+        bench.partition.attach(bench.group)
+        bench.group.machine = bench.partition
+
+    @rule(time=st.one_of(times, st.sampled_from([-100, 1000])), leader_only=st.booleans())
+    def look_for_a_time(self, time: int, leader_only: bool) -> None:
+        rows = [(b.offset + n, time_us) for b in self.committed for n, time_us in enumerate(b.times)]
+        end = (len(rows), -1)
+        greatest = max((time_us for _, time_us in rows), default=0)
+        expected = {
+            END: end,
+            EARLIEST: (0, -1),
+            OF_MAX_TIMESTAMP: next((row for row in rows if row[1] == greatest), end),
+            TIME_US + time: next((row for row in rows if row[1] >= TIME_US + time), end),
+        }
+        for asked, answer in expected.items():
+            try:
+                found = asyncio.run(find_offset(self.partition, asked, leader_only, InlineRunner()))
+            except NotLeader:
+                assert leader_only
+                assert not self.leading
+            else:
+                assert (found.offset, found.timestamp_us, found.high_watermark) == (*answer, len(rows))
+
+    # ---- what holds always ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def as_the_model(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        assert self.partition.high_watermark == sum(b.count for b in self.committed)
+        assert self.partition.leading == self.leading
+        assert len(self.bench.deadlines) == sum(not call.over for call in self.calls)
+        assert all(not call.told for call in self.calls if not call.over)
+
+    @invariant()
+    def nothing_is_written_twice(self) -> None:
+        """In the log itself, whatever was answered: a sequence follows the one before, or starts an epoch. A producer
+        that was forgotten starts anew."""
+        if not hasattr(self, "bench"):
+            return
+        for producer in (1, 2, 3):
+            batches = [b for b in [*self.committed, *self.tail] if b.producer == producer]
+            for one, two in pairwise(batches):
+                follows = two.epoch == one.epoch and two.sequence == one.sequence + one.count
+                assert follows or two.sequence == 0, (one, two)
+
+    def teardown(self) -> None:
+        """Every replica of this log holds the same bytes, and whoever waits is told when it closes."""
+        if not hasattr(self, "bench"):
+            return
+        replica = PartitionState(PRODUCERS_MAX)
+        for entry in self.bench.group.log.entries[: self.applied]:
+            replica.apply(entry)
+            copy = PartitionState(PRODUCERS_MAX)
+            copy.load(replica.dump())
+            replica = copy
+        assert replica.dump() == self.partition.dump()
+        self.partition.close(UnknownTopic("deleted"))
+        for call in self.calls:
+            if not call.over:
+                self.ended(call, False)
+        assert all(len(call.told) == (call.acks is not Acks.NONE) for call in self.calls)
+
+
+TestPartitionLife = PartitionLife.TestCase
+TestPartitionLife.settings = settings(
+    max_examples=60, stateful_step_count=40, derandomize=True, database=None, deadline=None
+)
