@@ -1,0 +1,151 @@
+"""Surveys and orders to take over: for who proves the secret, each once; and what is made of the answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fakes.raw_client import Raw
+from tinymq.broker.survey_wire import order_from_wire, order_to_wire, report_from_wire, report_to_wire
+from tinymq.cli.recover import describe
+from tinymq.errors import InvalidRequest, WrongCluster, WrongSecret
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft import Replica
+from tinymq.raft.membership import Membership
+from tinymq.raft.recovering import Lost, Order, Report, Stuck, Well
+from tinymq.rpc.proof import survey_proof, take_over_proof
+from tinymq.rpc.recovering import _assemble, take_survey
+from tinymq.testing.cluster import SECRET, Cluster
+from tinymq.types import METADATA_GROUP, GroupId, TopicId
+
+NONCE = b"n" * 32
+CLUSTER = b"c" * 16
+TOPIC = GroupId(TopicId(b"t" * 16), 0)
+OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
+NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
+
+
+def test_only_for_who_proves_the_secret_and_each_challenge_once() -> None:
+    async def main(cluster: Cluster) -> None:
+        async with Raw(cluster.address(1)) as raw:
+            survey = pb.SurveyRequest(nonce=NONCE, proof=survey_proof(b"another", NONCE))
+            refused = await raw.admin.Survey(survey)
+            assert (refused.error.code, refused.challenge, list(refused.replicas)) == ("WrongSecret", b"", [])
+            survey.proof = survey_proof(SECRET, NONCE)
+            first, second = await raw.admin.Survey(survey), await raw.admin.Survey(survey)
+            assert first.challenge != second.challenge
+            assert len(first.challenge) == 32
+            (metadata,) = first.replicas
+            assert (metadata.leads, metadata.healthy, metadata.identity) == (True, True, metadata.applied[0])
+            orders = b""
+            proof = take_over_proof(SECRET, first.challenge, orders)
+            order = pb.TakeOverRequest(challenge=first.challenge, orders=orders, proof=proof)
+            for change in ({"proof": b"x"}, {"orders": b"x"}, {"challenge": second.challenge}):
+                changed = pb.TakeOverRequest()
+                changed.CopyFrom(order)
+                changed.MergeFrom(pb.TakeOverRequest(**change))
+                assert (await raw.admin.TakeOver(changed)).error.code == "WrongSecret"
+            assert not (await raw.admin.TakeOver(order)).HasField("error")
+            assert (await raw.admin.TakeOver(order)).error.code == "WrongSecret", "it was recorded"
+
+    with Cluster(nodes=1) as cluster:
+        asyncio.run(main(cluster))
+
+
+def test_an_order_that_makes_no_sense_changes_nothing() -> None:
+    async def main(cluster: Cluster) -> None:
+        terms = cluster.call(lambda: [s.term for s in cluster.brokers[1].replica_statuses()])
+        async with Raw(cluster.address(1)) as raw:
+            one = order_to_wire(Order(METADATA_GROUP, 9, (1, 1), (OLD[1],)))
+            for orders, code in (
+                (b"\xff", "InvalidRequest"),
+                (pb.TakeOverOrders(orders=[pb.TakeOverOrder()]).SerializeToString(), "InvalidRequest"),
+                (pb.TakeOverOrders(orders=[one]).SerializeToString(), "NotReady"),
+                (pb.TakeOverOrders(orders=[_elsewhere()]).SerializeToString(), "UnknownPartition"),
+            ):
+                survey = await raw.admin.Survey(pb.SurveyRequest(nonce=NONCE, proof=survey_proof(SECRET, NONCE)))
+                proof = take_over_proof(SECRET, survey.challenge, orders)
+                request = pb.TakeOverRequest(challenge=survey.challenge, orders=orders, proof=proof)
+                reply = await raw.admin.TakeOver(request)
+                assert code in (reply.error.code, *(result.error.code for result in reply.results))
+        assert cluster.call(lambda: [s.term for s in cluster.brokers[1].replica_statuses()]) == terms
+
+    with Cluster(nodes=1) as cluster:
+        asyncio.run(main(cluster))
+
+
+def _elsewhere() -> pb.TakeOverOrder:
+    return order_to_wire(Order(TOPIC, 9, (1, 1), (OLD[1],)))
+
+
+def test_what_brokers_know_of_one_another_is_asked_too() -> None:
+    with Cluster(nodes=3) as cluster:
+        survey = asyncio.run(take_survey([cluster.address(2)], SECRET, 5.0))
+        assert sorted(survey.brokers) == [1, 2, 3]
+        with pytest.raises(WrongSecret):
+            asyncio.run(take_survey([cluster.address(2)], b"another secret of a cluster", 5.0))
+
+
+# ---- what is made of the answers --------------------------------------------------------------------------------
+
+
+def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, **changes: object) -> Report:
+    config = Membership(group, 1, tuple(OLD.values()))
+    values = {"healthy": True, "leads": False, "term": 3, "last_term": 3, "last_index": index, "high_watermark": 4}
+    return Report(replica, applied=config, newest=config, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def answer(broker_id: int, *reports: Report, alive: tuple[int, ...] = (), placed: bool = False) -> pb.SurveyReply:
+    reply = pb.SurveyReply(cluster_id=CLUSTER, broker_id=broker_id, state="running", alive=alive)
+    reply.replicas.extend(map(report_to_wire, reports))
+    if placed:
+        reply.placed.add(topic="t", topic_id=TOPIC.topic_id, partition=0, replicas=[1, 2, 3])
+    return reply
+
+
+def test_reports_and_orders_cross_the_wire_whole() -> None:
+    said = report(NEW[2], TOPIC, reason="damage", leads=True, healthy=False)
+    assert report_from_wire(report_to_wire(said)) == said
+    order = Order(TOPIC, 9, (4, 5), (OLD[1], NEW[2]))
+    assert order_from_wire(order_to_wire(order)) == order
+    for bad in (pb.TakeOverOrder(topic_id=b"short"), pb.TakeOverOrder(topic_id=bytes(16), replicas=[{}])):
+        with pytest.raises(InvalidRequest):
+            order_from_wire(bad)
+
+
+def test_while_the_metadata_is_lost_partitions_are_a_forecast() -> None:
+    survivor = answer(1, report(OLD[1]), report(OLD[1], TOPIC), placed=True)
+    survey = _assemble({"a": survivor, "b": answer(2, report(NEW[2], index=1)), "c": "refused"})
+    metadata, topic = survey.groups
+    assert isinstance(metadata.verdict, Lost)
+    assert metadata.verdict.gone == [3]
+    assert isinstance(topic.verdict, Lost)
+    assert topic.reports[1].reason == "opens, empty, once the metadata goes on"
+    document = describe(survey)
+    assert document["unreachable"] == {"c": "refused"}
+    assert [group["topic"] for group in document["groups"]] == ["(metadata)", "t"]
+    assert [sorted(group["brokers"]) for group in document["groups"]] == [["1", "2", "3"]] * 2
+    assert document["groups"][0]["brokers"]["3"] == "missing"
+
+
+def test_once_the_metadata_is_well_only_what_is_open_counts() -> None:
+    survivor = answer(1, report(OLD[1], leads=True), report(OLD[1], TOPIC), placed=True)
+    survey = _assemble({"a": survivor, "b": answer(2, report(NEW[2], index=1))})
+    assert survey.groups[0].verdict == Well(1)
+    assert isinstance(survey.groups[1].verdict, Stuck)
+
+
+def test_a_broker_that_lives_and_was_not_asked_keeps_its_groups_from_going_on() -> None:
+    answers = {"a": answer(1, report(OLD[1]), alive=(1, 3)), "b": answer(2, report(NEW[2], index=1))}
+    (metadata,) = _assemble(answers).groups
+    assert isinstance(metadata.verdict, Stuck)
+    assert "broker 3 lives" in metadata.verdict.why
+
+
+def test_brokers_of_two_clusters_or_of_none() -> None:
+    other = pb.SurveyReply(cluster_id=b"o" * 16, broker_id=2)
+    with pytest.raises(WrongCluster):
+        _assemble({"a": answer(1, report(OLD[1])), "b": other})
+    with pytest.raises(InvalidRequest, match="none of these brokers"):
+        _assemble({"a": pb.SurveyReply(broker_id=1, state="unformed")})
