@@ -52,6 +52,8 @@ class Focus:
     segment_bytes: int | None = None
     latency_s: float | None = None  # of every link, all the time
     seconds: float = 12.0  # of faults
+    nodes: int = 3
+    pace: float | None = 1.0  # as in a plan
 
 
 @dataclass(frozen=True, slots=True)

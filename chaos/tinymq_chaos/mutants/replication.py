@@ -226,24 +226,21 @@ def leads_before_its_noop_is_applied(p: Patches) -> None:
 
 @mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
 def apply_is_tried_again(p: Patches) -> None:
-    """One broker's apply fails now and then; the host swallows it, as stock does, and the entry is met again."""
-    from tinymq.raft.host import Host
-
-    real = core.RaftCore._apply
+    """One broker's apply fails now and then; that is swallowed, as stock does, and the entry is met again."""
+    real_apply, real_all = core.RaftCore._apply, core.RaftCore._SyncObj__applyLogEntries
 
     def apply(self: core.RaftCore, entry: Entry) -> None:
         if self._me.broker_id == 2 and entry.header.header_crc % 50 == 0:
             self._SyncObj__raftLastApplied = entry.index - 1
             raise ValueError("apply failed")
-        real(self, entry)
+        real_apply(self, entry)
 
-    def guarded(self: Host, group: Any, call: Any) -> None:
+    def apply_all(self: core.RaftCore) -> bool:
         try:
-            call()
+            return real_all(self)
         except ValueError:
-            group.core._around.wake()
-        except Exception as error:
-            self._fail(group, error)
+            self._around.clock.call_later(0.05, self._around.wake)
+            return False
 
     p.set(core.RaftCore, "_apply", apply)
-    p.set(Host, "_guarded", guarded)
+    p.set(core.RaftCore, "_SyncObj__applyLogEntries", apply_all)

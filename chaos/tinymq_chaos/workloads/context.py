@@ -25,6 +25,11 @@ class Context(Protocol):
         ...
 
     @property
+    def pace(self) -> float:
+        """Pauses are so many times as long as a workload says."""
+        ...
+
+    @property
     def rng(self) -> random.Random: ...
     @property
     def clock(self) -> Clock: ...
@@ -73,7 +78,7 @@ def begin(context: Context, process: str, kind: str, within_s: float = CALL_S, *
 async def pause(context: Context, least_s: float, most_s: float) -> None:
     """Some time between; at once when told to stop."""
     if not context.stop.is_set():
-        await context.clock.sleep(context.rng.uniform(least_s, most_s))
+        await context.clock.sleep(context.pace * context.rng.uniform(least_s, most_s))
 
 
 async def key_of(context: Context, client: AsyncClient, name: str) -> str:

@@ -72,8 +72,8 @@ async def stream(context: Context, sender: Numbered, client: AsyncClient, **sett
         until_s = context.clock.monotonic() + context.rng.uniform(0.5, 2) * LIFE_S
         async with producing(client, settings) as producer:
             while context.clock.monotonic() < until_s and not context.stop.is_set():
+                partition = context.rng.randrange(sender.partitions)
                 for record in sender.records(context.rng.randint(1, 8)):
-                    partition = context.rng.randrange(sender.partitions)
                     call = sender.begin([record], partition, name, idempotent=idempotent)
                     try:
                         delivery = await producer.send(sender.topic, sender.value(record), partition=partition)
@@ -83,7 +83,7 @@ async def stream(context: Context, sender: Numbered, client: AsyncClient, **sett
                     else:
                         delivery.add_done_callback(_answer(sender, call))
                 await sender.room()
-                await pause(context, 0.0, 0.12)
+                await pause(context, 0.0, 0.6)
 
 
 def _answer(sender: Numbered, call: Call) -> Callable[[Any], None]:
@@ -112,7 +112,7 @@ async def batches(context: Context, sender: Numbered, client: AsyncClient) -> No
                 assert len(parts) == 1, "small tables travel in one piece: else a failure says nothing of each record"
                 call.ok([parts[0].partition, parts[0].base_offset])
             sender.ended(call)
-            await pause(context, 0.02, 0.3)
+            await pause(context, 0.1, 1.0)
 
 
 async def lone(context: Context, sender: Numbered, client: AsyncClient) -> None:
@@ -125,7 +125,7 @@ async def lone(context: Context, sender: Numbered, client: AsyncClient) -> None:
             metadata = await client.send(sender.topic, sender.value(name), partition=partition)
             call.ok([metadata.partition, metadata.offset])
         sender.ended(call)
-        await pause(context, 0.01, 0.15)
+        await pause(context, 0.05, 0.7)
 
 
 @asynccontextmanager

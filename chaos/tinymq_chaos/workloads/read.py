@@ -28,10 +28,10 @@ async def follow(context: Context, client: AsyncClient, topic: str, key: str, re
         name = f"{context.name} {replica} {number}"
         try:
             if await _open(context, reader, name, key, replica):
-                while not context.stop.is_set() and context.rng.random() > 0.02:
+                while not context.stop.is_set() and context.rng.random() > 0.04:
                     if not await _poll(context, reader, name, key, replica):
                         break
-                    await pause(context, 0.0, 0.2)
+                    await pause(context, 0.0, 0.5)
                 place = reader.position() or place
         finally:
             await reader.close()
@@ -112,4 +112,4 @@ async def look_at_ends(context: Context, client: AsyncClient, topic: str, key: s
         with told(call):
             found = await client.admin.offsets(topic, timeout=CALL_S)
             call.ok([[p, o.log_start, o.high_watermark] for p, o in found.items()])
-        await pause(context, 0.2, 1.0)
+        await pause(context, 0.3, 2.0)

@@ -33,7 +33,7 @@ async def _change_and_look(context: Context, process: str) -> None:
             await get(context, client, process, name)
         else:
             await list_all(context, client, process)
-        await pause(context, 0.05, 0.6)
+        await pause(context, 0.05, 1.0)
 
 
 async def churn(context: Context) -> None:
@@ -59,7 +59,7 @@ async def _use(context: Context, client: AsyncClient, process: str, name: str, k
     sender = Numbered(context, process, name, key, 1)
     stop = asyncio.Event()
     writing = asyncio.ensure_future(lone(_Until(context, stop), sender, client))
-    await pause(context, 0.3, 2.0)
+    await pause(context, 0.3, 4.0)
     stop.set()
     await writing
     if context.stop.is_set():
@@ -72,6 +72,7 @@ class _Until:
     def __init__(self, context: Context, stop: asyncio.Event) -> None:
         self.name, self.rng, self.clock, self.history = context.name, context.rng, context.clock, context.history
         self.stop = stop
+        self.pace = context.pace
         self.topic, self.client = context.topic, context.client
 
 

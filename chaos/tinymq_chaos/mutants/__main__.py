@@ -1,0 +1,86 @@
+"""`make mutants`: each mutant meets one seed after another until the simulator notices; exit 1 if it never does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tinymq_chaos.mutants import MUTANTS, Mutant
+from tinymq_chaos.sim.run import Plan, Result, run
+from tinymq_chaos.sim.world import LINK_S
+
+SEEDS_MAX = 100
+SETTLE_S = 8.0  # of a run, behind its faults
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How a mutant fared. `by` is the first anomaly; "" if it survived."""
+
+    mutant: Mutant
+    seeds: int
+    virtual_s: float
+    real_s: float
+    by: str
+
+    def __str__(self) -> str:
+        took = f"{self.seeds:3} seeds, {self.virtual_s:6.0f} virtual s, {self.real_s:5.0f} s"
+        return f"{self.mutant.name:38} {'caught' if self.by else 'SURVIVED'} after {took}  {self.by[:160]}".rstrip()
+
+
+def plan_of(mutant: Mutant, seed: int) -> Plan:
+    """A run with this mutant's focus."""
+    focus = mutant.focus
+    return Plan(
+        seed,
+        nodes=focus.nodes,
+        seconds=focus.seconds + SETTLE_S,
+        workloads=focus.workloads,
+        faults=focus.faults or None,
+        segment_bytes=focus.segment_bytes,
+        latency_s=LINK_S[0] if focus.latency_s is None else focus.latency_s,
+        pace=focus.pace,
+    )
+
+
+def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
+    """Run it until something is found."""
+    count, virtual_s, real_s = 0, 0.0, 0.0
+    for seed in seeds:
+        with mutant.applied():
+            result = run(plan_of(mutant, seed))
+        count, virtual_s, real_s = count + 1, virtual_s + result.virtual_s, real_s + result.real_s
+        if result.anomalies:
+            return Caught(mutant, count, virtual_s, real_s, _first(result))
+    return Caught(mutant, count, virtual_s, real_s, "")
+
+
+def _first(result: Result) -> str:
+    return result.anomalies[0].splitlines()[0]
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="these alone")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many of them at most")
+    parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
+    options = parser.parse_args(words)
+    unknown = [name for name in options.names if name not in MUTANTS]
+    if unknown:
+        parser.error(f"no mutant is called {unknown[0]}; there are {', '.join(MUTANTS)}")
+    part, parts = map(int, options.part.split("/"))
+    chosen = [MUTANTS[name] for name in options.names or MUTANTS][part - 1 :: parts]
+    survived = []
+    for mutant in chosen:
+        caught = hunt(mutant, range(options.first, options.first + options.seeds))
+        print(caught, flush=True)
+        survived += [mutant.name] if not caught.by else []
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} mutants caught")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
