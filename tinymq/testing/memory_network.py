@@ -83,6 +83,7 @@ class MemoryNetwork:
     ) -> None:
         """`weather`: shared with other networks between the same places; one of its own if None."""
         self.on_delivered: OnDelivered | None = None  # (from, to, channel, message, body), just before delivery
+        self.queued_bytes_max = 0  # at any time, on any one connection
         self._clock = clock
         self._rng = rng
         self._limits = limits or Limits()
@@ -234,6 +235,7 @@ class MemoryNetwork:
                 due_s = max(due_s, pipe.queue[-1].due_s)
             pipe.queue.append(_Sent(head, body, due_s))
             pipe.queued_bytes += size
+            self.queued_bytes_max = max(self.queued_bytes_max, pipe.queued_bytes)
         self._schedule(pipe)
         return True
 

@@ -35,8 +35,7 @@ class SimApp(BrokerApp):
         self._sim = broker
 
     def _group_changed(self, group: Group) -> None:
-        if group.core.leading_term is not None:
-            self._sim.world.leads(self._sim.id, group.id, group.core.leading_term)
+        self._sim.world.leads(self._sim.id, group.id, group.core.leading_term)
         super()._group_changed(group)
 
 
@@ -50,6 +49,7 @@ class SimBroker:
         self.files = SimFiles(random.Random(f"{world.seed}/disk/{broker_id}"))
         self.wanted = True  # started again when it ends
         self.damaged = False  # its disk was wiped or damaged, and it has not recovered yet
+        self.scarred = False  # damage may lie undiscovered on it
         self.skew_us = 0
         self.rate = 1.0
         self.disk_s = DISK_S
@@ -124,7 +124,7 @@ class SimBroker:
         world = self.world
         self.starts += 1
         self._process = process = Process(f"broker {self.id}")
-        world.say(f"broker {self.id} starts")
+        world.changed(f"broker {self.id} starts")
         self._clock = VirtualClock(world.loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
         self._clock.wall_skew_us = self.skew_us
         self._disk = Disk(world.loop, process, self.files, random.Random(self.rng.random()))
@@ -207,8 +207,10 @@ class SimBroker:
                 self.kill("is killed in the middle of its work")
 
     def _end(self, how: str, silently: bool = False) -> None:
-        self.world.say(f"broker {self.id} {how}")
+        self.world.history.leads_no_more(self.id)
+        self.world.changed(f"broker {self.id} {how}")
         self.files.forget_crash()
+        self.world.mend(f"pause {self.id}")
         self.process.kill()
         if silently:
             self.world.network.power_off(self.id)

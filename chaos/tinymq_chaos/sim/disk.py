@@ -7,6 +7,7 @@ is reached the process dies there, or a few operations later.
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import random
 from collections.abc import Callable
 
@@ -57,6 +58,14 @@ class SimFiles(FaultyFiles):
     @staticmethod
     def _matches(what: str, pattern: str, unless: str) -> bool:
         return fnmatch.fnmatchcase(what, pattern) and not (unless and fnmatch.fnmatchcase(what, unless))
+
+    def lose_folder(self, folder: str) -> None:
+        """As if it had never been: no crash brings it back."""
+        self.remove_tree(folder)
+        self.sync_folder(posixpath.dirname(folder))
+
+    def mend_reads(self) -> None:
+        self._failing_reads.clear()
 
     def files_of(self, matching: Callable[[str], bool]) -> list[str]:
         return [path for path in self.paths() if matching(path)]

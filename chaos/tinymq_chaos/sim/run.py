@@ -18,13 +18,14 @@ from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.storm import Storm
 from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
-from tinymq_chaos.sim.world import World, watched
+from tinymq_chaos.sim.world import LINK_S, Surroundings, World, watched
 from tinymq_chaos.workloads.context import Workload
 
 SECONDS = 30.0  # virtual, of a whole run
 QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
 END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
 WORKLOADS_AT_ONCE = 2
+PACES = (2.0, 3.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ class Plan:
     seconds: float = SECONDS
     workloads: tuple[str, ...] = ()  # (): the seed's choice
     faults: tuple[str, ...] | None = None  # kinds; None: the seed's choice, (): none
+    segment_bytes: int | None = None  # None: the seed's choice
+    latency_s: float = LINK_S[0]  # of every link, if nothing is wrong
+    pace: float | None = None  # pauses of workloads are so many times as long; None: the seed's choice
 
     @property
     def command(self) -> str:
@@ -45,6 +49,9 @@ class Plan:
         words += [f"RUN_S={self.seconds:g}"] if self.seconds != SECONDS else []
         words += [f"WORKLOADS={','.join(self.workloads)}"] if self.workloads else []
         words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
+        words += [f"SEGMENT_BYTES={self.segment_bytes}"] if self.segment_bytes is not None else []
+        words += [f"LATENCY_S={self.latency_s:g}"] if self.latency_s != LINK_S[0] else []
+        words += [f"PACE={self.pace:g}"] if self.pace is not None else []
         return " ".join(words)
 
 
@@ -64,6 +71,8 @@ class Result:
     elections: int = 0
     healed_s: float = 0.0  # from the last fault's end until all was well
     digest: str = ""
+    history: History | None = None
+    queued_bytes_max: int = 0  # at once on one connection between brokers
 
     def values(self) -> dict[str, Any]:
         """For a line of JSON."""
@@ -79,8 +88,9 @@ class Result:
 class Context:
     """What a workload is given: see ../workloads/context.py."""
 
-    def __init__(self, world: World, name: str, stop: asyncio.Event) -> None:
+    def __init__(self, world: World, name: str, stop: asyncio.Event, pace: float) -> None:
         self.name = name
+        self.pace = pace
         self.rng = random.Random(f"{world.seed}/workload/{name}")
         self.clock: Clock = world.clock
         self.history: History = world.history
@@ -114,7 +124,8 @@ def run(plan: Plan) -> Result:
 
     async def main(loop: VirtualLoop) -> None:
         with transcript.listening(loop):
-            world = World(loop, plan.seed, plan.nodes, transcript)
+            surroundings = Surroundings(plan.nodes, plan.segment_bytes, plan.latency_s)
+            world = World(loop, plan.seed, surroundings, transcript)
             kept.append(world)
             with watched(world):
                 try:
@@ -139,6 +150,8 @@ def run(plan: Plan) -> Result:
 def _conclude(world: World, transcript: Transcript, result: Result) -> None:
     history = world.history
     result.faults = dict(world.faults)
+    result.history = history
+    result.queued_bytes_max = world.network.queued_bytes_max
     result.calls = {outcome.value: sum(c.outcome is outcome for c in history.calls) for outcome in Outcome}
     result.records = sum(len(c.args["records"]) for c in history.of("send") if c.outcome is Outcome.OK)
     result.elections = len(history.leaders)
@@ -152,12 +165,14 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     await world.form()
     stop = asyncio.Event()
     chosen = plan.workloads or tuple(world.rng.sample(sorted(workloads.WORKLOADS), WORKLOADS_AT_ONCE))
+    pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
-    tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop))) for name in chosen]
+    tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
     storm = Storm(world, plan.faults)
     await storm.rage(plan.seconds - QUIET_S - 2.0)
     calm_s = world.loop.time()
+    world.history.changed("all faults are over")
     world.history.calm()
     world.say("all faults are over")
     bad = await world.healthy(END_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from tinymq_chaos.sim.faults import FAULTS, Kind
+from tinymq_chaos.sim.faults import FAULTS, NOT_YET, Kind
 from tinymq_chaos.sim.world import World
 
 GAP_S = 0.7  # on average, between two episodes
@@ -24,7 +24,7 @@ class Storm:
         world.say(f"faults: {', '.join(self._kinds) or 'none'}")
 
     def _choose(self) -> list[str]:
-        rng, names = self._rng, list(FAULTS)
+        rng, names = self._rng, [name for name in FAULTS if name not in NOT_YET]
         many = rng.choices((1, 2, len(names)), (ALONE, PAIR, ANY))[0]
         chosen: list[str] = []
         weights = [FAULTS[name].weight for name in names]
@@ -77,13 +77,13 @@ class Storm:
         if words is None:
             return None
         self._world.faults[name] += 1
-        self._world.say(f"FAULT {name}: {words}")
+        self._world.changed(f"FAULT {name}: {words}")
         self._under_way[fault] = name
         return fault
 
     def _end(self, fault: Iterator[str | None]) -> None:
-        self._world.say(f"FAULT {self._under_way.pop(fault)} is over")
         next(fault, None)
+        self._world.changed(f"FAULT {self._under_way.pop(fault)} is over")
 
 
 def _lasts_s(kind: Kind, rng: random.Random) -> float:

@@ -311,15 +311,25 @@ class Disk:
         self._count = 0
 
     async def run(self, call: Callable[[], T]) -> T:
+        """The effect comes at the beginning or at the end of the time that it takes."""
+        takes_s = self._rng.uniform(*self.delay_s) + self._rng.uniform(*self.delay_s)
+        if self.hung is None and self._rng.random() < 0.5:
+            try:
+                return await self._carry_out(call)
+            finally:
+                await self._clock.sleep(takes_s)
         self._count += 1
         number = self._count
         self._begun[number] = call
-        await self._clock.sleep(self._rng.uniform(*self.delay_s))
+        await self._clock.sleep(takes_s)
         if self.hung is not None:
             await self.hung
         if not self._process.alive or number not in self._begun:
             raise asyncio.CancelledError
         del self._begun[number]
+        return await self._carry_out(call)
+
+    async def _carry_out(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except Crash:
@@ -328,8 +338,6 @@ class Disk:
             self._loop.call_soon(self.on_crash, context=contextvars.Context())
             await self._loop.create_future()  # for ever: the caller is gone
             raise
-        finally:
-            await self._clock.sleep(self._rng.uniform(*self.delay_s))
 
     async def run_short(self, call: Callable[[], T]) -> T:
         return await self.run(call)

@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tinymq.client import AsyncClient
@@ -28,22 +29,32 @@ from tinymq_chaos.history import Replica as SeenReplica
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.links import ClientNetwork
 from tinymq_chaos.sim.transcript import Transcript
-from tinymq_chaos.sim.virtual import Killed, VirtualClock, VirtualLoop, running_process
+from tinymq_chaos.sim.virtual import Killed, Process, VirtualClock, VirtualLoop, running_process
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
 POLL_S = 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a world is made like."""
+
+    nodes: int = 3
+    segment_bytes: int | None = None  # None: the seed's choice
+    latency_s: float = LINK_S[0]  # of every link
+
+
 class World:
     """Brokers 1 to `nodes`. Must be made inside the running loop."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, nodes: int, transcript: Transcript) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, like: Surroundings, transcript: Transcript) -> None:
         self.loop = loop
         self.seed = seed
         self.rng = random.Random(f"{seed}/world")
         self.secret = self.rng.randbytes(32)
-        segment_bytes = self.rng.choice(SEGMENT_BYTES)
+        chosen = self.rng.choice(SEGMENT_BYTES)
+        segment_bytes = like.segment_bytes if like.segment_bytes is not None else chosen
         self.limits = Limits(segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes // 2)
         self.timing = Timing()
         self.clock = VirtualClock(loop)
@@ -52,18 +63,24 @@ class World:
         network_rng = random.Random(f"{seed}/network")
         self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.weather)
         self.clients = ClientNetwork(loop, self.weather)
+        self.link_s = (like.latency_s, LINK_S[1])
         self.history = History(self.clock.monotonic)
         self.ledger = Ledger(self.clock.monotonic)
         self.faults: Counter[str] = Counter()  # how many of each kind began
         self.over = False  # nobody is started any more
-        self.brokers = {n: SimBroker(self, n) for n in range(1, nodes + 1)}
-        self.replication_factor = 3 if nodes == 3 else self.rng.choice((3, 5))
+        self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
+        self.replication_factor = 3 if like.nodes == 3 else self.rng.choice((3, 5))
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
         self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
 
     def say(self, line: str) -> None:
         self.transcript.add(self.loop.time(), line)
+
+    def changed(self, what: str) -> None:
+        """A fault began or ended, or a broker started: said, and known to the history."""
+        self.say(what)
+        self.history.changed(what, [b.id for b in self.brokers.values() if b.up and b.process.paused])
 
     # ---- what it is made of --------------------------------------------------------------------------
 
@@ -77,7 +94,7 @@ class World:
     async def form(self) -> None:
         """Start every broker, and do what `tinymq cluster init` does."""
         for broker_id in self.brokers:
-            self.links(broker_id, *LINK_S)
+            self.links(broker_id, *self.link_s)
             self.brokers[broker_id].start()
         await self.until(lambda: all(b.running or b.app._server for b in self.brokers.values()), 10.0, "brokers listen")
         await self.clock.sleep(0.05)
@@ -108,7 +125,7 @@ class World:
         for broker_id in self.brokers:
             for direction in ((connector.number, broker_id), (broker_id, connector.number)):
                 conditions = self.weather.of(direction)
-                conditions.seconds, conditions.jitter_s = LINK_S
+                conditions.seconds, conditions.jitter_s = self.link_s
         servers = [f"{HOST}:{n}" for n in self.brokers]
         client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
         self._opened.append(client)
@@ -145,10 +162,10 @@ class World:
         others = [*self.brokers, *self.clients.clients]
         self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
 
-    def resume(self, broker: SimBroker) -> None:
+    def resume(self, broker: SimBroker, process: Process) -> None:
+        """SIGCONT, if it is the same process still."""
         self.mend(f"pause {broker.id}")
-        if broker.up:
-            broker.process.resume()
+        process.resume()
 
     # ---- what is seen --------------------------------------------------------------------------------
 
@@ -165,10 +182,14 @@ class World:
             return f"?#{group.topic_id.hex()}", group.partition
         return known
 
-    def leads(self, broker_id: int, group: GroupId, term: int) -> None:
+    def leads(self, broker_id: int, group: GroupId, term: int | None) -> None:
+        """A replica's role is another: it leads in this term, or not (None)."""
         log = self.log_of(group)
-        self.history.led(log, term, broker_id)
-        self.ledger.led(log, broker_id, term)
+        if term is None:
+            self.history.leads_no_more(broker_id, log)
+        else:
+            self.history.led(log, term, broker_id)
+            self.ledger.led(log, broker_id, term)
 
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica, in whose process this is called, has applied an entry."""

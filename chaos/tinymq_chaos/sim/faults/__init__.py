@@ -1,0 +1,65 @@
+"""The faults, as one table: what each does when it begins and when it ends, how often and for how long.
+
+A fault is a generator: it begins, yields what it did in words (its parameters), and ends when it is resumed. None
+instead of words: it cannot happen now. What is promised bounds them: damage comes to a minority of disks (`damage.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tinymq_chaos.sim.faults import clocks, damage, disks, network, processes
+from tinymq_chaos.sim.world import World
+
+Fault = Callable[[World, random.Random], Iterator[str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A row: how often against the others, and how long it lasts, in virtual seconds."""
+
+    begin: Fault
+    weight: int
+    lasts_s: tuple[float, ...]  # two: something between; else one of these
+
+
+FAULTS: dict[str, Kind] = {
+    "isolate_one": Kind(network.isolate_one, 4, (0.3, 5.0)),
+    "partition": Kind(network.partition, 4, (0.3, 5.0)),
+    "one_way": Kind(network.one_way, 4, (0.3, 5.0)),
+    "cut_link": Kind(network.cut_link, 3, (0.3, 5.0)),
+    "chain": Kind(network.chain, 3, (0.5, 6.0)),
+    "star": Kind(network.star, 2, (0.5, 6.0)),
+    "slow_link": Kind(network.slow_link, 3, (0.5, 6.0)),
+    "loss": Kind(network.loss, 3, (0.5, 6.0)),
+    "duplicate": Kind(network.duplicate, 2, (0.5, 5.0)),
+    "reorder": Kind(network.reorder, 2, (0.5, 5.0)),
+    "reset": Kind(network.reset, 3, (0.0, 0.1)),
+    "client_reset": Kind(network.client_reset, 3, (0.0, 0.1)),
+    "slow_disk": Kind(disks.slow_disk, 3, (0.5, 5.0)),
+    "hung_disk": Kind(disks.hung_disk, 2, (0.2, 4.0)),
+    "fail_sync": Kind(disks.fail_sync, 3, (0.1, 3.0)),
+    "disk_full": Kind(disks.disk_full, 2, (0.3, 4.0)),
+    "pause": Kind(processes.pause, 4, (0.5, 2.0, 6.0)),
+    "kill": Kind(processes.kill, 4, (0.0, 4.0)),
+    "kill_of_all": Kind(processes.kill_of_all, 2, (0.0, 2.0)),
+    "power_cut": Kind(processes.power_cut, 4, (0.0, 4.0)),
+    "power_cut_of_all": Kind(processes.power_cut_of_all, 3, (0.0, 2.0)),
+    "crash_anywhere": Kind(processes.crash_anywhere, 5, (0.1, 2.0)),
+    "crash_at_point": Kind(processes.crash_at_point, 5, (0.5, 4.0)),
+    "stop": Kind(processes.stop, 2, (0.2, 4.0)),
+    "rolling_restart": Kind(processes.rolling_restart, 2, (4.0, 9.0)),
+    "wall_jump": Kind(clocks.wall_jump, 2, (0.5, 6.0)),
+    "drift": Kind(clocks.drift, 1, (2.0, 10.0)),
+    "wipe": Kind(damage.wipe, 4, (0.5, 4.0)),
+    "remove_group": Kind(damage.remove_group, 3, (0.5, 4.0)),
+    "flip_bits": Kind(damage.flip_bits, 4, (0.5, 4.0)),
+    "read_error": Kind(damage.read_error, 2, (0.5, 3.0)),
+}
+
+NOT_YET = frozenset({"wipe", "remove_group", "flip_bits", "read_error"})
+"""Rows that no seed chooses by itself, for what they need is not there yet."""
+
+__all__ = ["FAULTS", "NOT_YET", "Fault", "Kind"]

@@ -1,0 +1,94 @@
+"""Faults that take away what was synced: wiped disks, lost folders, flipped bits, sectors that cannot be read.
+
+What is promised is promised as long as a majority of disks is readable. So only one broker at a time is damaged, and
+another one only once that has recovered: it is a member of all its groups again. Flipped bits may lie undiscovered,
+so a broker that had some stays the only one for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import random
+from collections.abc import Iterator
+
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.faults.chosen import anyone
+from tinymq_chaos.sim.world import World
+
+BITS_MAX = 3
+FLIPPED = (".log", ".log", ".log", ".index", ".state", "ballots-a", "ballots-b", "marks")
+
+
+def _victim(world: World, rng: random.Random) -> SimBroker | None:
+    """Whose disk may be damaged now."""
+    for broker in world.brokers.values():
+        if broker.damaged and not broker.scarred and not broker.unhealthy():
+            broker.damaged = False
+    damaged = [b for b in world.brokers.values() if b.damaged]
+    assert len(damaged) < 2, damaged
+    if damaged:
+        return damaged[0] if damaged[0].scarred else None
+    broker = anyone(world, rng)
+    return broker if all(not b.unhealthy() for b in world.brokers.values() if b is not broker) else None
+
+
+def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Its disk is replaced by an empty one."""
+    broker = _victim(world, rng)
+    if broker is None:
+        yield None
+        return
+    broker.wanted = False
+    broker.wipe()
+    yield f"broker {broker.id}"
+    broker.wanted = True
+    broker.revive()
+
+
+def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
+    """The folder of one of its groups is gone when it starts."""
+    broker = _victim(world, rng)
+    folders = sorted({posixpath.dirname(p) for p in broker.files.paths() if p.endswith(".log")}) if broker else []
+    if broker is None or not folders:
+        yield None
+        return
+    broker.damaged, broker.wanted = True, False
+    broker.kill()
+    folder = rng.choice(folders)
+    broker.files.lose_folder(folder)
+    yield f"{folder} of broker {broker.id}"
+    broker.wanted = True
+    broker.revive()
+
+
+def flip_bits(world: World, rng: random.Random) -> Iterator[str | None]:
+    """A few, anywhere in one kind of file; half the time it is started again, and has to notice then."""
+    broker, kind = _victim(world, rng), rng.choice(FLIPPED)
+    files = broker.files.files_of(lambda path: path.endswith(kind)) if broker is not None else []
+    files = [path for path in files if broker is not None and broker.files.content(path)]
+    if broker is None or not files:
+        yield None
+        return
+    broker.damaged = broker.scarred = True
+    flips = []
+    for _ in range(rng.randint(1, BITS_MAX)):
+        path = rng.choice(files)
+        flips.append((path, rng.randrange(len(broker.files.content(path))), rng.randrange(8)))
+        broker.files.flip_bit(*flips[-1])
+    if broker.up and rng.random() < 0.5:
+        broker.kill()
+    yield f"at broker {broker.id}: {flips}"
+
+
+def read_error(world: World, rng: random.Random) -> Iterator[str | None]:
+    """EIO from whatever is read of its logs."""
+    broker = _victim(world, rng)
+    if broker is None:
+        yield None
+        return
+    broker.damaged = broker.scarred = True
+    broker.files.fail_read("groups/*")
+    yield f"at broker {broker.id}"
+    broker.files.mend_reads()
+    if broker.up:
+        broker.kill()

@@ -1,0 +1,117 @@
+"""Faults of the network, between brokers and to their clients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from tinymq_chaos.sim.faults.chosen import anyone, both_ways, directions, in_words, running, sides
+from tinymq_chaos.sim.world import World
+
+
+def isolate_one(world: World, rng: random.Random) -> Iterator[str | None]:
+    """From all other brokers; clients may reach it still."""
+    broker = running(world, rng) or anyone(world, rng)
+    alone, others = [broker.id], [n for n in world.brokers if n != broker.id]
+    if rng.random() < 0.3:
+        others += world.clients.clients
+    world.cut("isolate one", both_ways(alone, others))
+    yield f"broker {broker.id}"
+    world.mend("isolate one")
+
+
+def partition(world: World, rng: random.Random) -> Iterator[str | None]:
+    few, many = sides(world, rng)
+    world.cut("partition", both_ways(few, many))
+    yield f"{few} | {many}"
+    world.mend("partition")
+
+
+def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
+    few, many = sides(world, rng)
+    if rng.random() < 0.5:
+        few, many = many, few
+    world.cut("one way", [(a, b) for a in few for b in many])
+    yield f"nothing gets from {few} to {many}"
+    world.mend("one way")
+
+
+def cut_link(world: World, rng: random.Random) -> Iterator[str | None]:
+    a, b = rng.sample(list(world.brokers), 2)
+    both = rng.random() < 0.6
+    world.cut("cut link", both_ways([a], [b]) if both else [(a, b)])
+    yield f"{a} {'-' if both else '->'} {b}"
+    world.mend("cut link")
+
+
+def chain(world: World, rng: random.Random) -> Iterator[str | None]:
+    ids = rng.sample(list(world.brokers), len(world.brokers))
+    world.cut("chain", [pair for at, a in enumerate(ids) for pair in both_ways([a], ids[at + 2 :])])
+    yield " - ".join(map(str, ids))
+    world.mend("chain")
+
+
+def star(world: World, rng: random.Random) -> Iterator[str | None]:
+    centre, *rays = rng.sample(list(world.brokers), len(world.brokers))
+    world.cut("star", [(a, b) for a in rays for b in rays if a != b])
+    yield f"only {centre} reaches the others"
+    world.mend("star")
+
+
+def slow_link(world: World, rng: random.Random) -> Iterator[str | None]:
+    broker_id = rng.choice(list(world.brokers))
+    seconds, jitter_s = rng.choice(((0.001, 0.002), (0.01, 0.02), (0.05, 0.1), (0.1, 0.2), (0.3, 0.3)))
+    chosen = [broker_id] if rng.random() < 0.5 else list(world.brokers)
+    for each in chosen:
+        world.links(each, seconds, jitter_s)
+    yield f"{seconds} s and up to {jitter_s} s more to and from {chosen}"
+    for each in chosen:
+        world.links(each, *world.link_s)
+
+
+def loss(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Packets are lost and sent again: what follows them waits."""
+    share, some = rng.choice((0.01, 0.05, 0.2)), directions(world, rng)
+    for direction in some:
+        world.weather.of(direction).loss = share
+    yield f"{share:.0%} of packets, {in_words(some)}"
+    for direction in some:
+        world.weather.of(direction).loss = 0.0
+
+
+def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Control messages arrive twice, which TCP never does."""
+    share, some = rng.choice((0.05, 0.3)), directions(world, rng)
+    for direction in some:
+        world.weather.of(direction).duplicate = share
+    yield f"{share:.0%} of control messages, {in_words(some)}"
+    for direction in some:
+        world.weather.of(direction).duplicate = 0.0
+
+
+def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Great jitter: connections overtake one another; each keeps its own order."""
+    some, jitter_s = directions(world, rng), rng.choice((0.05, 0.2))
+    for direction in some:
+        world.weather.of(direction).jitter_s = jitter_s
+    yield f"up to {jitter_s} s apart, {in_words(some)}"
+    for direction in some:
+        world.weather.of(direction).jitter_s = world.link_s[1]
+
+
+def reset(world: World, rng: random.Random) -> Iterator[str | None]:
+    some = [tuple(rng.sample(list(world.brokers), 2)) for _ in range(rng.randint(1, 4))]
+    for a, b in some:
+        world.network.reset(a, b)
+    yield f"between {some}"
+
+
+def client_reset(world: World, rng: random.Random) -> Iterator[str | None]:
+    if not world.clients.clients:
+        yield None
+        return
+    ids, clients = list(world.brokers), world.clients.clients
+    some = [(rng.choice(clients), rng.choice(ids)) for _ in range(rng.randint(1, 8))]
+    for client, broker_id in some:
+        world.clients.reset(client, broker_id)
+    yield f"between {some}"

@@ -1,0 +1,116 @@
+"""Faults of processes and machines: they pause, end, lose power, at any point; and start again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.disk import POINTS
+from tinymq_chaos.sim.faults.chosen import running
+from tinymq_chaos.sim.world import World
+
+STEPS_MEAN = 400.0  # of a broker's loop, to a crash anywhere
+EACH_S = 1.0  # of a rolling restart, between one broker and the next
+
+
+def pause(world: World, rng: random.Random) -> Iterator[str | None]:
+    broker = running(world, rng)
+    if broker is None:
+        yield None
+        return
+    process = broker.process
+    world.pause(broker)
+    yield f"broker {broker.id}"
+    world.resume(broker, process)
+
+
+def _down(brokers: list[SimBroker], end: Callable[[SimBroker], None]) -> Iterator[str | None]:
+    """They end, and start again when the fault is over."""
+    if not brokers:
+        yield None
+        return
+    for broker in brokers:
+        broker.wanted = False
+        if broker.process.paused:
+            broker.world.resume(broker, broker.process)
+        end(broker)
+    yield f"{[b.id for b in brokers]}"
+    for broker in brokers:
+        broker.wanted = True
+        broker.revive()
+
+
+def _one(world: World, rng: random.Random) -> list[SimBroker]:
+    broker = running(world, rng)
+    return [broker] if broker is not None else []
+
+
+def _several(world: World, rng: random.Random) -> list[SimBroker]:
+    """All, or some but more than one."""
+    up = [b for b in world.brokers.values() if b.up]
+    if len(up) < 2:
+        return []
+    return up if rng.random() < 0.6 else rng.sample(up, rng.randint(2, len(up)))
+
+
+def kill(world: World, rng: random.Random) -> Iterator[str | None]:
+    return _down(_one(world, rng), lambda b: b.kill())
+
+
+def kill_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
+    return _down(_several(world, rng), lambda b: b.kill())
+
+
+def power_cut(world: World, rng: random.Random) -> Iterator[str | None]:
+    return _down(_one(world, rng), lambda b: b.power_cut())
+
+
+def power_cut_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
+    return _down(_several(world, rng), lambda b: b.power_cut())
+
+
+def stop(world: World, rng: random.Random) -> Iterator[str | None]:
+    """SIGTERM."""
+    return _down(_one(world, rng), lambda b: b.stop_politely())
+
+
+def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Between any two steps of its loop."""
+    broker = running(world, rng)
+    if broker is None:
+        yield None
+        return
+    steps, power = int(rng.expovariate(1 / STEPS_MEAN)) + 1, rng.random() < 0.5
+    broker.crash_soon(steps, power)
+    yield f"broker {broker.id} after {steps} steps, {'power cut' if power else 'kill -9'}"
+
+
+def crash_at_point(world: World, rng: random.Random) -> Iterator[str | None]:
+    """In the middle of what it does to its disk."""
+    broker = running(world, rng)
+    if broker is None:
+        yield None
+        return
+    point, after = rng.choice(list(POINTS)), rng.randrange(5)
+    broker.files.crash_at(point, skip=rng.randrange(3), operations_after=after, bytes_written=rng.randrange(600))
+    yield f"broker {broker.id} at: {point}, and {after} operations"
+    broker.files.forget_crash()
+
+
+def rolling_restart(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Each is told to stop and started again, the next one once that has happened, and all is well."""
+    left = rng.sample(list(world.brokers.values()), len(world.brokers))
+    over = False
+
+    def go_on() -> None:
+        if not over and left and not world.unhealthy():
+            broker = left.pop()
+            broker.stop_politely()
+            broker.wanted = True  # its supervisor starts it
+        if not over and left:
+            world.clock.call_later(EACH_S, go_on)
+
+    go_on()
+    yield f"{[b.id for b in reversed(left)]}"
+    over = True
