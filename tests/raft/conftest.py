@@ -16,3 +16,7 @@ def quiet_log() -> Iterator[None]:
     structlog.configure(processors=[drop])
     yield
     structlog.reset_defaults()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the records of raft/scenarios/*.txt anew")

@@ -1,0 +1,339 @@
+"""Scenarios: commands that drive brokers by hand, each followed by the record of what came of it.
+
+A file of `scenarios/` is prose, comments (`#`) and commands (`>`); the lines that are indented below a command are its
+record, and are compared with what happens. Commands:
+
+    brokers N                      make N brokers with one group, connected, nobody leading
+    stand A                        the election timer of A fires
+    elect A                        A stands, and all messages of its election are delivered; again until it leads
+    propose A x y*N ...            A is given records, one after the other; `y*N` is filled up to N bytes
+    deliver [A->B] [KIND]          what is on its way now, in order; `*` for any broker; alone: all, until none is left
+    drop ...                       the same, lost
+    copy A->B KIND as NAME         keep a copy of the last such message
+    replay NAME [to=C] [FIELD=N]   it arrives once more, or late; or at C, as if meant for it; or with another field
+    cut A from B C ...             their connections end, and stay so
+    join [A to B C ...]            connect what is not; alone: all
+    wait S                         time passes for all; timers fire, heartbeats flow over what is connected
+    run S                          the same, and whatever is sent meanwhile arrives at once
+    hang A / sync A / unhang A     A's disk does nothing / does what waits / works again
+    crash A, power-cut A, wipe A   A's process ends; what was not synced is lost; its disk is replaced by an empty one
+    forget A                       A is down, and its terms and votes are lost
+    restart A                      A's process starts, and is connected to those that run
+    transfer A to B                A hands its leadership over to B
+    status                         every replica in a line
+    queue                          what is on its way
+    COMMAND; COMMAND ...           one after the other
+    quietly COMMAND                without a record but for the status at its end
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from tests.raft.harness import Ledger
+from tests.raft.scripted_brokers import Links, ScriptedBroker, Sent, idle
+from tests.raft.scripted_words import changes, describe, kind_of, look, name_entry, name_replica, shorten
+from tests.raft.values import GROUP
+from tinymq.config import Limits
+from tinymq.entry import Entry, Kind
+from tinymq.errors import TinymqError
+from tinymq.log.layout import BALLOTS
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.membership import Replica, make_first_entry
+from tinymq.testing.faulty_files import FaultyFiles
+
+DELIVERIES_MAX = 300
+ELECTIONS_MAX = 4
+STEP_S = 0.005
+NEVER = float("inf")
+LIMITS = Limits()
+
+
+class Stage:
+    """The brokers of one file, and the record of what they do."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._links = Links()
+        self._links.on_sent = self._sent
+        self._brokers: dict[int, ScriptedBroker] = {}
+        self._first: Entry | None = None
+        self._lines: list[str] = []
+        self._kept: dict[str, Sent] = {}
+        self._known: dict[tuple[int, int], str] = {}  # (index, term) -> what the entry is called
+        self._depth = 0  # of what follows from a message that arrived
+        self._now = 100.0
+
+    @property
+    def _names(self) -> dict[bytes, str]:
+        return {incarnation: name for b in self._brokers.values() for incarnation, name in b.names.items()}
+
+    def _tell(self, line: str) -> None:
+        self._lines.append("  " * self._depth + line)
+
+    def _look(self, only: int | None = None) -> None:
+        for broker in self._brokers.values():
+            if broker.up and GROUP in broker.host.groups and only in (None, broker.id):
+                for line in changes(broker, self._names, self._known):
+                    self._tell(f"{broker.id} {line}")
+
+    def _sent(self, sent: Sent) -> None:
+        self._look(sent.source)
+        self._tell(f"{sent.source} sends to {sent.target}: {describe(sent, self._names).split(' ', 1)[1]}")
+
+    async def _settle(self) -> None:
+        await idle(self._links)
+        self._look()
+
+    def _lost(self, lost: Iterable[Sent]) -> None:
+        for sent in lost:
+            self._tell(f"lost: {describe(sent, self._names)}")
+
+    async def do_status(self) -> None:
+        await self._settle()
+        for broker in self._brokers.values():
+            if not broker.up:
+                self._tell(f"{broker.id} is down")
+                continue
+            group = broker.group
+            log = group.log
+            held = shorten(self._known[i, log.term_at(i) or 0] for i in range(log.first_index, log.last_index + 1))
+            role = group.role.value + (f" of {group.leader}" if group.leader not in (None, broker.id) else "")
+            durable = "" if log.durable_index == log.last_index else f", synced {log.durable_index}"
+            self._tell(f"{broker.id} {role}, term {group.term}, commit {group.commit_index}{durable}: {held}")
+
+    def do_queue(self) -> None:
+        for sent in self._links.queue:
+            self._tell(describe(sent, self._names))
+
+
+class Scenario(Stage):
+    """The commands: each is a method."""
+
+    async def do(self, command: str) -> list[str]:
+        """Carry out one command; the lines of its record."""
+        quietly = command.startswith("quietly ")
+        self._lines = []
+        for part in command.removeprefix("quietly ").split(";"):
+            name, *words = part.split()
+            await self._run(name, words)
+        if quietly:
+            self._lines = []
+            await self.do_status()
+        assert not self.ledger.broken, self.ledger.broken
+        return self._lines
+
+    async def _run(self, name: str, words: list[str]) -> None:
+        command: Callable[..., object] = getattr(self, "do_" + name.replace("-", "_"))
+        result = command(*words)
+        if asyncio.iscoroutine(result):
+            await result
+        await self._settle()
+
+    async def close(self) -> None:
+        for broker in self._brokers.values():
+            if broker.up:
+                broker.disk.hangs = False
+                broker.disk.finish()
+                await broker.host.stop(hand_over=False)
+                await broker.store.close()
+
+    # ---- brokers -----------------------------------------------------------------------------------------------
+
+    async def do_brokers(self, count: str) -> None:
+        for broker_id in range(1, int(count) + 1):
+            self._brokers[broker_id] = broker = ScriptedBroker(broker_id, self._links, self.ledger)
+            await broker.open_store(LIMITS, self._now)
+        replicas = [Replica(b.id, b.store.identity.incarnation) for b in self._brokers.values()]
+        self._first = make_first_entry(GROUP, replicas, 1_000_000)
+        self._known[1, 0] = name_entry(self._first, self._names)
+        for broker in self._brokers.values():
+            await broker.start()
+        self._link(list(self._brokers))
+        await idle(self._links)
+        for broker in self._brokers.values():
+            await broker.open_group(self._first)
+            broker.core._SyncObj__raftElectionDeadline = NEVER  # who stands first is said by the script
+            broker.seen = look(broker, self._names)
+        await self.do_status()
+
+    async def do_restart(self, number: str) -> None:
+        broker = self._brokers[int(number)]
+        assert self._first is not None
+        await broker.open_store(LIMITS, self._now)
+        await broker.start()
+        self._link([broker.id])
+        await idle(self._links)
+        await broker.open_group(self._first)
+        broker.seen = look(broker, self._names)
+        group = broker.group
+        self._lines.insert(
+            0,
+            f"{broker.id} is back as {name_replica(broker.core.me, self._names)}: {group.role.value}, "
+            f"term {group.term}, last entry {group.log.last_index}, commit {group.commit_index}",
+        )
+
+    async def do_crash(self, number: str) -> None:
+        broker = self._brokers[int(number)]
+        self._lost(broker.end())
+        broker.files.kill()
+
+    async def do_power_cut(self, number: str) -> None:
+        await self.do_crash(number)
+        self._brokers[int(number)].files.power_cut()
+
+    async def do_wipe(self, number: str) -> None:
+        broker = self._brokers[int(number)]
+        if broker.up:
+            await self.do_crash(number)
+        broker.files = FaultyFiles(random.Random(f"{number}/{len(broker.names)}"))
+
+    async def do_forget(self, number: str) -> None:
+        for path in BALLOTS:
+            self._brokers[int(number)].files.remove(path)
+
+    # ---- time and timers -----------------------------------------------------------------------------------------
+
+    async def do_stand(self, number: str) -> None:
+        broker = self._brokers[int(number)]
+        broker.core._SyncObj__raftElectionDeadline = self._now
+        broker.core._around.wake()
+
+    async def do_elect(self, number: str) -> None:
+        asked = ("PreVote", "RequestVote", "Vote")
+        for _ in range(ELECTIONS_MAX):
+            await self.do_stand(number)
+            await self._settle()
+            await self._deliver(lambda s: int(number) in (s.source, s.target) and kind_of(s) in asked, again=True)
+            if self._brokers[int(number)].group.is_leader:
+                return
+        raise AssertionError(f"{number} was not elected")
+
+    async def do_wait(self, seconds: str, delivering: bool = False) -> None:
+        end = self._now + float(seconds)
+        while self._now < end - STEP_S / 2:
+            self._now += STEP_S
+            for broker in self._brokers.values():
+                if broker.up:
+                    broker.clock.advance(self._now - broker.clock.monotonic())
+            await self._settle()
+            if delivering:
+                await self._deliver(_selection(()), again=True)
+
+    async def do_run(self, seconds: str) -> None:
+        await self.do_wait(seconds, delivering=True)
+
+    # ---- disks -----------------------------------------------------------------------------------------------------
+
+    def do_hang(self, number: str) -> None:
+        self._brokers[int(number)].disk.hangs = True
+
+    def do_sync(self, number: str) -> None:
+        self._brokers[int(number)].disk.finish()
+
+    def do_unhang(self, number: str) -> None:
+        disk = self._brokers[int(number)].disk
+        disk.hangs = False
+        disk.finish()
+
+    # ---- writing and handing over ------------------------------------------------------------------------------------
+
+    async def do_propose(self, number: str, *payloads: str) -> None:
+        broker = self._brokers[int(number)]
+        for word in payloads:
+            payload, _, size = word.partition("*")
+            try:
+                position = broker.group.propose(Kind.DATA, payload.ljust(int(size or 0), ".").encode(), record_count=1)
+            except TinymqError as error:
+                self._tell(f"{number} refuses {payload}: {error.code}")
+                continue
+            broker.machine.waiting[position.index, position.term] = position
+            await self._settle()
+
+    def do_transfer(self, number: str, to: str, target: str) -> None:
+        assert to == "to"
+        begun = self._brokers[int(number)].host.transfer(GROUP, int(target))
+        self._tell(f"{number} {'hands over' if begun else 'does not hand over'} to {target}")
+
+    # ---- links and messages ------------------------------------------------------------------------------------------
+
+    def _link(self, numbers: Iterable[int], others: Iterable[int] | None = None) -> None:
+        for a in numbers:
+            for b in self._brokers if others is None else others:
+                if a != b:
+                    self._links.link(a, b)
+
+    def do_cut(self, number: str, word: str, *others: str) -> None:
+        assert word == "from"
+        for other in others:
+            self._lost(self._links.unlink(int(number), int(other)))
+
+    def do_join(self, number: str = "", word: str = "to", *others: str) -> None:
+        assert word == "to"
+        self._link([int(number)] if number else list(self._brokers), [int(o) for o in others] or None)
+
+    async def do_deliver(self, *words: str) -> None:
+        await self._deliver(_selection(words), again=not words)
+
+    async def _deliver(self, chosen: Selection, again: bool) -> None:
+        """What is on its way; with `again`, what comes of it as well."""
+        for _ in range(DELIVERIES_MAX):
+            due = [s for s in self._links.queue if chosen(s)]
+            if not due:
+                return
+            for sent in due[:1] if again else due:
+                if sent in self._links.queue:  # else its link has closed
+                    self._links.queue.remove(sent)
+                    await self._arrive(sent)
+            if not again:
+                return
+        raise AssertionError("the brokers never stop talking")
+
+    async def _arrive(self, sent: Sent) -> None:
+        self._tell(describe(sent, self._names))
+        self._depth = 1
+        self._links.deliver(sent)
+        await self._settle()
+        self._depth = 0
+
+    def do_drop(self, *words: str) -> None:
+        chosen = _selection(words)
+        lost = [s for s in self._links.queue if chosen(s)]
+        assert lost or not words, "there is no such message"
+        self._links.queue = [s for s in self._links.queue if not chosen(s)]
+        self._lost(lost)
+
+    def do_copy(self, *words: str) -> None:
+        *selection, word, name = words
+        assert word == "as"
+        chosen = _selection(selection)
+        self._kept[name] = sent = [s for s in self._links.queue if chosen(s)][-1]
+        self._tell(f"{name}: {describe(sent, self._names)}")
+
+    async def do_replay(self, name: str, *changes: str) -> None:
+        kept = self._kept[name]
+        head = pb.Peer.FromString(kept.head.SerializeToString())
+        target = kept.target
+        for change in changes:
+            what, _, value = change.partition("=")
+            if what == "to":
+                target = int(value)
+            else:
+                setattr(getattr(head, head.WhichOneof("message") or ""), what, int(value))
+        await self._arrive(dataclasses.replace(kept, target=target, head=head))
+
+
+Selection = Callable[[Sent], bool]
+
+
+def _selection(words: Sequence[str]) -> Selection:
+    """`A->B KIND`, either of them may be missing; `*` is any broker."""
+    way = next((w for w in words if "->" in w), "*->*")
+    kind = next((w for w in words if "->" not in w), None)
+    source, target = way.split("->")
+    return lambda s: (
+        source in ("*", str(s.source)) and target in ("*", str(s.target)) and kind in (None, kind_of(s))
+    )  # fmt: skip

@@ -1,0 +1,191 @@
+"""How a transcript names things: messages, entries, members, and what became of a replica since it was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tests.raft.scripted_brokers import ScriptedBroker, Seen, Sent
+from tinymq.entry import Entry, Kind
+from tinymq.raft.membership import Membership, Replica, parse_membership
+from tinymq.raft.messages import (
+    Append,
+    AppendAck,
+    CommitNotice,
+    Message,
+    RequestVote,
+    StateAck,
+    StateOffer,
+    StatePiece,
+    TimeoutNow,
+    Vote,
+    from_wire,
+)
+
+Names = Mapping[bytes, str]
+"""Of data folders, by incarnation."""
+
+KIND = {
+    Append: "Append", AppendAck: "Ack", CommitNotice: "Notice", TimeoutNow: "TimeoutNow", Vote: "Vote",
+    StateOffer: "Offer", StatePiece: "Piece", StateAck: "StateAck",
+}  # fmt: skip
+
+
+def name_replica(replica: Replica, names: Names) -> str:
+    """`2`; `2'` from its second data folder; `2+1` once its count was raised."""
+    name = names.get(replica.incarnation, f"nobody for {replica.broker_id}")
+    return name + (f"+{replica.count}" if replica.count else "")
+
+
+def name_members(membership: Membership, names: Names) -> str:
+    return " ".join(name_replica(r, names) for r in membership.replicas)
+
+
+def name_entry(entry: Entry, names: Names) -> str:
+    place = f"{entry.index}/t{entry.term}"
+    match entry.header.kind:
+        case Kind.NOOP:
+            return f"{place} NOOP"
+        case Kind.CONFIG:
+            return f"{place} CONFIG({name_members(parse_membership(entry.payload), names)})"
+        case _:
+            return f"{place} {bytes(entry.payload).decode(errors='replace').rstrip('.')}"
+
+
+def name_entries(entries: Iterable[Entry], names: Names) -> str:
+    return shorten(name_entry(entry, names) for entry in entries)
+
+
+def shorten(found: Iterable[str]) -> str:
+    """A long run is cut short in the middle."""
+    words = list(found)
+    if len(words) > 8:
+        words = [*words[:2], f"… {len(words) - 4} more …", *words[-2:]]
+    return ", ".join(words)
+
+
+def kind_of(sent: Sent) -> str:
+    """The word by which a command selects it."""
+    message = _raft(sent)
+    if message is None:
+        return "Request" if sent.head.HasField("request") else "Reply"
+    if isinstance(message, RequestVote):
+        return "PreVote" if message.pre else "RequestVote"
+    return KIND[type(message)]
+
+
+def describe(sent: Sent, names: Names) -> str:
+    return f"{sent.source}->{sent.target} {kind_of(sent)} {_content(sent, names)}".rstrip()
+
+
+def _raft(sent: Sent) -> Message | None:
+    found = from_wire(sent.head, sent.body)
+    return None if found is None else found[1]
+
+
+def _content(sent: Sent, names: Names) -> str:
+    match _raft(sent):
+        case RequestVote() as request:
+            asked_for = ", asked for by the leader" if request.transfer else ""
+            return f"for t{request.term}, log ends at {request.last_index}/t{request.last_term}{asked_for}"
+        case Vote() as vote:
+            answer = "yes" if vote.granted else "no"
+            return f"{answer} to the pre-vote, t{vote.term}" if vote.pre else f"{answer}, t{vote.term}"
+        case Append() as append:
+            entries = name_entries(append.entries, names) or "nothing"
+            return f"t{append.term} after {append.prev_index}/t{append.prev_term}: {entries}; commit {append.commit}"
+        case AppendAck() as ack:
+            return _ack(ack)
+        case CommitNotice() as notice:
+            wanted = ", answer wanted" if notice.ack_wanted else ""
+            return f"t{notice.term} commit {notice.commit}{wanted}" + _round(notice.round)
+        case TimeoutNow(term):
+            return f"t{term}"
+        case StateOffer() as offer:
+            return f"t{offer.term} of the state at {offer.index}/t{offer.entry_term}"
+        case StatePiece() as piece:
+            return f"t{piece.term} of the state at {piece.index}, from byte {piece.position}"
+        case StateAck() as state:
+            return f"t{state.term} of the state at {state.index}: {state.received} bytes"
+        case None:
+            return sent.head.request.method if sent.head.HasField("request") else sent.head.reply.error_code
+
+
+def _ack(ack: AppendAck) -> str:
+    count = f", count {ack.count}" if ack.count else ""
+    if ack.conflict:
+        return f"t{ack.term} conflict: go on at {ack.next} after t{ack.next_term}, commit {ack.commit}{count}"
+    received = f", received {ack.received}" if ack.received != ack.durable else ""
+    return f"t{ack.term} durable {ack.durable}{received}, commit {ack.commit}{_round(ack.round)}{count}"
+
+
+def _round(number: int) -> str:
+    return f", round {number}" if number else ""
+
+
+# ---- what became of a replica --------------------------------------------------------------------------------
+
+
+def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], str]) -> list[str]:
+    """What is another than when `broker` was looked at last, as lines without its number. Entries become known."""
+    before, now = broker.seen, look(broker, names)
+    broker.seen = now
+    lines: list[str] = []
+    if now.failure != before.failure:
+        lines.append(f"is {now.role}: {now.failure}")
+    if now.term != before.term:
+        lines.append(f"is in term {now.term}")
+    if now.voted_for is not None and (now.term, now.voted_for) != (before.term, before.voted_for):
+        lines.append(f"votes for {'itself' if now.voted_for == broker.id else now.voted_for}")
+    lines += _roles(before, now)
+    lines += _log(broker, before, now, names, known)
+    if now.commit != before.commit:
+        lines.append(f"commits up to {now.commit}")
+    if now.applied != before.applied:
+        lines.append(f"applies up to {now.applied}")
+    if now.members != before.members:
+        lines.append(f"has the members {now.members}")
+    for call in broker.machine.calls[before.calls :]:
+        lines.append("may accept writes" if call.startswith("lead") else "accepts no writes any more")
+    for position in broker.machine.unknown[before.unknown :]:
+        lines.append(f"tells who waits for {position.index}/t{position.term}: outcome unknown")
+    return lines
+
+
+def look(broker: ScriptedBroker, names: Names) -> Seen:
+    group, core, log = broker.group, broker.core, broker.group.log
+    entries = {i: log.term_at(i) or 0 for i in range(log.first_index, log.last_index + 1)}
+    return Seen(
+        group.term, core.voted_for, group.role.value, group.leader, entries, log.durable_index, group.commit_index,
+        group.applied_index, name_members(group.membership, names), len(broker.machine.calls),
+        len(broker.machine.unknown), "" if group.failure is None else str(group.failure),
+    )  # fmt: skip
+
+
+def _roles(before: Seen, now: Seen) -> list[str]:
+    if (now.role, now.leader) == (before.role, before.leader):
+        return []
+    match now.role:
+        case "leader":
+            return [f"LEADS term {now.term}"]
+        case "candidate":
+            return ["stands"]
+        case "follower" | "learner":
+            learner = " as a learner" if now.role == "learner" else ""
+            return [f"follows {'nobody' if now.leader is None else now.leader}{learner}"]
+        case _:
+            return []
+
+
+def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: dict[tuple[int, int], str]) -> list[str]:
+    lines = []
+    gone = sorted(i for i, term in before.entries.items() if now.entries.get(i) != term)
+    new = sorted(i for i, term in now.entries.items() if before.entries.get(i) != term)
+    if gone:
+        lines.append("cuts away " + ", ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
+    if new:
+        for entry in broker.group.log.tail(new[0], 1 << 30) or ():
+            known[entry.index, entry.term] = name_entry(entry, names)
+        lines.append("appends " + shorten(known[i, now.entries[i]] for i in new))
+    if now.durable != before.durable and (now.durable > before.durable or not gone):
+        lines.append(f"has synced up to {now.durable}")
+    return lines
