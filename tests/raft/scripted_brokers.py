@@ -21,7 +21,7 @@ from tinymq.errors import BrokerUnreachable
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host
-from tinymq.raft.transport import Channel, Invite, LocalIdentity, PeerAddress, PeerIdentity
+from tinymq.raft.transport import Channel, Invite, LocalIdentity, OnMessage, OnRefused, PeerAddress, PeerIdentity
 from tinymq.testing.faulty_files import FaultyFiles
 
 T = TypeVar("T")
@@ -74,10 +74,10 @@ class ScriptedTransport:
     """One broker's end of the links: implements `transport.Transport`."""
 
     def __init__(self, links: Links, identity: Callable[[], LocalIdentity], session: int) -> None:
-        self.on_message: Callable[[int, pb.Peer, bytes], None] | None = None
+        self.on_message: OnMessage | None = None
         self.on_connected: Callable[[int, Channel, PeerIdentity], None] | None = None
         self.on_disconnected: Callable[[int, Channel, str], None] | None = None
-        self.on_refused: Callable[[int, BrokerUnreachable], None] | None = None
+        self.on_refused: OnRefused | None = None
         self.on_rejected: Callable[..., None] | None = None
         self.on_invited: Callable[..., None] | None = None
         self.invite: Invite | None = None

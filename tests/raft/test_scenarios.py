@@ -5,11 +5,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.raft.transcript import replayed
+from tinymq.log.ballots import Ballots
+from tinymq.log.log import Log
+from tinymq.raft import catchup, election, following, leadership, voting
+from tinymq.raft.commit import follower_commit
+from tinymq.raft.configs import Configs
+from tinymq.raft.core import RaftCore
+from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
+from tinymq.raft.membership import Membership, quorum_index
+from tinymq.raft.messages import Append, AppendAck, RequestVote
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -31,3 +41,110 @@ def test_each_scenario_says_first_what_it_shows(path: Path) -> None:
     assert len(prose) > 150, "a paragraph, please"
     assert not prose.startswith((">", "#"))
     assert "> " in rest
+
+
+# ---- each one notices when what it shows is not so ---------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def old_terms_commit_by_counting(patch: pytest.MonkeyPatch) -> None:
+    def commit(membership: Membership, match: Mapping[int, int], commit: int, *_: int) -> int:
+        return max(commit, quorum_index(membership, match))
+
+    patch.setattr(leadership, "leader_commit", commit)
+
+
+def acks_of_any_term(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore._on_ack
+
+    def on_ack(self: RaftCore, peer: int, ack: AppendAck) -> None:
+        object.__setattr__(ack, "term", self.term)
+        real(self, peer, ack)
+
+    patch.setattr(RaftCore, "_on_ack", on_ack)
+
+
+def votes_are_counted(patch: pytest.MonkeyPatch) -> None:
+    real = voting.VotingReplica._count_vote
+
+    def count(self: voting.VotingReplica, ballot: Ballot, voter: int) -> None:
+        real(self, ballot, next(b for b in (voter, *range(1, 6)) if b not in ballot.voters))
+
+    patch.setattr(voting.VotingReplica, "_count_vote", count)
+
+
+def whatever_follows_is_cut(patch: pytest.MonkeyPatch) -> None:
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Accept:
+        entries = message.entries
+        return catchup.Accept(message.prev_index + 1, entries, message.prev_index + len(entries))
+
+    patch.setattr(following, "receive", receive)
+
+
+def commits_are_not_clamped(patch: pytest.MonkeyPatch) -> None:
+    real = following.FollowingReplica._learn_commit
+
+    def learn(self: following.FollowingReplica, announced: int, verified: int) -> None:
+        real(self, announced, self._log.last_index)
+
+    patch.setattr(following.FollowingReplica, "_learn_commit", learn)
+    assert follower_commit(1, 3, 2) == 2
+
+
+def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ballots, "durable", lambda self, group: True)
+
+
+def everything_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Log, "durable_index", property(lambda self: self.last_index, lambda self, index: None), raising=False)
+
+
+def votes_whoever_leads(patch: pytest.MonkeyPatch) -> None:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        deaf = Voter(voter.term, voter.voted_for, voter.last_index, voter.last_term, False)
+        return answer_vote(deaf, candidate, request)
+
+    patch.setattr(voting, "answer_vote", answer)
+    assert election.answer_vote is answer_vote
+
+
+def nobody_steps_down(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftCore, "check_quorum", lambda self: None)
+
+
+def every_incarnation_votes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Configs, "lists", lambda self, replica: True)
+
+
+def every_ack_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Configs, "counts", lambda self, replica: True)
+
+
+NOTICED: list[tuple[str, Patch]] = [
+    ("figure_8_commit", old_terms_commit_by_counting),
+    ("stale_ack", acks_of_any_term),
+    ("duplicate_vote", votes_are_counted),
+    ("retransmission", whatever_follows_is_cut),
+    ("commit_clamp", commits_are_not_clamped),
+    ("notice_without_position", commits_are_not_clamped),
+    ("vote_after_sync", answers_before_the_ballots_sync),
+    ("ack_after_sync", everything_counts_as_synced),
+    ("prevote", votes_whoever_leads),
+    ("chained_partition", votes_whoever_leads),
+    ("check_quorum", nobody_steps_down),
+    ("isolated_leader", nobody_steps_down),
+    ("amnesia", every_incarnation_votes),
+    ("rejoining", every_ack_counts),
+]
+
+
+@pytest.mark.parametrize(("name", "mutant"), NOTICED, ids=[f"{n}, {m.__name__}" for n, m in NOTICED])
+def test_it_is_noticed_when(name: str, mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (FOLDER / f"{name}.txt").read_text()
+    mutant(monkeypatch)
+    try:
+        now = replayed(text)
+    except AssertionError:
+        return
+    assert now != text
