@@ -3,7 +3,7 @@
 A file of `scenarios/` is prose, comments (`#`) and commands (`>`); the lines that are indented below a command are its
 record, and are compared with what happens. Commands:
 
-    brokers N                      make N brokers with one group, connected, nobody leading
+    brokers N [segments=BYTES]     make N brokers with one group, connected, nobody leading
     stand A                        the election timer of A fires
     elect A                        A stands, and all messages of its election are delivered; again until it leads
     propose A x y*N ...            A is given records, one after the other; `y*N` is filled up to N bytes
@@ -17,7 +17,10 @@ record, and are compared with what happens. Commands:
     run S                          the same, and whatever is sent meanwhile arrives at once
     hang A / sync A / unhang A     A's disk does nothing / does what waits / works again
     crash A, power-cut A, wipe A   A's process ends; what was not synced is lost; its disk is replaced by an empty one
+    swap A                         A's process ends; the disk that was replaced is back
     forget A                       A is down, and its terms and votes are lost
+    damage A                       a bit flips in the middle of A's oldest segment
+    trim A I                       A removes whole segments before entry I
     restart A                      A's process starts, and is connected to those that run
     transfer A to B                A hands its leadership over to B
     status                         every replica in a line
@@ -40,7 +43,7 @@ from tests.raft.values import GROUP
 from tinymq.config import Limits
 from tinymq.entry import Entry, Kind
 from tinymq.errors import TinymqError
-from tinymq.log.layout import BALLOTS
+from tinymq.log.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
@@ -49,7 +52,6 @@ DELIVERIES_MAX = 300
 ELECTIONS_MAX = 4
 STEP_S = 0.005
 NEVER = float("inf")
-LIMITS = Limits()
 
 
 class Stage:
@@ -65,6 +67,7 @@ class Stage:
         self._kept: dict[str, Sent] = {}
         self._known: dict[tuple[int, int], str] = {}  # (index, term) -> what the entry is called
         self._depth = 0  # of what follows from a message that arrived
+        self._limits = Limits()
         self._now = 100.0
 
     @property
@@ -143,10 +146,12 @@ class Scenario(Stage):
 
     # ---- brokers -----------------------------------------------------------------------------------------------
 
-    async def do_brokers(self, count: str) -> None:
+    async def do_brokers(self, count: str, segments: str = "") -> None:
+        if segments:
+            self._limits = Limits(segment_bytes=int(segments.removeprefix("segments=")))
         for broker_id in range(1, int(count) + 1):
             self._brokers[broker_id] = broker = ScriptedBroker(broker_id, self._links, self.ledger)
-            await broker.open_store(LIMITS, self._now)
+            await broker.open_store(self._limits, self._now)
         replicas = [Replica(b.id, b.store.identity.incarnation) for b in self._brokers.values()]
         self._first = make_first_entry(GROUP, replicas, 1_000_000)
         self._known[1, 0] = name_entry(self._first, self._names)
@@ -163,7 +168,7 @@ class Scenario(Stage):
     async def do_restart(self, number: str) -> None:
         broker = self._brokers[int(number)]
         assert self._first is not None
-        await broker.open_store(LIMITS, self._now)
+        await broker.open_store(self._limits, self._now)
         await broker.start()
         self._link([broker.id])
         await idle(self._links)
@@ -173,7 +178,8 @@ class Scenario(Stage):
         self._lines.insert(
             0,
             f"{broker.id} is back as {name_replica(broker.core.me, self._names)}: {group.role.value}, "
-            f"term {group.term}, last entry {group.log.last_index}, commit {group.commit_index}",
+            f"term {group.term}, last entry {group.log.last_index}, commit {group.commit_index}"
+            + ("" if group.failure is None else f"; {group.failure}"),
         )
 
     async def do_crash(self, number: str) -> None:
@@ -189,11 +195,28 @@ class Scenario(Stage):
         broker = self._brokers[int(number)]
         if broker.up:
             await self.do_crash(number)
+        broker.old_files = broker.files
         broker.files = FaultyFiles(random.Random(f"{number}/{len(broker.names)}"))
+
+    async def do_swap(self, number: str) -> None:
+        broker = self._brokers[int(number)]
+        if broker.up:
+            await self.do_crash(number)
+        broker.files, broker.old_files = broker.old_files, broker.files
 
     async def do_forget(self, number: str) -> None:
         for path in BALLOTS:
             self._brokers[int(number)].files.remove(path)
+
+    def do_trim(self, number: str, index: str) -> None:
+        log = self._brokers[int(number)].group.log
+        log.remove_before(int(index))
+        self._tell(f"{number} removes its log before {log.first_index}")
+
+    def do_damage(self, number: str) -> None:
+        files = self._brokers[int(number)].files
+        path = min(p for p in files.paths() if p.endswith(SEGMENT))
+        files.flip_bit(path, len(files.content(path)) // 2)
 
     # ---- time and timers -----------------------------------------------------------------------------------------
 

@@ -235,6 +235,7 @@ class ScriptedBroker:
     def __init__(self, broker_id: int, links: Links, ledger: Ledger) -> None:
         self.id = broker_id
         self.files = FaultyFiles(random.Random(broker_id))
+        self.old_files = self.files  # the disk before the one that is in
         self.names: dict[bytes, str] = {}  # incarnation -> "2", "2'", ...
         self.seen = Seen()
         self.clock = ManualClock()

@@ -131,7 +131,7 @@ def changes(broker: ScriptedBroker, names: Names, known: dict[tuple[int, int], s
     broker.seen = now
     lines: list[str] = []
     if now.failure != before.failure:
-        lines.append(f"is {now.role}: {now.failure}")
+        lines.append(f"is {now.role}: {now.failure}" if now.failure else "begins anew")
     if now.term != before.term:
         lines.append(f"is in term {now.term}")
     if now.voted_for is not None and (now.term, now.voted_for) != (before.term, before.voted_for):
@@ -180,7 +180,9 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
     lines = []
     gone = sorted(i for i, term in before.entries.items() if now.entries.get(i) != term)
     new = sorted(i for i, term in now.entries.items() if before.entries.get(i) != term)
-    if gone:
+    if gone and min(now.entries, default=0) > gone[0]:
+        lines.append(f"has nothing before {min(now.entries)} any more")
+    elif gone:
         lines.append("cuts away " + ", ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
     if new:
         for entry in broker.group.log.tail(new[0], 1 << 30) or ():
