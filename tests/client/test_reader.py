@@ -262,6 +262,25 @@ def test_a_partition_that_nobody_serves_raises_and_says_why() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("replica", ["leader", "follower", "nearest", "any"])
+def test_brokers_that_refuse_at_once_are_not_asked_without_end(replica: str) -> None:
+    async def scenario() -> None:
+        cluster = filled()
+        reach, asked = cluster.reach, []
+        async with client_of(cluster) as mq:
+            reader = mq.reader("t", replica=replica, unreachable_ms_max=500)
+            await reader.poll(1)
+            cluster.down.update(cluster.nodes)
+            for broker in cluster.nodes:
+                cluster.break_streams(broker)
+            cluster.reach = lambda broker: asked.append(broker) or reach(broker)  # type: ignore[method-assign, func-returns-value]
+            with pytest.raises(BrokerUnreachable):
+                await reader.poll(5)
+        assert len(asked) < 100
+
+    run(scenario())
+
+
 def test_offsets_out_of_range() -> None:
     async def scenario() -> None:
         cluster = filled()

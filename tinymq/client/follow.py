@@ -235,11 +235,15 @@ class Follower:
             raise kind(text)
         self.turn += 1
         self.cluster.refresh_soon()
-        at = self._at()
-        fresh = [b for b in at.replicas if b not in self._shunned or self._shunned[b].until_s <= now_s]
-        if self.config.replica == "leader" or not fresh:
+        if not self._is_fresh(self._choose(), now_s):
             await self.cluster.clock.sleep(self._backoff_s)
             self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
+
+    def _is_fresh(self, broker: int | None, now_s: float) -> bool:
+        """May this one be asked at once, or would that only be the same question again?"""
+        if broker is None or self.config.replica == "leader":
+            return False
+        return broker not in self._shunned or self._shunned[broker].until_s <= now_s
 
     async def _compare(self, broker: int) -> None:
         """Nothing came for long from a follower: has another replica more? Then this one is stale."""
