@@ -72,7 +72,7 @@ class PartitionLife(RuleBasedStateMachine):
         self.committed: list[Batch] = []
         self.tail: list[Batch] = []  # appended, not committed
         self.own: list[Batch] = []  # of the tail, by the present leader
-        self.before: dict[int, list[Batch]] = {}  # what was known of a producer before its first batch in `own`
+        self.before: dict[int, list[Batch]] = {}  # what the leader knew of a producer before those of it in `own`
         self.calls: list[Call] = []
         self.leading = True
         self.applied = 1  # entries, the first NOOP included
@@ -150,6 +150,14 @@ class PartitionLife(RuleBasedStateMachine):
         """A producer that made itself new, or one that does not know that there is a newer one."""
         known = self.known(producer)
         self.numbered(producer, max(0, (known[-1].epoch if known else 0) + step), sequence, 1, acks, 0)
+
+    @precondition(lambda self: self.leading)
+    @rule(producer=st.integers(1, 3), oldest=st.booleans(), acks=acks)
+    def resend_what_is_remembered(self, producer: int, oldest: bool, acks: Acks) -> None:
+        known = self.known(producer)
+        if known:
+            batch = known[0 if oldest else -1]
+            self.numbered(producer, batch.epoch, batch.sequence, batch.count, acks, batch.times[0] - TIME_US)
 
     @rule(producer=st.integers(1, 3), back=st.integers(0, 5), acks=acks)
     def resend(self, producer: int, back: int, acks: Acks) -> None:
@@ -231,12 +239,15 @@ class PartitionLife(RuleBasedStateMachine):
         self.applied = index
         self.committed += [b for b in self.tail if b.index <= index]
         self.tail = [b for b in self.tail if b.index > index]
+        for batch in self.own:
+            if batch.index <= index and batch.producer:
+                self.before[batch.producer] = self.newest([*self.before[batch.producer], batch])
         self.own = [b for b in self.own if b.index > index]
         for call in self.calls:
             if not call.over and call.index <= index:
                 self.ended(call, True)
 
-    @precondition(lambda self: self.leading)
+    @precondition(lambda self: self.leading and self.tail)
     @rule(keep=st.booleans())
     def lose(self, keep: bool) -> None:
         """Another leader keeps the tail, or takes it back."""
