@@ -27,7 +27,8 @@ from tinymq.raft.transport import PeerAddress, Transport
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import GroupId, Position
-from tinymq_chaos.sim.virtual import Disk, Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.disk import Disk
+from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
@@ -113,6 +114,7 @@ class Recorder:
         if len(state) != _STATE.size:
             raise CorruptData("not a recorder's state")
         self.index, self.state = _STATE.unpack(state)
+        self.entries = [e for e in self.entries if e.index <= self.index]
 
     @property
     def payloads(self) -> list[bytes]:

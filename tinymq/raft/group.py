@@ -9,7 +9,7 @@ from enum import Enum
 
 from tinymq.clock import within
 from tinymq.entry import Kind
-from tinymq.errors import CorruptData, DeadlineExceeded, TinymqError
+from tinymq.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
 from tinymq.raft.explaining import explain_candidate, explain_learner
@@ -57,6 +57,7 @@ class Group:
         self.log = log
         self.machine = machine
         self.repairing = ""  # the damage that this replica recovers from
+        self.stuck = ""  # why it cannot catch up by itself
         self._core = core
 
     @property
@@ -64,9 +65,15 @@ class Group:
         """For the host alone."""
         return self._core
 
+    def become(self, other: Group) -> None:
+        """For the host alone: the replica was made anew, around another log."""
+        self.log, self._core, self.stuck = other.log, other.core, ""
+
     @property
     def role(self) -> Role:
         core = self._core
+        if isinstance(core.failure, NotReady):  # it is being made anew
+            return Role.FOLLOWER if core.is_listed else Role.LEARNER
         if core.failure is not None:
             return Role.QUARANTINED if isinstance(core.failure, CorruptData) else Role.FAILED
         if core.leading_term is not None:
@@ -158,13 +165,21 @@ class Group:
         core, log = self._core, self.log
         return GroupStatus(
             self.id, self.role, core.term, core.leader_id, log.last_index, log.durable_index, core.commit_index,
-            core.applied_index, core.high_watermark, log.log_start_offset, log.crc_at(core.commit_index) or 0,
-            self._reason(), log.size_bytes,
+            core.applied_index, core.high_watermark, log.log_start_offset, self._chain_crc(), self._reason(),
+            log.size_bytes,
         )  # fmt: skip
+
+    def _chain_crc(self) -> int:
+        try:
+            return self.log.crc_at(self._core.commit_index) or 0
+        except CorruptData:
+            return 0  # the host has been told of it
 
     def _reason(self) -> str:
         """Why this replica does not take part in full; "" when it does."""
         core = self._core
+        if self.stuck:
+            return self.stuck
         if core.failure is not None:
             return f"{core.failure.code}: {core.failure}"
         if self.role is Role.LEARNER:

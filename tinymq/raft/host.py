@@ -15,14 +15,17 @@ import structlog
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
-from tinymq.errors import CorruptData, TinymqError
+from tinymq.errors import TinymqError
+from tinymq.log.states import AppliedState
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.inbound import Inbound, groups_with
 from tinymq.raft.neighbours import Neighbours
-from tinymq.raft.opening import open_replica
 from tinymq.raft.port import GroupPort
+from tinymq.raft.repair import Repairs
+from tinymq.raft.replicas import Replicas
 from tinymq.raft.requests import Requests
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
@@ -56,8 +59,10 @@ class Host:
         self._neighbours.on_deaf = self._peer_deaf
         self._neighbours.on_stepped_down = self._peer_stepped_down
         self._requests = Requests(self._send_control, clock)
-        self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._guarded)
         self._schedule = Schedule(clock, self._tick)
+        repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
+        self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
+        self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
         self._known: dict[GroupId, tuple[object, ...]] = {}  # role, leader, term, leading term as last announced
         self._handing: list[Group] = []  # whose leadership is being handed over
         self._handed = asyncio.Event()  # set while none of them is led here
@@ -104,43 +109,36 @@ class Host:
     async def open_group(self, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
         """Open or create this broker's replica and bring `machine` to what is known to be committed.
 
-        Raises StorageError. A damaged replica is opened as QUARANTINED and takes part in nothing.
+        Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
         """
-        assert group_id not in self._groups, f"{group_id} is open already"
-        opened = await self._store.open_log(group_id, first_entry)
         port = GroupPort(
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
             wake=lambda: self._schedule.wake(group_id),
-            read_cold=lambda peer, index: self._read_cold(group, peer, index),
+            read_cold=lambda peer, index: self._read_cold(self._groups[group_id], peer, index),
+            read_state=lambda peer: self._read_state(self._groups[group_id], peer),
+            take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
-        group = await open_replica(self._store, opened, first_entry, machine, port, self.broker_id)
-        self._groups[group_id] = group
-        group.log.on_durable = lambda: self._guarded(group, group.core.durable)
-        group.log.on_failed = lambda error: self._fail(group, error)
-        if opened.damage:
-            self._fail(group, CorruptData(opened.damage))
-        self._schedule.wake(group_id)
-        return group
+        return await self._replicas.open(group_id, first_entry, machine, port)
 
     async def close_group(self, group_id: GroupId) -> None:
         """Take no further part; the data stays."""
-        self._forget(group_id)
+        await self._forget(group_id)
         await self._store.close_log(group_id)
 
-    def _forget(self, group_id: GroupId) -> None:
+    async def _forget(self, group_id: GroupId) -> None:
         group = self._groups.pop(group_id)
-        group.log.on_durable = group.log.on_failed = None
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
         self._neighbours.forget(group_id)
         if group.core.leading_term is not None:
             self._tell_stepped_down(group, group.core.leading_term)
             group.machine.follow()
+        await self._replicas.close(group)
 
     async def delete_group(self, group_id: GroupId) -> None:
         """The topic is gone: close, and remove the data for good."""
         if group_id in self._groups:
-            self._forget(group_id)
+            await self._forget(group_id)
         await self._store.delete_log(group_id)
 
     def transfer(self, group_id: GroupId, to: int | None = None) -> bool:
@@ -155,7 +153,8 @@ class Host:
         group = self._groups.get(group_id)
         if group is not None and group.leader is not None:
             return group.leader, group.term
-        return self._neighbours.leader_of(group_id)
+        known = self._neighbours.leader_of(group_id)
+        return None if known is not None and known[0] == self.broker_id else known  # it would be the replica here
 
     # ---- questions between brokers -----------------------------------------------------------------------
 
@@ -178,28 +177,14 @@ class Host:
         group = self._groups.get(group_id)
         if group is None:
             return None
-        self._guarded(group, group.core.tick)
+        self._replicas.guarded(group, group.core.tick)
         self._announce(group)
         return group.core.next_wake()
 
-    def _guarded(self, group: Group, call: Callable[[], None]) -> None:
-        """Whatever a replica raises ends that replica. Going on after an exception might skip an entry, or apply it
-        twice; and whoever called (the loop, the writer) serves all other groups, too."""
-        try:
-            call()
-        except Exception as error:
-            self._fail(group, error)
-
-    def _fail(self, group: Group, error: Exception) -> None:
-        """This replica stops; the broker and its other groups go on."""
-        reason = error if isinstance(error, TinymqError) else CorruptData(f"broken invariant: {error!r}")
-        trace = None if reason is error else error
-        logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
-        group.core.fail(reason)
-        self._announce(group)
-
     def _announce(self, group: Group) -> None:
         """Tell whom it concerns when role, leader or term changed."""
+        if self._groups.get(group.id) is not group:
+            return
         core = group.core
         now = (group.role, group.leader, group.term, core.leading_term)
         before = self._known.get(group.id)
@@ -213,6 +198,7 @@ class Host:
         if isinstance(led, int) and core.leading_term != led:
             self._tell_stepped_down(group, led)
         self._check_handed()
+        self._replicas.look(group)
         if self.on_group_changed is not None:
             self.on_group_changed(group)
 
@@ -222,16 +208,34 @@ class Host:
     def _read_cold(self, group: Group, peer: int, index: int) -> None:
         term = group.core.leading_term
         assert term is not None
-        self._schedule.spawn(self._read_for(group, term, peer, index))
+        self._schedule.spawn(self._read_for(group, group.core, term, peer, index))
 
-    async def _read_for(self, group: Group, term: int, peer: int, index: int) -> None:
+    async def _read_for(self, group: Group, core: RaftCore, term: int, peer: int, index: int) -> None:
         entries: list[Entry] = []
         try:
             entries = await group.log.read(index, 1 << 20)
         except TinymqError as error:
-            self._fail(group, error)
+            self._read_failed(group, core, error)
         if self._groups.get(group.id) is group:
-            group.core.read_done(term, peer, index, entries)
+            core.read_done(term, peer, index, entries)
+
+    def _read_state(self, group: Group, peer: int) -> None:
+        term = group.core.leading_term
+        assert term is not None
+        self._schedule.spawn(self._read_state_for(group, group.core, term, peer))
+
+    async def _read_state_for(self, group: Group, core: RaftCore, term: int, peer: int) -> None:
+        state: AppliedState | None = None
+        try:
+            state = await group.log.read_state()
+        except TinymqError as error:
+            self._read_failed(group, core, error)
+        if self._groups.get(group.id) is group:
+            core.state_read(term, peer, state)
+
+    def _read_failed(self, group: Group, core: RaftCore, error: TinymqError) -> None:
+        if group.core is core:  # else of a log that was replaced meanwhile
+            self._replicas.fail(group, error)
 
     # ---- the life of other brokers -----------------------------------------------------------------------------
 
@@ -265,7 +269,7 @@ class Host:
     def _on_ballots_durable(self) -> None:
         for group in self._groups.values():
             if group.core.waits_for_ballot:
-                self._guarded(group, group.core.durable)
+                self._replicas.guarded(group, group.core.durable)
 
     def _on_ballots_failed(self, error: TinymqError) -> None:
         logger.error("ballots_failed", error=error.code, reason=str(error))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.raft.liveness import Liveness
-from tinymq.raft.messages import Append, Message, to_wire
+from tinymq.raft.messages import Append, Message, StateOffer, StatePiece, to_wire
 from tinymq.raft.stamps import lower_median
 from tinymq.raft.transport import Channel, Transport
 from tinymq.types import GroupId
@@ -20,6 +20,7 @@ class GroupPort:
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
         liveness: Liveness, *, wake: Callable[[], None], read_cold: Callable[[int, int], None],
+        read_state: Callable[[int], None], take_state: Callable[[int, StateOffer | StatePiece], None],
     ) -> None:  # fmt: skip
         self.clock = clock
         self.rng = rng
@@ -27,6 +28,8 @@ class GroupPort:
         self.timing = timing
         self.wake = wake
         self.read_cold = read_cold
+        self.read_state = read_state
+        self.take_state = take_state
         self.now = clock.monotonic
         self._group = group
         self._transport = transport
@@ -52,9 +55,9 @@ class GroupPort:
         return None if who is None else who.incarnation
 
     def send(self, peer: int, message: Message) -> bool:
-        """Appends go in order on the bulk connection; all else overtakes them (architecture decision 13)."""
+        """Appends and states go in order on the bulk connection; all else overtakes them (architecture, 13)."""
         head, body = to_wire(self._group, message)
-        channel = Channel.BULK if isinstance(message, Append) else Channel.CONTROL
+        channel = Channel.BULK if isinstance(message, Append | StateOffer | StatePiece) else Channel.CONTROL
         return self._transport.send(peer, channel, head, body)
 
     def reopen(self, peer: int) -> None:

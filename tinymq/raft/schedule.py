@@ -63,11 +63,12 @@ class Schedule:
         self._due.pop(group, None)
         self._arm(group, None)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the loop's events, cancelled at `stop`."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def stop(self) -> None:
         self._stopped = True

@@ -1,0 +1,261 @@
+"""A damaged replica sets its log aside and comes back as a learner; damage on a majority changes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.raft.harness import Broker, Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.log.aside import has_aside
+from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.raft import Role
+from tinymq.raft.repair import pack_question, parse_question
+from tinymq.types import GroupId
+
+OTHER = GroupId(GROUP.topic_id, 1)
+FIRST = in_group(group_folder(GROUP), 1, SEGMENT)
+
+
+async def filled(cluster: Cluster, count: int = 60) -> None:
+    """Several segments, everywhere, and marks that know of them."""
+    for i in range(count):
+        await cluster.commit(b"%d" % i + bytes(800))
+    await cluster.settle()
+    await cluster.run_for(1.0)
+
+
+def whole(broker: Broker) -> bool:
+    """A member again, with nothing left of what was damaged."""
+    group = broker.group() if broker.up and GROUP in broker.host.groups else None
+    return (
+        group is not None
+        and group.role in (Role.FOLLOWER, Role.LEADER)
+        and not group.status().reason
+        and not has_aside(broker.files, GROUP)
+    )
+
+
+def listed_count(cluster: Cluster, broker: Broker) -> int:
+    replica = cluster.leader().group().membership.replica(broker.id)
+    assert replica is not None
+    return replica.count
+
+
+def stored(broker: Broker, folder: str) -> dict[str, bytes]:
+    """All segments there."""
+    return {p: broker.files.content(p) for p in broker.files.paths() if p.startswith(folder) and p.endswith(SEGMENT)}
+
+
+def flip_first(broker: Broker) -> None:
+    broker.files.flip_bit(FIRST, 3000)
+
+
+def flip_last(broker: Broker) -> None:
+    path = max(p for p in broker.files.paths() if p.startswith(group_folder(GROUP)) and p.endswith(SEGMENT))
+    broker.files.flip_bit(path, 64 + 40)
+
+
+def lose_first(broker: Broker) -> None:
+    broker.files.remove(FIRST)
+    broker.files.sync_folder(group_folder(GROUP))
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("damage", [flip_last, lose_first])
+def test_damage_at_rest_is_repaired_while_writes_go_on(damage: Callable[[Broker], None], leads: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.leader() if leads else cluster.followers()[0]
+        broker.kill()
+        damage(broker)
+        cluster.background(cluster.load())
+        await broker.start()
+        assert broker.group().role is Role.QUARANTINED
+        group = broker.group()
+        await cluster.until(lambda: group.role is Role.LEARNER, 5.0)
+        assert has_aside(broker.files, GROUP)
+        assert group.status().reason.startswith("repairing: ")
+        await cluster.until(lambda: whole(broker), 5.0)
+        cluster.end_background()
+        await cluster.settle()
+        assert broker.group() is group, "the rooms above keep theirs"
+        assert listed_count(cluster, broker) >= 1
+        assert broker.machine().payloads == cluster.leader().machine().payloads
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_damage_that_a_read_finds_is_repaired(leads: bool) -> None:
+    """Opening does not read older segments; a client's read does."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.leader() if leads else cluster.followers()[0]
+        flip_first(broker)
+        group = broker.group()
+        with pytest.raises(CorruptData):
+            await broker.process.run(group.log.read(2, 10_000))
+        assert group.role is Role.QUARANTINED
+        cluster.background(cluster.load())
+        await cluster.until(lambda: whole(broker), 6.0)
+        cluster.end_background()
+        await cluster.settle()
+        assert listed_count(cluster, broker) == 1
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_damage_that_a_read_found_is_known_after_a_restart() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.followers()[0]
+        flip_first(broker)
+        cluster.isolate(broker.id)
+        with pytest.raises(CorruptData):
+            await broker.process.run(broker.group().log.read(2, 10_000))
+        await cluster.run_for(0.5)
+        broker.power_cut()
+        await broker.start()
+        assert broker.group().role is Role.QUARANTINED
+        cluster.heal()
+        await cluster.until(lambda: whole(broker), 6.0)
+
+    simulate(scenario)
+
+
+def test_damage_everywhere_destroys_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        for broker in cluster.brokers.values():
+            broker.kill()
+            flip_last(broker)
+        before = {b.id: stored(b, "groups") for b in cluster.brokers.values()}
+        await cluster.start()
+        await cluster.run_for(40.0)
+        for broker in cluster.brokers.values():
+            assert broker.group().role is Role.QUARANTINED
+            assert stored(broker, "groups") == before[broker.id]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("with_leader", [True, False])
+def test_damage_on_two_of_three_destroys_nothing(with_leader: bool) -> None:
+    """The leader knows that the group does not do without the one that asks: the other one answers no round."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        leader, (one, two) = cluster.leader(), cluster.followers()
+        damaged = [leader, one] if with_leader else [one, two]
+        for broker in damaged:
+            flip_first(broker)
+            with pytest.raises(CorruptData):
+                await broker.process.run(broker.group().log.read(2, 10_000))
+        await cluster.run_for(40.0)
+        for broker in damaged:
+            assert broker.group().role is Role.QUARANTINED
+            assert not has_aside(broker.files, GROUP)
+
+    simulate(scenario)
+
+
+def test_a_broken_invariant_is_left_to_a_person() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster, 5)
+        broker = cluster.followers()[0]
+        broker.machine().index = 99  # so that its next `apply` raises
+        await cluster.commit(b"x")
+        await cluster.until(lambda: broker.group().role is Role.QUARANTINED, 1.0)
+        await cluster.run_for(5.0)
+        assert broker.group().role is Role.QUARANTINED
+        assert "broken invariant" in broker.group().status().reason
+
+    simulate(scenario)
+
+
+def test_a_replica_that_is_damaged_again_keeps_what_was_set_aside_first() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.followers()[0]
+        broker.kill()
+        flip_last(broker)
+        await broker.start()
+        await cluster.until(lambda: has_aside(broker.files, GROUP), 3.0)
+        broker.kill()
+        kept = {
+            p: broker.files.content(p) for p in broker.files.paths() if p.startswith("aside") and p.endswith(SEGMENT)
+        }
+        for path in broker.files.paths():
+            if path.startswith("groups"):
+                broker.files.flip_bit(path, 10)
+        cluster.isolate(broker.id)
+        await broker.start()
+        await cluster.run_for(2.0)
+        found = {
+            p: broker.files.content(p) for p in broker.files.paths() if p.startswith("aside") and p.endswith(SEGMENT)
+        }
+        assert kept.items() <= found.items()
+        cluster.heal()
+        await cluster.until(lambda: whole(broker), 10.0)
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_a_group_that_is_closed_while_it_repairs_can_be_opened_again() -> None:
+    for seed in range(8):
+
+        async def scenario(cluster: Cluster, seed: int = seed) -> None:
+            await filled(cluster, 30)
+            broker = cluster.followers()[0]
+            flip_first(broker)
+            with pytest.raises(CorruptData):
+                await broker.process.run(broker.group().log.read(2, 10_000))
+            await cluster.run_for(seed * 0.004)
+            await broker.process.run(broker.host.close_group(GROUP))
+            await broker.process.run(broker.open_group(GROUP, cluster.first_entries[GROUP]))
+            await cluster.until(lambda: whole(broker), 6.0)
+            await broker.process.run(broker.host.delete_group(GROUP))
+            assert not [p for p in broker.files.paths() if "groups" in p or "aside" in p]
+
+        simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_power_cuts_at_any_point_of_a_repair(part: int) -> None:
+    for seed in range(part * 10, part * 10 + 10):
+
+        async def scenario(cluster: Cluster, seed: int = seed) -> None:
+            rng = random.Random(seed)
+            await filled(cluster, 30)
+            broker = rng.choice([cluster.leader(), *cluster.followers()])
+            broker.kill()
+            rng.choice([flip_last, lose_first])(broker)
+            cluster.background(cluster.load())
+            await broker.start()
+            for _ in range(rng.randint(1, 4)):
+                await cluster.run_for(rng.choice((0.01, 0.1, 1.0)) * rng.random())
+                with suppress(AssertionError):
+                    broker.power_cut() if rng.random() < 0.7 else broker.kill()
+                await broker.start()
+            await cluster.until(lambda: whole(broker), 12.0)
+            cluster.end_background()
+            await cluster.settle()
+            assert listed_count(cluster, broker) >= 1
+            await cluster.check_logs()
+
+        simulate(scenario, seed)
+
+
+def test_a_question_for_a_repair_survives_the_wire() -> None:
+    assert parse_question(pack_question(OTHER, 7)) == (OTHER, 7)
+    with pytest.raises(InvalidRequest):
+        parse_question(b"short")
