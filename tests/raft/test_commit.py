@@ -25,7 +25,7 @@ from tinymq.raft.commit import follower_commit, leader_commit
 def test_a_leader_commits_what_a_majority_holds(
     match: dict[int, int], commit: int, first_of_term: int, expected: int
 ) -> None:
-    assert leader_commit(membership(), match, commit, 3, first_of_term) == expected
+    assert leader_commit(membership(), match, commit, first_of_term) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tests.raft.values import ListLog, chain, incarnation, membership
 from tinymq.config import Limits, Timing
+from tinymq.raft.configs import Config, Configs
 from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
+from tinymq.raft.membership import Replica
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
 from tinymq.raft.replication import Mode
 from tinymq.raft.stamps import TermStamps
 
 TERM = 3
+CONFIGS = Configs(Config(1, 0, membership()))
+ME = Replica(1, incarnation(1))
 
 
 class Lines:
@@ -64,26 +68,26 @@ def ack(durable: int, received: int | None = None, commit: int = 0, count: int =
 
 def test_a_majority_of_durable_copies_commits() -> None:
     leader, _, _ = leading(entries=5)
-    assert leader.commit(membership(), 1, True, 1) == 1
+    assert leader.commit(CONFIGS, ME, 1) == 1
     leader.acknowledged(2, ack(durable=4, received=5))
-    assert leader.commit(membership(), 1, True, 1) == 1, "received is not durable"
+    assert leader.commit(CONFIGS, ME, 1) == 1, "received is not durable"
     leader.acknowledged(2, ack(durable=5))
-    assert leader.commit(membership(), 1, True, 1) == 5
+    assert leader.commit(CONFIGS, ME, 1) == 5
 
 
 def test_its_own_copy_counts_when_it_is_durable_and_listed() -> None:
     leader, _, _ = leading(entries=5, durable=4)
     leader.acknowledged(2, ack(durable=5))
-    assert leader.commit(membership(), 1, True, 1) == 1
+    assert leader.commit(CONFIGS, ME, 1) == 1
     leader.acknowledged(3, ack(durable=5))
-    assert leader.commit(membership(), 1, False, 1) == 5
+    assert leader.commit(CONFIGS, Replica(1, incarnation(7)), 1) == 5
 
 
 def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5))
     lines.folders[2] = incarnation(9)
-    assert leader.commit(membership(), 1, True, 1) == 1, "not even before it has said anything"
+    assert leader.commit(CONFIGS, ME, 1) == 1, "not even before it has said anything"
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
     assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it is sent what the old one held"
 
@@ -138,25 +142,25 @@ def test_rest_needs_everybody_alive_to_hold_and_know_everything() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5, commit=5))
     leader.acknowledged(3, ack(durable=5, commit=4))
-    assert not leader.quiet(5)
+    assert not leader.quiet(CONFIGS, 5)
     leader.settle(5)
     assert [m for m in lines.take(3) if isinstance(m, CommitNotice)] == [CommitNotice(TERM, 5, True)]
     assert lines.take(2) == []
     leader.acknowledged(3, ack(durable=5, commit=5))
-    assert leader.quiet(5)
+    assert leader.quiet(CONFIGS, 5)
     leader.lost(3)
-    assert not leader.quiet(5), "what it knew may be gone"
+    assert not leader.quiet(CONFIGS, 5), "what it knew may be gone"
     lines.up.discard(3)
-    assert leader.quiet(5), "who is gone is not waited for"
+    assert leader.quiet(CONFIGS, 5), "who is gone is not waited for"
     leader.transfer_to = 2
-    assert not leader.quiet(5)
+    assert not leader.quiet(CONFIGS, 5)
 
 
 def test_its_own_disk_is_waited_for_and_a_hanging_one_noticed() -> None:
     leader, lines, _ = leading(entries=5, durable=4)
     for peer in (2, 3):
         leader.acknowledged(peer, ack(durable=5, commit=5))
-    assert not leader.quiet(5)
+    assert not leader.quiet(CONFIGS, 5)
     assert not leader.sync_hangs()
     lines.time += Timing().sync_hang_s + 0.1
     assert leader.sync_hangs()
@@ -180,10 +184,10 @@ def test_the_successor_is_alive_listed_and_holds_most() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=3, received=3))
     leader.acknowledged(3, ack(durable=5))
-    assert leader.best_successor(membership()) == 3
+    assert leader.successors(CONFIGS)[0] == 3
     leader.acknowledged(2, ack(durable=5))
-    assert leader.best_successor(membership()) == 2, "the preferred one among equals"
+    assert leader.successors(CONFIGS) == [2, 3], "the preferred one among equals"
     lines.folders[2] = incarnation(9)
-    assert leader.best_successor(membership()) == 3
+    assert leader.successors(CONFIGS)[0] == 3
     lines.up.clear()
-    assert leader.best_successor(membership()) is None
+    assert leader.successors(CONFIGS) == []

@@ -174,6 +174,9 @@ class Peer(_message.Message):
     STATE_OFFER_FIELD_NUMBER: _builtins.int
     STATE_PIECE_FIELD_NUMBER: _builtins.int
     STATE_ACK_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """of Raft messages: that of the newest CONFIG in the sender's log; see Config"""
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
@@ -224,10 +227,11 @@ class Peer(_message.Message):
         state_offer: Global___StateOffer | None = ...,
         state_piece: Global___StatePiece | None = ...,
         state_ack: Global___StateAck | None = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "generation", b"generation", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "state_offer", "state_piece", "state_ack"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
@@ -760,12 +764,20 @@ class Config(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    RETIRED_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    generation: _builtins.int
+    """raised when an operator accepts loss: a lower one is of an abandoned history"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """the preferred leader first"""
+
+    @_builtins.property
+    def retired(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
+        """identities that were replaced last, the newest last: none of them is listed again"""
 
     def __init__(
         self,
@@ -773,10 +785,12 @@ class Config(_message.Message):
         group: Global___GroupId | None = ...,
         epoch: _builtins.int = ...,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
+        generation: _builtins.int = ...,
+        retired: _abc.Iterable[Global___Replica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "group", b"group", "replicas", b"replicas", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

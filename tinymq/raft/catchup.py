@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.entry import Entry
+from tinymq.errors import CorruptData
 from tinymq.raft.messages import Append, AppendAck
 
 
@@ -45,7 +46,8 @@ class Accept:
 
 
 def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
-    """Decide on an Append of the current term. A truncation at or below `commit` is a broken invariant."""
+    """Decide on an Append of the current term. Raises CorruptData for a conflict at or below `commit`: one of the two
+    logs is not what its disk was given, or comes from before a loss was accepted."""
     prev = message.prev_index
     entries = message.entries
     if prev < log.first_index - 1:
@@ -67,7 +69,8 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
             continue
         if ours is None:
             return Accept(None, entries[i:], verified)
-        assert entry.index > commit, f"entry {entry.index} conflicts with a committed one ({commit})"
+        if entry.index <= commit:
+            raise CorruptData(f"entry {entry.index} of term {entry.term} conflicts with one committed here ({commit})")
         return Accept(entry.index, entries[i:], verified)
     return Accept(None, (), verified)
 

@@ -13,10 +13,14 @@ from tinymq.errors import NotLeader, QuotaExceeded
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
+from tinymq.raft.checkpoint import pack_checkpoint
+from tinymq.raft.commit import reported_commit
+from tinymq.raft.configs import Configs
 from tinymq.raft.following import FollowingReplica
 from tinymq.raft.leadership import SETTLE_S, Leadership
-from tinymq.raft.membership import Membership, Replica, has_quorum, parse_membership
+from tinymq.raft.membership import Replica, has_quorum, pack_membership
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message, RequestVote, TimeoutNow, Vote
+from tinymq.raft.reads import Answer
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER, StateMachine, Surroundings
 from tinymq.types import GroupId, Position
@@ -29,10 +33,10 @@ class RaftCore(FollowingReplica):
 
     def __init__(
         self, group: GroupId, me: Replica, log: Log, ballots: Ballots, machine: StateMachine, around: Surroundings,
-        membership: Membership, applied_index: int, high_watermark: int,
+        configs: Configs, applied_index: int, high_watermark: int,
     ) -> None:  # fmt: skip
         self._high_watermark = high_watermark  # invariant: the next offset after the entry at applied_index
-        super().__init__(group, me, log, ballots, machine, around, membership, applied_index)
+        super().__init__(group, me, log, ballots, machine, around, configs, applied_index)
 
     @property
     def high_watermark(self) -> int:
@@ -57,7 +61,7 @@ class RaftCore(FollowingReplica):
             return
         if self._leadership is not None:
             self._look_after(peer)
-        elif self.leader_id is None and self._membership.rank(self._me.broker_id) == 0:
+        elif self.leader_id is None and self.membership.rank(self._me.broker_id) == 0:
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
 
@@ -76,9 +80,9 @@ class RaftCore(FollowingReplica):
             self._around.wake()
 
     def check_quorum(self) -> None:
-        """Hazard 13: a leader that a majority no longer hears steps down."""
-        alive = {self._me.broker_id, *(p for p in self._peers if self._around.alive(p))}
-        if self._leadership is not None and not has_quorum(self._membership, alive):
+        """Hazard 13: a leader that a majority no longer hears, or does not prove to, steps down."""
+        hearing = {self._me.broker_id, *(p for p in self._peers if self._around.heard_by(p))}
+        if self._leadership is not None and not has_quorum(self.membership, hearing):
             self._follow(None)
 
     def propose(
@@ -90,6 +94,12 @@ class RaftCore(FollowingReplica):
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
         if leadership.uncommitted_bytes + len(payload) > self._around.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
+        return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
+
+    def _append_as_leader(
+        self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
+        max_timestamp_us: int | None = None, payload_crc: int | None = None,
+    ) -> Position:  # fmt: skip
         log, around = self._log, self._around
         stamp = leadership.stamps.stamp(around.median_wall_us(), around.now())
         entry = make_entry(
@@ -98,7 +108,7 @@ class RaftCore(FollowingReplica):
             max_timestamp_us=stamp if max_timestamp_us is None else max_timestamp_us,
             payload=payload, payload_crc=payload_crc,
         )  # fmt: skip
-        log.append([entry])
+        self._change_log(None, [entry])
         leadership.uncommitted_bytes += entry.size
         if leadership.nothing_out() and self._settle_at != NEVER:
             leadership.pump(self.commit_index)  # a lone write does not wait for the tick; others share messages
@@ -106,13 +116,28 @@ class RaftCore(FollowingReplica):
             around.wake()
         return Position(entry.index, entry.term, entry.header.base_offset, stamp)
 
+    def read_index(self, answer: Answer) -> None:
+        """Hazard 13: learn up to which index everything is applied of what was acknowledged anywhere before this call,
+        once a majority has said that no other leader did it. Nothing is written. Raises NotLeader."""
+        leadership = self._leadership
+        if leadership is None:
+            raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
+        leadership.reads.ask(max(self.commit_index, leadership.first_of_term), answer)
+        self._around.wake()
+
+    def _answer_reads(self) -> None:
+        if self._leadership is not None and self._leadership.reads.pending:
+            for answer in self._leadership.readers(self._configs, self._me, self.applied_index):
+                answer(self.applied_index)
+
     def hand_over(self, to: int | None, until: float) -> bool:
         """Stop accepting, let a follower catch up, and make it stand. False when nobody can take over."""
         if self._leadership is None:
             return False
-        successor = to if to is not None else self._leadership.best_successor(self._membership)
-        if successor is None or successor not in self._peers:
+        able = self._leadership.successors(self._configs)
+        if not able or to not in (None, *able):
             return False
+        successor = able[0] if to is None else to
         self._leadership.transfer_to, self._leadership.transfer_until = successor, until
         self._settle_at = self._around.now()
         self._around.wake()
@@ -156,7 +181,14 @@ class RaftCore(FollowingReplica):
         if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
             return  # hazard 3: an answer of another term says nothing about this one
         leadership = self._leadership
-        if leadership.acknowledged(peer, ack):
+        moved = leadership.acknowledged(peer, ack)
+        if ack.round:
+            leadership.round_answered(self._configs, peer, ack.round)
+            self._around.wake()
+        if not ack.conflict:
+            self._advance(reported_commit(self.commit_index, ack.commit, ack.durable))
+        self._list_anew()
+        if moved:
             self._commit()
             if self._settle_at == NEVER or leadership.wants_tick(peer, self.commit_index):
                 self._around.wake()  # else the timers that are set will do
@@ -175,7 +207,7 @@ class RaftCore(FollowingReplica):
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
         self._settle_at = around.now() + SETTLE_S
-        self.propose(Kind.NOOP, b"", 0, None, None)
+        self._append_as_leader(self._leadership, Kind.NOOP, b"")
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         """Hazard 15: driven by events. What arrived was read before; now decide, commit, apply, send."""
@@ -189,7 +221,9 @@ class RaftCore(FollowingReplica):
         """As the leader: commit what a majority holds, and apply it at once, for somebody waits for the answer."""
         if self._leadership is None:
             return
-        commit = self._leadership.commit(self._membership, self._me.broker_id, self.is_listed, self.commit_index)
+        self._advance(self._leadership.commit(self._configs, self._me, self.commit_index))
+
+    def _advance(self, commit: int) -> None:
         if commit > self.commit_index:
             self._set_commit(commit)
             self._SyncObj__applyLogEntries()
@@ -207,15 +241,17 @@ class RaftCore(FollowingReplica):
             self._high_watermark = entry.header.next_offset
             self._apply(entry)
             if self._log.ends_segment(applied):
-                self._log.put_state(applied, self._machine.dump())
+                self._log.put_state(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         self._log.note_applied(applied)
+        self._answer_reads()
         if applied < self.commit_index:
             self._around.wake()
         return False
 
     def _apply(self, entry: Entry) -> None:
         if entry.header.kind == Kind.CONFIG:
-            self._membership = parse_membership(entry.payload)
+            self._configs.apply(entry)
+            self._around.wake()  # what waits for the count of replicas may be there
         self._machine.apply(entry)
         leadership = self._leadership
         if leadership is None:
@@ -224,6 +260,18 @@ class RaftCore(FollowingReplica):
             leadership.uncommitted_bytes -= entry.size
         if entry.index == leadership.first_of_term:
             self._machine.lead(leadership.term)
+        if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
+            self._list_anew()
+
+    def _list_anew(self) -> None:
+        """Hazard 22: who came back as another incarnation is listed by a CONFIG that commits without it. One at a
+        time, and not before this leader knows what is committed."""
+        leadership = self._leadership
+        if leadership is None or self.applied_index < leadership.first_of_term or leadership.transfer_to is not None:
+            return
+        membership = self._configs.replacement(leadership.present())
+        if membership is not None:
+            self._append_as_leader(leadership, Kind.CONFIG, pack_membership(membership))
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """Hazards 2, 12, 17, 18: whole entries, within a window, from memory or by a read beside the loop."""
@@ -234,13 +282,15 @@ class RaftCore(FollowingReplica):
             self.check_quorum()  # they may have gone before it led
             if self._leadership is None:
                 return
+            self._list_anew()
             leadership.settle(self.commit_index)
             if leadership.transfer_to is None and leadership.sync_hangs():
                 self.hand_over(None, now + self._around.timing.hand_over_s)
         leadership.pump(self.commit_index)
+        leadership.ask_round(self.commit_index)
         if leadership.transfer_to is not None:
             self._continue_hand_over(leadership, leadership.transfer_to, now)
-        if leadership.quiet(self.commit_index):
+        if leadership.quiet(self._configs, self.commit_index):
             self._settle_at = NEVER
         elif self._settle_at <= now or self._settle_at == NEVER:
             self._settle_at = now + SETTLE_S

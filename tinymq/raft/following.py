@@ -30,15 +30,21 @@ class FollowingReplica(VotingReplica):
         if self._leadership is None and leader is not None and self._verified:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
 
-    def _on_append(self, peer: int, message: Append) -> None:
-        self._adopt(message.term)
-        node = stock.PeerNode(peer)
-        if message.term < self.term:
-            self._SyncObj__sendNextNodeIdx(node)  # hazard 14: a stale leader is told our term
-            return
-        assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {message.term}"
+    def _heeds(self, peer: int, term: int) -> bool:
+        """A message of who leads `term`: follow it, unless the term is over."""
+        self._adopt(term)
+        if term < self.term:
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer))  # hazard 14: a stale leader is told our term
+            return False
+        assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {term}"
         if self.leader_id != peer or self._ballot is not None:
             self._follow(peer)
+        return True
+
+    def _on_append(self, peer: int, message: Append) -> None:
+        if not self._heeds(peer, message.term):
+            return
+        node = stock.PeerNode(peer)
         for entry in message.entries:
             if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
                 self.fail(UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here"))
@@ -47,20 +53,23 @@ class FollowingReplica(VotingReplica):
         if isinstance(decision, Conflict):
             self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)
             return
-        if decision.truncate_from is not None:
-            self._SyncObj__deleteEntriesFrom(decision.truncate_from)
         if decision.entries:
-            self._log.append(decision.entries)
+            self._change_log(decision.truncate_from, decision.entries)
         self._verified = max(self._verified, decision.verified)
+        self._announced_commit = max(self._announced_commit, message.commit)
         self._learn_commit(message.commit, decision.verified)
         if self._log.durable_index >= decision.verified:
             self._SyncObj__sendNextNodeIdx(node, success=True)
 
     def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
-        if notice.term != self.term or peer != self.leader_id:
+        if notice.round:
+            if not self._heeds(peer, notice.term):
+                return
+        elif notice.term != self.term or peer != self.leader_id:
             return
         self._learn_commit(notice.commit, self._verified)
-        if notice.ack_wanted:
+        self._round = max(self._round, notice.round)
+        if notice.ack_wanted or notice.round:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer), success=True)
 
     def _learn_commit(self, announced: int, verified: int) -> None:
@@ -77,5 +86,15 @@ class FollowingReplica(VotingReplica):
         durable = min(self._log.durable_index, verified)
         self._post(
             int(node.id),
-            AppendAck(self.term, durable, verified, reset, nextNodeIdx, next_term, self.commit_index, self._me.count),
+            AppendAck(
+                self.term,
+                durable,
+                verified,
+                reset,
+                nextNodeIdx,
+                next_term,
+                self.commit_index,
+                self._me.count,
+                self._round,
+            ),
         )

@@ -14,8 +14,10 @@ from tinymq.entry import Entry
 from tinymq.log.log import Log
 from tinymq.raft.catchup import next_after_conflict
 from tinymq.raft.commit import leader_commit
-from tinymq.raft.membership import Membership
+from tinymq.raft.configs import Configs
+from tinymq.raft.membership import Replica, has_quorum
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
+from tinymq.raft.reads import Answer, ReadRounds
 from tinymq.raft.replication import Mode, Progress
 from tinymq.raft.stamps import TermStamps
 
@@ -57,6 +59,7 @@ class Leadership:
         self.transfer_to: int | None = None
         self.transfer_until = 0.0
         self.notice_at = NEVER  # when followers are told of the commit, if no Append does it before
+        self.reads = ReadRounds()
         self._log = log
         self._line = line
         self._limits = limits
@@ -75,8 +78,11 @@ class Leadership:
             return False
         incarnation = self._line.incarnation(peer)
         if (incarnation, ack.count) != (progress.incarnation, progress.count):
-            # Another incarnation: what the old one held counts no more, nor need it hold that (hazard 22).
-            progress.incarnation, progress.count, progress.match = incarnation, ack.count, 0
+            # Another incarnation: what the old one held and knew counts no more, nor need it hold that (hazard 22).
+            if progress.incarnation is not None:
+                self.progress[peer] = progress = Progress(next=min(progress.next, ack.received + 1))
+                self._told.pop(peer, None)
+            progress.incarnation, progress.count = incarnation, ack.count
         if ack.conflict:
             progress.conflicted(next_after_conflict(self._log, ack))
             return True
@@ -91,16 +97,34 @@ class Leadership:
             self.progress[peer].commit = 0  # no rest before it says again that it knows
             self._told.pop(peer, None)
 
-    def commit(self, membership: Membership, self_id: int, self_listed: bool, commit: int) -> int:
-        """The commit index now. The leader's own vote is its durable index, if it is listed at all."""
-        match = {
-            peer: p.match
-            for peer, p in self.progress.items()
-            if membership.lists(peer, self._line.incarnation(peer), p.count)
-        }
-        if self_listed:
-            match[self_id] = self._log.durable_index
-        return leader_commit(membership, match, commit, self.term, self.first_of_term)
+    def commit(self, configs: Configs, me: Replica, commit: int) -> int:
+        """The commit index now. The leader's own vote is its durable index."""
+        match = {peer: p.match for peer, p in self.progress.items() if configs.counts(self._replica(peer))}
+        if configs.counts(me):
+            match[me.broker_id] = self._log.durable_index
+        return leader_commit(configs.membership, match, commit, self.first_of_term)
+
+    def round_answered(self, configs: Configs, peer: int, round_: int) -> None:
+        """A follower of this term says so; called after `acknowledged`, which knows who it is."""
+        if configs.counts(self._replica(peer)):
+            self.reads.answered(peer, round_)
+
+    def readers(self, configs: Configs, me: Replica, applied: int) -> list[Answer]:
+        """Who may read now: a majority has said that nobody else leads."""
+        own = (me.broker_id,) if configs.counts(me) else ()
+        return self.reads.take(own, applied, lambda brokers: has_quorum(configs.membership, brokers))
+
+    def _replica(self, peer: int) -> Replica | None:
+        """Who acknowledged last, unless another one has taken its place since."""
+        progress = self.progress[peer]
+        if progress.incarnation is None or progress.incarnation != self._line.incarnation(peer):
+            return None
+        return Replica(peer, progress.incarnation, progress.count)
+
+    def present(self) -> list[Replica]:
+        """Who of the members' brokers is there, as it acknowledged in this term."""
+        seen = (self._replica(peer) for peer in self.progress if self._line.alive(peer))
+        return [replica for replica in seen if replica is not None]
 
     # ---- sending --------------------------------------------------------------------------------------
 
@@ -116,6 +140,14 @@ class Leadership:
                     break
         if self.notice_at <= self._line.now():
             self._tell_all(commit)
+
+    def ask_round(self, commit: int) -> None:
+        """Begin a round, if somebody waits for one: every follower is asked, whatever it holds."""
+        number = self.reads.begin(self._line.now())
+        if number is None:
+            return
+        for peer, progress in self.progress.items():
+            self._line.send(peer, CommitNotice(self.term, min(commit, progress.match), False, number))
 
     def _tell_all(self, commit: int) -> None:
         """Tell of the commit those whom no Append has told meanwhile."""
@@ -214,20 +246,23 @@ class Leadership:
             self._unsynced = durable, now
         return self._unsynced is not None and now - self._unsynced[1] > self._timing.sync_hang_s
 
-    def quiet(self, commit: int) -> bool:
-        """Nothing to send: every live follower has everything and has acknowledged to know the commit index."""
-        return self.transfer_to is None and commit == self._log.last_index == self._log.durable_index and all(
-            not self._line.alive(peer) or (p.match == self._log.last_index and p.commit >= commit)
+    def quiet(self, configs: Configs, commit: int) -> bool:
+        """Nothing to send: every live follower is listed, has everything, and has said that it knows the commit."""
+        if self.transfer_to is not None or self.reads.pending:
+            return False
+        return commit == self._log.last_index == self._log.durable_index and all(
+            p.match == self._log.last_index and p.commit >= commit and configs.counts(self._replica(peer))
             for peer, p in self.progress.items()
+            if self._line.alive(peer)
         )  # fmt: skip
 
     # ---- handing over -----------------------------------------------------------------------------------
 
-    def best_successor(self, membership: Membership) -> int | None:
-        """The live, listed follower that holds most; the preferred one among equals."""
+    def successors(self, configs: Configs) -> list[int]:
+        """The live, listed followers, the one that holds most first; the preferred one among equals."""
         able = [
-            (-p.match, membership.rank(peer), peer)
+            (-p.match, configs.membership.rank(peer), peer)
             for peer, p in self.progress.items()
-            if self._line.alive(peer) and membership.lists(peer, self._line.incarnation(peer), p.count)
+            if self._line.alive(peer) and configs.counts(self._replica(peer))
         ]
-        return min(able)[2] if able else None
+        return [peer for _, _, peer in sorted(able)]

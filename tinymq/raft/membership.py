@@ -7,16 +7,18 @@ has another incarnation, and one that CONFIG does not list neither votes, stands
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData
+from tinymq.errors import CorruptData, InvalidRequest
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.messages import group_from_wire, group_to_wire
 from tinymq.types import GroupId
+
+RETIRED_MAX = 8  # replaced identities that a CONFIG remembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Membership:
     group: GroupId
     epoch: int
     replicas: tuple[Replica, ...]
+    generation: int = 0  # rises when an operator accepts loss; who has a lower one holds an abandoned history
+    retired: tuple[Replica, ...] = ()  # replaced identities, the newest last: their disks may turn up again
 
     def replica(self, broker_id: int) -> Replica | None:
         return next((r for r in self.replicas if r.broker_id == broker_id), None)
@@ -43,6 +47,25 @@ class Membership:
         """Is this very incarnation a member?"""
         replica = self.replica(broker_id)
         return replica is not None and replica.incarnation == incarnation and replica.count == count
+
+    def has(self, replica: Replica) -> bool:
+        return self.lists(replica.broker_id, replica.incarnation, replica.count)
+
+    def replacing(self, present: Iterable[Replica]) -> Membership:
+        """The next epoch: the same brokers in the same order, these under the identities given."""
+        identity = {r.broker_id: r for r in present}
+        replicas = tuple(identity.get(r.broker_id, r) for r in self.replicas)
+        gone = tuple(r for r in self.replicas if r not in replicas)
+        retired = (*self.retired, *gone)[-RETIRED_MAX:]
+        return Membership(self.group, self.epoch + 1, replicas, self.generation, retired)
+
+    def may_list(self, replica: Replica) -> bool:
+        """Is this a member's broker under an identity that is new? Old ones come back with what they held then, and
+        late acks of them arrive; to list one again would unlist the one that is there."""
+        listed = self.replica(replica.broker_id)
+        if listed is None or listed == replica or replica in self.retired:
+            return False
+        return listed.incarnation != replica.incarnation or listed.count < replica.count
 
     def rank(self, broker_id: int) -> int:
         """Place in the order of preference for leadership; past the end for strangers."""
@@ -68,23 +91,33 @@ def pack_membership(membership: Membership) -> bytes:
     config = pb.Config(
         group=group_to_wire(membership.group),
         epoch=membership.epoch,
-        replicas=[
-            pb.Replica(broker_id=r.broker_id, incarnation=r.incarnation, count=r.count) for r in membership.replicas
-        ],
+        replicas=[_replica_to_wire(r) for r in membership.replicas],
+        generation=membership.generation,
+        retired=[_replica_to_wire(r) for r in membership.retired],
     )
     return config.SerializeToString(deterministic=True)
+
+
+def _replica_to_wire(replica: Replica) -> pb.Replica:
+    return pb.Replica(broker_id=replica.broker_id, incarnation=replica.incarnation, count=replica.count)
 
 
 def parse_membership(payload: bytes) -> Membership:
     """Raises CorruptData when `payload` is not a CONFIG."""
     try:
         config = pb.Config.FromString(payload)
-    except DecodeError as error:
+        group = group_from_wire(config.group)
+    except (DecodeError, InvalidRequest) as error:
         raise CorruptData(f"a CONFIG entry does not parse: {error}") from None
-    replicas = tuple(Replica(r.broker_id, r.incarnation, r.count) for r in config.replicas)
+    replicas, retired = (
+        tuple(Replica(r.broker_id, r.incarnation, r.count) for r in listed)
+        for listed in (config.replicas, config.retired)
+    )
     if not replicas or len({r.broker_id for r in replicas}) != len(replicas):
         raise CorruptData("a CONFIG entry lists no replicas, or one twice")
-    return Membership(group_from_wire(config.group), config.epoch, replicas)
+    if not all(r.broker_id and len(r.incarnation) == 16 for r in (*replicas, *retired)):
+        raise CorruptData("a CONFIG entry lists a replica without a broker or an incarnation")
+    return Membership(group, config.epoch, replicas, config.generation, retired)
 
 
 def make_first_entry(group: GroupId, replicas: Sequence[Replica], created_us: int) -> Entry:

@@ -23,6 +23,8 @@ class RequestVote:
     pre: bool
     transfer: bool
     count: int  # the candidate's incarnation count in this group
+    config_index: int = 0  # the newest CONFIG that the candidate knows to be committed, and that entry's term
+    config_term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,11 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
         case CommitNotice(term, commit, ack_wanted, round_):
             notice = pb.CommitNotice(group=g, term=term, commit=commit, ack_wanted=ack_wanted, round=round_)
             return pb.Peer(commit_notice=notice), []
-        case RequestVote(term, last_index, last_term, pre, transfer, count):
+        case RequestVote(term, last_index, last_term, pre, transfer, count, config_index, config_term):
             request = pb.RequestVote(
-                group=g, term=term, last_index=last_index, last_term=last_term, pre=pre, transfer=transfer, count=count
-            )
+                group=g, term=term, last_index=last_index, last_term=last_term, pre=pre, transfer=transfer, count=count,
+                config_index=config_index, config_term=config_term,
+            )  # fmt: skip
             return pb.Peer(request_vote=request), []
         case Vote(term, granted, pre, count):
             return pb.Peer(vote=pb.Vote(group=g, term=term, granted=granted, pre=pre, count=count)), []
@@ -198,7 +201,9 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
             return group_from_wire(c.group), CommitNotice(c.term, c.commit, c.ack_wanted, c.round)
         case "request_vote":
             r = head.request_vote
-            return group_from_wire(r.group), RequestVote(r.term, r.last_index, r.last_term, r.pre, r.transfer, r.count)
+            return group_from_wire(r.group), RequestVote(
+                r.term, r.last_index, r.last_term, r.pre, r.transfer, r.count, r.config_index, r.config_term
+            )
         case "vote":
             v = head.vote
             return group_from_wire(v.group), Vote(v.term, v.granted, v.pre, v.count)

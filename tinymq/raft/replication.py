@@ -55,6 +55,8 @@ class Progress:
         """Take a success. True when `match` advanced. A success never lowers `next` (hazard 2)."""
         self.commit = max(self.commit, ack.commit)
         if self.mode is Mode.PROBE:
+            if ack.received < self.next - 1:
+                return False  # not to the probe: it answers a round, or something older
             self.mode = Mode.REPLICATE
             self.waiting = False
             self.unanswered = 0
@@ -83,10 +85,13 @@ class Progress:
         self.restart(max(next_index, self.match + 1))
 
     def restart(self, next_index: int | None = None) -> None:
-        """What was out may be lost (a connection closed, no answer came): start again behind `match`."""
+        """What was out may be lost (a connection closed, no answer came): start again behind `match`; while nothing is
+        known to match, where we were, for a conflict says at once where the logs meet."""
         self.mode = Mode.PROBE
         self.waiting = False
         self.unanswered = 0
-        self.next = self.match + 1 if next_index is None else next_index
+        if next_index is None:
+            next_index = self.match + 1 if self.match else self.next
+        self.next = next_index
         self.inflight.clear()
         self.inflight_bytes = 0

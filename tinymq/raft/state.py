@@ -8,6 +8,7 @@ that still reached one would be a broken invariant (hazards 5, 6, 8, 16, 19, 20,
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pysyncobj import SyncObj
@@ -18,6 +19,7 @@ from tinymq.entry import Entry
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
+from tinymq.raft.configs import Configs
 from tinymq.raft.journal import GroupJournal
 from tinymq.raft.leadership import Line
 from tinymq.raft.membership import Membership, Replica
@@ -58,6 +60,18 @@ class Surroundings(Line, Protocol):
     limits: Limits
     timing: Timing
 
+    def hears(self, peer: int) -> bool:
+        """Was this broker heard lately? `alive` holds for longer."""
+        ...
+
+    def heard_by(self, peer: int) -> bool:
+        """Is it alive, and does it prove to hear us?"""
+        ...
+
+    def election_s(self) -> tuple[float, float]:
+        """The least and the most to wait before standing (again)."""
+        ...
+
     def wake(self) -> None:
         """Tick this group before the loop turns again."""
         ...
@@ -72,14 +86,14 @@ class RaftState(SyncObj):  # type: ignore[misc]
 
     def __init__(
         self, group: GroupId, me: Replica, log: Log, ballots: Ballots, around: Surroundings,
-        membership: Membership, applied_index: int,
+        configs: Configs, applied_index: int,
     ) -> None:  # fmt: skip
         self._group = group
         self._me = me
         self._log = log
         self._around = around
-        self._membership = membership
-        self._peers = [r.broker_id for r in membership.replicas if r.broker_id != me.broker_id]
+        self._configs = configs
+        self._peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         with stock.running_clock(around.clock):
             super().__init__(
                 stock.PeerNode(me.broker_id), [stock.PeerNode(p) for p in self._peers],
@@ -91,6 +105,10 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftCommitIndex: int = max(applied_index, self._SyncObj__raftCommitIndex)
 
     # Read by PySyncObj's constructor while it looks for replicated methods: each rests on what is set by then.
+
+    @property
+    def clock(self) -> Clock:
+        return self._around.clock
 
     @property
     def term(self) -> int:
@@ -119,19 +137,38 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return bool(self._SyncObj__raftState == stock.CANDIDATE)
 
     @property
+    def me(self) -> Replica:
+        """This very incarnation."""
+        return self._me
+
+    @property
     def is_listed(self) -> bool:
-        """Does CONFIG list this very incarnation? If not it neither votes, stands nor counts (hazard 22)."""
-        return self._membership.lists(self._me.broker_id, self._me.incarnation, self._me.count)
+        """Does the applied CONFIG list this very incarnation? If not it neither votes, stands nor counts (hazard 22):
+        entries that counted on the one before it may be missing here, and nobody would know."""
+        return self._configs.lists(self._me)
 
     @property
     def membership(self) -> Membership:
-        return self._membership
+        """As applied."""
+        return self._configs.membership
 
-    def _lists_peer(self, peer: int, count: int) -> bool:
-        return self._membership.lists(peer, self._around.incarnation(peer), count)
+    @property
+    def newest_membership(self) -> Membership:
+        """As the log ends, committed or not."""
+        return self._configs.newest
 
     def _set_leader(self, leader: int | None) -> None:
         self._SyncObj__raftLeader = None if leader is None else stock.PeerNode(leader)
+
+    def _change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:
+        """Hazards 8, 20: a CONFIG comes with its entry, and is undone with it. Raises CorruptData, with nothing done,
+        for a CONFIG that does not follow from the one before."""
+        above = self._configs.after(cut_from, entries)
+        if cut_from is not None:
+            self._SyncObj__deleteEntriesFrom(cut_from)
+        if entries:
+            self._log.append(entries)
+        self._configs.above = above
 
     def _set_commit(self, commit: int) -> None:
         assert self.commit_index < commit <= self._log.last_index
@@ -145,8 +182,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         """Randomness is the broker's own source, not the module `random`."""
-        timing = self._around.timing
-        return self._around.rng.uniform(timing.election_min_s, timing.election_max_s)
+        return self._around.rng.uniform(*self._around.election_s())
 
     def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
         """Hazard 2: only what conflicts goes, and durably so before anything replaces it."""

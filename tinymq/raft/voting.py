@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from tinymq.errors import TinymqError
+from tinymq.errors import NotLeader, TinymqError
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
+from tinymq.raft.commit import vouched_commit
+from tinymq.raft.configs import Configs
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote, stand_after_s
 from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.membership import Replica
 from tinymq.raft.messages import Message, RequestVote, Vote
 from tinymq.raft.outbox import Outbox
 from tinymq.raft.state import NEVER, RaftState, StateMachine, Surroundings
@@ -26,21 +28,28 @@ class VotingReplica(RaftState):
 
     def __init__(
         self, group: GroupId, me: Replica, log: Log, ballots: Ballots, machine: StateMachine, around: Surroundings,
-        membership: Membership, applied_index: int,
+        configs: Configs, applied_index: int,
     ) -> None:  # fmt: skip
         self._machine = machine
         self._outbox = Outbox(lambda: ballots.durable(group))
         self._leadership: Leadership | None = None  # invariant: set exactly while this replica leads
         self._ballot: Ballot | None = None  # invariant: set only while it is a candidate
         self._verified = 0  # last index shown in this term to match the leader's log; invariant: <= last_index
+        self._round = 0  # the greatest that a leader's notice of this term asked for; acks say it
+        self._announced_commit = 0  # by this term's leader, whether we hold as much or not
         self._settle_at = NEVER
         self._failure: TinymqError | None = None
-        super().__init__(group, me, log, ballots, around, membership, applied_index)
+        super().__init__(group, me, log, ballots, around, configs, applied_index)
         self._SyncObj__raftElectionDeadline = self._first_deadline()
 
     @property
     def failure(self) -> TinymqError | None:
         return self._failure
+
+    @property
+    def announced_commit(self) -> int:
+        """The commit index as the leader said last in this term; 0 when it has not."""
+        return self._announced_commit
 
     @property
     def hears_leader(self) -> bool:
@@ -49,6 +58,12 @@ class VotingReplica(RaftState):
             return self._leadership is not None
         return leader is not None and self._around.alive(leader)
 
+    @property
+    def _heard_lately(self) -> bool:
+        """Who has begun to doubt does not stand yet, but does not refuse who has missed the leader for longer."""
+        leader = self.leader_id
+        return self._leadership is not None or (leader is not None and self._around.hears(leader))
+
     def next_wake(self) -> float:
         """Monotonic time of this replica's next timer; infinite when it rests."""
         notice_at = NEVER if self._leadership is None else self._leadership.notice_at
@@ -56,8 +71,8 @@ class VotingReplica(RaftState):
 
     def _first_deadline(self) -> float:
         """The preferred leader stands at once when the group is opened, the others give it time."""
-        spread = self._around.timing.election_max_s
-        wait = stand_after_s(self._membership, self._me.broker_id, None, spread, self._around.rng)
+        spread = self._around.election_s()[1]
+        wait = stand_after_s(self.membership, self._me.broker_id, None, spread, self._around.rng)
         return self._around.now() + wait
 
     def _deadline_from_now(self) -> float:
@@ -67,8 +82,8 @@ class VotingReplica(RaftState):
         """The broker that led is gone, restarted, or says that it leads no more."""
         if self._failure is None and self.leader_id == broker_id and broker_id != self._me.broker_id:
             self._set_leader(None)
-            spread = self._around.timing.election_min_s
-            wait = stand_after_s(self._membership, self._me.broker_id, broker_id, spread, self._around.rng)
+            spread = self._around.election_s()[0]
+            wait = stand_after_s(self.membership, self._me.broker_id, broker_id, spread, self._around.rng)
             self._SyncObj__raftElectionDeadline = self._around.now() + wait
             self._around.wake()
 
@@ -82,16 +97,18 @@ class VotingReplica(RaftState):
     def _stand(self, *, pre: bool, transfer: bool = False) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
-        if not self.is_listed or self._failure is not None:
+        if not self._configs.counts(self._me) or self._failure is not None:
             return
         self._set_leader(None)
         self._SyncObj__setState(stock.CANDIDATE)
         if not pre:
             self._SyncObj__setCurrentTerm(self.term + 1, self._me.broker_id)
-            self._verified = 0
+            self._forget_term()
         self._ballot = ballot = Ballot(self.term + 1 if pre else self.term, pre)
-        log = self._log
-        request = RequestVote(ballot.term, log.last_index, log.last_term, pre, transfer, self._me.count)
+        log, config = self._log, self._configs.applied
+        request = RequestVote(
+            ballot.term, log.last_index, log.last_term, pre, transfer, self._me.count, config.index, config.term
+        )
         for peer in self._peers:
             self._post(peer, request)
         self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id))
@@ -101,17 +118,22 @@ class VotingReplica(RaftState):
         if self._ballot is not ballot:
             return
         ballot.voters.add(voter)
-        if ballot.won(self._membership):
+        if ballot.won(self._configs.newest):
             if ballot.pre:
                 self._stand(pre=False)
             else:
                 self._SyncObj__onBecomeLeader()
 
     def _on_request_vote(self, peer: int, request: RequestVote) -> None:
-        if not self.is_listed or not self._lists_peer(peer, request.count):
+        """Hazard 22: only who is listed votes. Of the candidate no more is asked than a member's number: it stands
+        only if it is listed, and CONFIGs that it lacks, or we lack, are weighed with the rest of the logs."""
+        if self.membership.replica(peer) is None:
+            return
+        self._learn_config(request)
+        if not self.is_listed:
             return
         log = self._log
-        voter = Voter(self.term, self.voted_for, log.last_index, log.last_term, self.hears_leader)
+        voter = Voter(self.term, self.voted_for, log.last_index, log.last_term, self._heard_lately)
         answer = answer_vote(voter, peer, request)
         if self._leadership is not None and answer is not Answer.GRANT:
             self._look_after(peer)  # it does not know that we lead, and a group at rest would not tell it
@@ -126,13 +148,22 @@ class VotingReplica(RaftState):
             self._SyncObj__raftElectionDeadline = self._deadline_from_now()
         self._post(peer, Vote(request.term if granted else self.term, granted, request.pre, self._me.count))
 
+    def _learn_config(self, request: RequestVote) -> None:
+        """The candidate vouches for the CONFIG that it has applied: maybe the one that lists us."""
+        commit = vouched_commit(self._log, self.commit_index, request.config_index, request.config_term)
+        if commit > self.commit_index:
+            self._set_commit(commit)
+            self._SyncObj__applyLogEntries()
+            self._around.wake()
+
     def _on_vote(self, peer: int, vote: Vote) -> None:
         ballot = self._ballot
         if not vote.granted:
             self._adopt(vote.term)
             return
         asked = ballot is not None and (ballot.term, ballot.pre) == (vote.term, vote.pre)
-        if asked and ballot is not None and self._lists_peer(peer, vote.count):
+        listed = self._configs.newest.lists(peer, self._around.incarnation(peer), vote.count)
+        if asked and ballot is not None and listed:
             self._count_vote(ballot, peer)
 
     def _adopt(self, term: int) -> bool:
@@ -140,19 +171,25 @@ class VotingReplica(RaftState):
         if term <= self.term:
             return False
         self._SyncObj__setCurrentTerm(term, None)
-        self._verified = 0
+        self._forget_term()
         self._follow(None)
         return True
 
+    def _forget_term(self) -> None:
+        """What a leader said holds in its term alone."""
+        self._verified = self._round = self._announced_commit = 0
+
     def _follow(self, leader: int | None) -> None:
-        led = self._leadership is not None
+        ended = self._leadership
         self._leadership = self._ballot = None
+        self._configs.release()
         self._settle_at = NEVER
         self._SyncObj__setState(stock.FOLLOWER)
         self._set_leader(leader)
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
-        if led:
+        if ended is not None:
             self._machine.follow()
+            ended.reads.end(NotLeader(f"{self._group} is led here no more", leader=leader, leader_epoch=self.term))
         self._around.wake()
 
     def fail(self, error: TinymqError) -> None:
@@ -168,6 +205,9 @@ class VotingReplica(RaftState):
 
     @abstractmethod
     def _SyncObj__onBecomeLeader(self) -> None: ...
+
+    @abstractmethod
+    def _SyncObj__applyLogEntries(self) -> bool: ...
 
     @abstractmethod
     def _look_after(self, peer: int) -> None: ...
