@@ -353,6 +353,28 @@ def test_a_failure_that_was_asked_for_is_not_raised_twice() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_is_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -> None:
+    """The second batch is still open when the first one's time is up."""
+
+    async def scenario() -> None:
+        cluster = cluster_of()
+        async with client_of(cluster) as mq:
+            producer = mq.producer(delivery_timeout_ms=300, idempotent=idempotent)
+            await (await producer.send("t", b"there"))
+            for broker in cluster.nodes:
+                cluster.kill(broker, elect=False)
+            first = await producer.send("t", b"1")
+            await until(lambda: producer._batcher.lanes[0].flight != () or len(producer._batcher.lanes[0].sealed) > 0)
+            second = await producer.send("t", b"2")
+            for delivery in (first, second):
+                with pytest.raises(DeadlineExceeded):
+                    async with asyncio.timeout(2):
+                        await delivery
+
+    run(scenario())
+
+
 def test_closing_ends_what_is_left_at_the_deadline() -> None:
     async def scenario() -> None:
         cluster = cluster_of()

@@ -188,8 +188,11 @@ class Sender:
         self._tick = None
         now_s = self._clock.monotonic()
         for lane in list(self._active):
-            self._end_all(lane.expire(now_s, partial(_trouble, self._cluster, lane)))
+            ended = lane.expire(now_s, partial(_trouble, self._cluster, lane))
+            self._end_all(ended)
             self._drive(lane)
+            if ended and lane.open is not None:  # it waited behind them, and its own time runs
+                self._seal_due()
         if self._active and self._tick is None:
             next_s = min((lane.deadline_s for lane in self._active), default=now_s)
             wait_s = min(TICK_S, max(TICK_S_MIN, next_s - now_s))
@@ -255,6 +258,7 @@ class Sender:
             if not error.retriable and not isinstance(error, OutcomeUnknown):
                 for lane in list(self._active):
                     self._end_all(lane.abandon(error))
+                self._seal_due()
             return
         self._producer_id = reply.producer_id
         asyncio.get_running_loop().call_soon(self.look)
@@ -275,6 +279,7 @@ class Sender:
         for lane in [x for x in self._active if x.topic_id == topic_id]:
             self._end_all(lane.abandon(gone))
             self._drive(lane)
+        self._seal_due()
 
     # ---- the end -------------------------------------------------------------------------------------
 
