@@ -10,7 +10,7 @@ record, and are compared with what happens. Commands:
     deliver [A->B] [KIND]          what is on its way now, in order; `*` for any broker; alone: all, until none is left
     drop ...                       the same, lost
     copy A->B KIND as NAME         keep a copy of the last such message
-    replay NAME [to=C] [FIELD=N]   it arrives once more, or late; or at C, as if meant for it; or with another field
+    replay NAME [from=B] [to=C] [FIELD=N]  it arrives once more, or late; or at C, or as if from B, or changed
     cut A from B C ...             their connections end, and stay so
     join [A to B C ...]            connect what is not; alone: all
     wait S                         time passes for all; timers fire, heartbeats flow over what is connected
@@ -22,6 +22,7 @@ record, and are compared with what happens. Commands:
     damage A                       a bit flips in the middle of A's oldest segment
     trim A I                       A removes whole segments before entry I
     restart A                      A's process starts, and is connected to those that run
+    read A                         A is asked up to where its state is not stale
     transfer A to B                A hands its leadership over to B
     status                         every replica in a line
     queue                          what is on its way
@@ -32,7 +33,6 @@ record, and are compared with what happens. Commands:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Callable, Iterable, Sequence
 
@@ -50,6 +50,7 @@ from tinymq.testing.faulty_files import FaultyFiles
 
 DELIVERIES_MAX = 300
 ELECTIONS_MAX = 4
+READ_S = 5.0
 STEP_S = 0.005
 NEVER = float("inf")
 
@@ -66,6 +67,7 @@ class Stage:
         self._lines: list[str] = []
         self._kept: dict[str, Sent] = {}
         self._known: dict[tuple[int, int], str] = {}  # (index, term) -> what the entry is called
+        self._reads: set[asyncio.Task[None]] = set()
         self._depth = 0  # of what follows from a message that arrived
         self._limits = Limits()
         self._now = 100.0
@@ -276,6 +278,18 @@ class Scenario(Stage):
             broker.machine.waiting[position.index, position.term] = position
             await self._settle()
 
+    def do_read(self, number: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._read(self._brokers[int(number)]))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _read(self, broker: ScriptedBroker) -> None:
+        try:
+            index = await broker.group.read_index(READ_S)
+            self._tell(f"{broker.id} may read: all up to {index} is applied")
+        except TinymqError as error:
+            self._tell(f"{broker.id} may not read: {error.code}")
+
     def do_transfer(self, number: str, to: str, target: str) -> None:
         assert to == "to"
         begun = self._brokers[int(number)].host.transfer(GROUP, int(target))
@@ -339,14 +353,14 @@ class Scenario(Stage):
     async def do_replay(self, name: str, *changes: str) -> None:
         kept = self._kept[name]
         head = pb.Peer.FromString(kept.head.SerializeToString())
-        target = kept.target
+        ends = {"from": kept.source, "to": kept.target}
         for change in changes:
             what, _, value = change.partition("=")
-            if what == "to":
-                target = int(value)
+            if what in ends:
+                ends[what] = int(value)
             else:
                 setattr(getattr(head, head.WhichOneof("message") or ""), what, int(value))
-        await self._arrive(dataclasses.replace(kept, target=target, head=head))
+        await self._arrive(Sent(ends["from"], ends["to"], kept.channel, head, kept.body))
 
 
 Selection = Callable[[Sent], bool]

@@ -183,7 +183,7 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
     if gone and min(now.entries, default=0) > gone[0]:
         lines.append(f"has nothing before {min(now.entries)} any more")
     elif gone:
-        lines.append("cuts away " + ", ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
+        lines.append("cuts away " + " to ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
     if new:
         for entry in broker.group.log.tail(new[0], 1 << 30) or ():
             known[entry.index, entry.term] = name_entry(entry, names)

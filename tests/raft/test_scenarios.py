@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import pytest
 from tests.raft.transcript import replayed
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
-from tinymq.raft import catchup, election, following, leadership, voting
-from tinymq.raft.commit import follower_commit
+from tinymq.raft import catchup, following, leadership, voting
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
 from tinymq.raft.membership import Membership, quorum_index
 from tinymq.raft.messages import Append, AppendAck, RequestVote
+from tinymq.raft.reads import ReadRounds
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -89,7 +90,6 @@ def commits_are_not_clamped(patch: pytest.MonkeyPatch) -> None:
         real(self, announced, self._log.last_index)
 
     patch.setattr(following.FollowingReplica, "_learn_commit", learn)
-    assert follower_commit(1, 3, 2) == 2
 
 
 def answers_before_the_ballots_sync(patch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,16 @@ def everything_counts_as_synced(patch: pytest.MonkeyPatch) -> None:
 
 def votes_whoever_leads(patch: pytest.MonkeyPatch) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
-        deaf = Voter(voter.term, voter.voted_for, voter.last_index, voter.last_term, False)
-        return answer_vote(deaf, candidate, request)
+        return answer_vote(dataclasses.replace(voter, hears_leader=False), candidate, request)
 
     patch.setattr(voting, "answer_vote", answer)
-    assert election.answer_vote is answer_vote
+
+
+def votes_are_given_twice(patch: pytest.MonkeyPatch) -> None:
+    def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+        return answer_vote(dataclasses.replace(voter, voted_for=None), candidate, request)
+
+    patch.setattr(voting, "answer_vote", answer)
 
 
 def nobody_steps_down(patch: pytest.MonkeyPatch) -> None:
@@ -119,6 +124,15 @@ def every_incarnation_votes(patch: pytest.MonkeyPatch) -> None:
 
 def every_ack_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Configs, "counts", lambda self, replica: True)
+
+
+def any_round_will_do(patch: pytest.MonkeyPatch) -> None:
+    real = ReadRounds.answered
+    patch.setattr(ReadRounds, "answered", lambda self, peer, number: real(self, peer, max(number, 2)))
+
+
+def every_vote_of_any_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
 
 
 NOTICED: list[tuple[str, Patch]] = [
@@ -136,6 +150,12 @@ NOTICED: list[tuple[str, Patch]] = [
     ("isolated_leader", nobody_steps_down),
     ("amnesia", every_incarnation_votes),
     ("rejoining", every_ack_counts),
+    ("behind_a_config", every_ack_counts),
+    ("other_incarnations", every_ack_counts),
+    ("other_incarnations", every_vote_of_any_incarnation_counts),
+    ("read_round", any_round_will_do),
+    ("split_vote", votes_are_given_twice),
+    ("power_cut_of_all", everything_counts_as_synced),
 ]
 
 
