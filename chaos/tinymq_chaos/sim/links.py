@@ -173,6 +173,7 @@ class MemoryServer:
         self.broker_id = broker_id
         self.process = process
         self.address = ""
+        self.listening = False
         self._net = net
         self._services = {"Broker": broker, "Admin": admin}
 
@@ -222,8 +223,10 @@ class ClientNetwork:
         for call in [c for c in self.calls if c.server.broker_id == server.broker_id]:
             call.break_off("connection reset by peer")
         self._servers[server.address] = server
+        server.listening = True
 
     def leave(self, server: MemoryServer) -> None:
+        server.listening = False
         if self._servers.get(server.address) is server:
             del self._servers[server.address]
 
@@ -323,11 +326,11 @@ class MemoryLink:
 
     async def _dial(self) -> Call:
         """Connect, unless that was done: a round trip, or as long as nobody answers."""
-        server = self._net.reach(self._client, self._address)
-        if server is None or server is not self._known:
+        known = self._known
+        server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
+        if server is None or server is not known:
             broker_id = int(self._address.rsplit(":", 1)[1])
-            takes_s = self._net.weather.round_trip_s(self._client, broker_id)
-            await self._net.clock.sleep(takes_s)
+            await self._net.clock.sleep(self._net.weather.round_trip_s(self._client, broker_id))
             while (server := self._net.reach(self._client, self._address)) is None:
                 await self._net.clock.sleep(CONNECT_POLL_S)
             self._known = server

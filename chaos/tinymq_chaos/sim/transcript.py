@@ -24,6 +24,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.broken: list[str] = []  # invariants that brokers found broken: whatever else holds, the run has failed
+        self._loop: VirtualLoop | None = None
         self._lines: list[tuple[float, str]] = []
 
     def add(self, at_s: float, line: str) -> None:
@@ -36,11 +37,12 @@ class Transcript:
         return [f"{at_s:10.6f} {line}" for at_s, line in merged]
 
     @contextmanager
-    def listening(self, loop: VirtualLoop) -> Iterator[None]:
-        """Take down what brokers log."""
+    def listening(self) -> Iterator[None]:
+        """Take down what brokers log, from `begin` to `end`; nothing of it is printed."""
 
         def take(logger: object, name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-            self._take(loop.time(), dict(event))
+            if self._loop is not None:
+                self._take(self._loop.time(), dict(event))
             raise structlog.DropEvent
 
         structlog.configure(processors=[take])
@@ -48,6 +50,12 @@ class Transcript:
             yield
         finally:
             structlog.reset_defaults()
+
+    def begin(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def end(self) -> None:
+        self._loop = None
 
     def _take(self, at_s: float, event: dict[str, Any]) -> None:
         process = running_process()

@@ -6,16 +6,14 @@ Nothing here knows of Raft. Same calls, same order, same times: what runs on it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import heapq
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from tinymq.errors import TinymqError
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.testing.faulty_files import Crash
 
 T = TypeVar("T")
 
@@ -34,7 +32,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Runs what is ready; when nothing is, it is at once the time of the next timer.
 
     Every callback belongs to the process in whose context it was asked for. What belongs to a paused process is held
-    until that goes on; timers of a killed one never fire.
+    until that goes on; what belongs to a killed one never runs.
     """
 
     _ready: deque[asyncio.Handle]  # these three are BaseEventLoop's own
@@ -47,7 +45,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._spins = 0
         self._clock_resolution = 1e-9
         self.tasks_made = 0
-        self.dead: list[Process] = []  # kept, so that what is left of them is collected at no moment of chance
+        self.dead: list[asyncio.Task[Any]] = []  # of killed processes: kept, to be collected at no moment of chance
         self.steps = 0  # callbacks run so far: the same in two runs of one seed
         self.raised: list[str] = []  # by callbacks and tasks, out of anybody's reach
         self.set_exception_handler(self._note)
@@ -63,7 +61,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._drop_cancelled_timers()
         if ready:
             self._spins += 1
-            assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: the loop turns and turns, and no time passes"
+            what = "the loop turns and turns, and no time passes"
+            assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: {what}: {list(ready)[:3]}"
         else:
             self._pass_time()
         while scheduled and scheduled[0]._when <= self._now_s:
@@ -81,6 +80,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 continue
             process = handle._context.get(_process)
             if process is not None:
+                if not process.alive:
+                    continue
                 if process.held is not None:
                     process.held.append(handle)
                     continue
@@ -127,6 +128,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 class NumberedTask(asyncio.Task[T]):
     """Sets of tasks are walked in an order that follows from the run, not from addresses."""
 
+    process: Process | None = None
+
     def __init__(self, coro: Coroutine[Any, Any, T], *, number: int, **options: Any) -> None:
         self.number = number  # before anything hashes it
         super().__init__(coro, **options)
@@ -139,10 +142,7 @@ def _make_task(loop: VirtualLoop, coro: Coroutine[Any, Any, T], **options: Any) 
     loop.tasks_made += 1
     task = NumberedTask(coro, loop=loop, number=loop.tasks_made, **options)
     context = options.get("context")
-    process = _process.get() if context is None else context.get(_process)
-    if process is not None:
-        process.tasks[task] = None
-        task.add_done_callback(process.forget)
+    task.process = _process.get() if context is None else context.get(_process)
     return task
 
 
@@ -154,17 +154,17 @@ def running_process() -> Process | None:
 class Process:
     """One run of one program: whatever happens in it belongs to it, so that it can be stopped at any moment.
 
-    A paused process does nothing; what fell due meanwhile happens when it goes on, in order. A killed one is never
-    heard of again: its tasks are cancelled, and what they still do on their way out reaches nobody.
+    A paused process does nothing; what fell due meanwhile happens when it goes on, in order. A killed one does nothing
+    ever again: no `finally` of it runs.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.tasks: dict[asyncio.Task[Any], None] = {}
         self.held: deque[asyncio.Handle] | None = None  # None: it runs
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
+        self._died: asyncio.Future[None] | None = None  # somebody waits for its end
         self._steps_left = 0
         self._crash: Callable[[], None] | None = None
 
@@ -196,18 +196,18 @@ class Process:
         if not self.alive:
             coro.close()
             raise Killed(self.name)
+        if self._died is None:
+            self._died = asyncio.get_running_loop().create_future()
         task = self.spawn(coro)
-        await asyncio.wait([task])
-        if task.cancelled():
+        either: list[asyncio.Future[Any]] = [task, self._died]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() or task.cancelled():
             raise Killed(self.name)
         return task.result()
 
     def spawn(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `coro` as a task of this process, which must be alive."""
         return asyncio.get_running_loop().create_task(coro, context=self.context.copy())
-
-    def forget(self, task: asyncio.Task[Any]) -> None:
-        self.tasks.pop(task, None)
 
     def step(self) -> None:
         """A callback of this process is about to run, and one of the next ones is to be its last."""
@@ -233,9 +233,10 @@ class Process:
         self.alive = False
         self.held = None
         self._crash = None
-        asyncio.get_running_loop().dead.append(self)  # type: ignore[attr-defined]
-        for task in list(self.tasks):
-            task.cancel()
+        if self._died is not None:
+            self._died.set_result(None)
+        loop: Any = asyncio.get_running_loop()
+        loop.dead += [task for task in asyncio.all_tasks() if _process_of(task) is self]
 
 
 class Gated:
@@ -295,63 +296,6 @@ def _wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-class Disk:
-    """Blocking work of a process: it takes time, takes effect somewhere within, and dies with the process."""
-
-    def __init__(self, loop: VirtualLoop, process: Process, files: FaultyFiles, rng: random.Random) -> None:
-        self.delay_s = (0.000_05, 0.002)  # of each of the two halves: before the effect, and after it
-        self.hung: asyncio.Future[None] | None = None  # while set, nothing comes to an end
-        self.on_crash: Callable[[], None] | None = None  # the files crash in the middle of a call: end the process
-        self._loop = loop
-        self._process = process
-        self._files = files
-        self._rng = rng
-        self._clock = VirtualClock(loop, process)
-        self._begun: dict[int, Callable[[], Any]] = {}
-        self._count = 0
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """The effect comes at the beginning or at the end of the time that it takes."""
-        takes_s = self._rng.uniform(*self.delay_s) + self._rng.uniform(*self.delay_s)
-        if self.hung is None and self._rng.random() < 0.5:
-            try:
-                return await self._carry_out(call)
-            finally:
-                await self._clock.sleep(takes_s)
-        self._count += 1
-        number = self._count
-        self._begun[number] = call
-        await self._clock.sleep(takes_s)
-        if self.hung is not None:
-            await self.hung
-        if not self._process.alive or number not in self._begun:
-            raise asyncio.CancelledError
-        del self._begun[number]
-        return await self._carry_out(call)
-
-    async def _carry_out(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except Crash:
-            if self.on_crash is None:
-                raise
-            self._loop.call_soon(self.on_crash, context=contextvars.Context())
-            await self._loop.create_future()  # for ever: the caller is gone
-            raise
-
-    async def run_short(self, call: Callable[[], T]) -> T:
-        return await self.run(call)
-
-    def die(self) -> None:
-        """The machine stops: what was under way is done up to some point."""
-        for number in list(self._begun):
-            call = self._begun.pop(number)
-            if self._rng.random() < 0.7:
-                self._files.crash_after(self._rng.randrange(12), bytes_written=self._rng.randrange(2048))
-                with contextlib.suppress(Crash, TinymqError):
-                    call()
-
-
 def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Run `main` to its end on a loop of its own, and fail for whatever was raised beside it."""
     loop = VirtualLoop()
@@ -370,16 +314,36 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
 
 
 def _end_all(loop: VirtualLoop) -> None:
-    """Cancel every task, and what those begin on their way out."""
-    for _ in range(5):
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(_ended(tasks))
-    for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    """Cancel every task of the world, and take apart what processes left behind."""
+    tasks = asyncio.all_tasks(loop)
+    left = sorted((t for t in tasks if _process_of(t) is not None), key=hash)
+    others = sorted(tasks - set(left), key=hash)
+    for task in others:
+        task.cancel()
+    loop.run_until_complete(_ended(others))
+    asyncio._set_running_loop(loop)
+    try:
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task)
+    finally:
+        asyncio._set_running_loop(None)
 
 
-async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    if tasks:
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _process_of(task: asyncio.Task[Any]) -> Process | None:
+    assert isinstance(task, NumberedTask)
+    return task.process
+
+
+def _close(task: asyncio.Task[Any]) -> None:
+    """End its coroutine here and now: at no moment of the garbage collector's choice."""
+    coro = task.get_coro()
+    assert isinstance(coro, Coroutine)
+    try:
+        coro.close()
+    except (RuntimeError, Crash, TinymqError) as error:  # it would go on: nobody will ask it to
+        task.set_name(f"{task.get_name()}, left with {error!r}")
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -25,7 +25,8 @@ from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.types import METADATA_GROUP
-from tinymq_chaos.sim.virtual import Disk, Gated, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.disk import Disk
+from tinymq_chaos.sim.virtual import Gated, Process, VirtualClock, VirtualLoop, run_virtually
 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"

@@ -16,6 +16,7 @@ from typing import Any
 from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.entry import Entry
+from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group, Host, Replica, Role, StateMachine, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
@@ -223,14 +224,18 @@ class World:
         for broker in self.brokers.values():
             for group in broker.groups():
                 status = group.status()
-                with contextlib.suppress(Killed):
+                try:
                     entries = await broker.process.run(collector.stored(group.log, status.commit_index))
-                    self.history.replicas.append(
-                        SeenReplica(
-                            self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                            status.commit_index, status.log_start, entries,
-                        )
-                    )  # fmt: skip
+                except (Killed, TinymqError):
+                    if group in broker.groups():
+                        raise
+                    continue  # its topic was deleted meanwhile
+                self.history.replicas.append(
+                    SeenReplica(
+                        self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
+                        status.commit_index, status.log_start, entries,
+                    )
+                )  # fmt: skip
 
     # ---- time ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""`make sim`: fresh seeds for a while, a range of seeds, or one seed with its transcript. Exit code 1: anomalies."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+
+from tinymq_chaos.sim.campaign import Campaign, nodes_of
+from tinymq_chaos.sim.run import SECONDS, Plan, run
+from tinymq_chaos.sim.transcript import Transcript
+from tinymq_chaos.sim.world import LINK_S
+
+FRESH_SEEDS = 1_000_000_000
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, help="replay this one, and print its transcript")
+    which.add_argument("--seeds", help="A:B: from A up to B, without B")
+    parser.add_argument("--seconds", type=float, default=60.0, help="real time for fresh seeds")
+    parser.add_argument("--brokers", type=int, choices=(3, 5), help="else the seed's choice: one run in five has 5")
+    parser.add_argument("--run-s", type=float, default=SECONDS, help="virtual seconds of one run, about")
+    parser.add_argument("--workloads", default="", help="names, with commas")
+    parser.add_argument("--faults", help="kinds, with commas; none: none")
+    parser.add_argument("--segment-bytes", type=int)
+    parser.add_argument("--latency-s", type=float, default=LINK_S[0])
+    parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", help="a file to which each run's result is added, as a line")
+    parser.add_argument("--timing", type=int, default=4, help="seeds for each row of the timing table at the end")
+    return parser.parse_args(arguments)
+
+
+def _plan(options: argparse.Namespace, seed: int) -> Plan:
+    faults = None if options.faults is None else tuple(f for f in options.faults.split(",") if f and f != "none")
+    workloads = tuple(w for w in options.workloads.split(",") if w)
+    return Plan(
+        seed, options.brokers or nodes_of(seed), options.run_s, workloads, faults, options.segment_bytes,
+        options.latency_s, options.pace,
+    )  # fmt: skip
+
+
+def main() -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets are walked in another order in every process otherwise
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tinymq_chaos.sim", *sys.argv[1:]])
+    options = _options(sys.argv[1:])
+    if options.seed is not None:
+        return _replay(_plan(options, options.seed))
+    if options.seeds is not None:
+        first, end = map(int, options.seeds.split(":"))
+        campaign = Campaign((_plan(options, seed) for seed in range(first, end)), None, options.processes, options.json)
+    else:
+        first = random.SystemRandom().randrange(FRESH_SEEDS)
+        plans = (_plan(options, seed) for seed in range(first, first + FRESH_SEEDS))
+        campaign = Campaign(plans, options.seconds, options.processes, options.json)
+    failed = campaign.run()
+    if options.timing and not failed:
+        from tinymq_chaos.sim import timing
+
+        with Transcript().listening():  # brokers' log lines would stand between the rows
+            timing.print_table(options.timing)
+    return 1 if failed else 0
+
+
+def _replay(plan: Plan) -> int:
+    result = run(plan)
+    print("\n".join(result.transcript))
+    print(f"{result.virtual_s:.1f} virtual seconds in {result.real_s:.1f} s; sha256 {result.digest}")
+    return 1 if result.anomalies else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
