@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tinymq.raft.configs import follows
 from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import NOBODY, Lost, Report, Stuck, Well, judge
+from tinymq.raft.recovering import NOBODY, Lost, Report, Stuck, Well, impose, judge
 from tinymq.types import METADATA_GROUP
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in range(1, 6)}
@@ -128,3 +129,15 @@ def test_no_two_members_take_over_in_one_term(highest: int) -> None:
 
 def test_nothing_open_anywhere() -> None:
     assert stuck(members=()) == "no broker has it open"
+
+
+def test_the_config_of_a_take_over_follows_and_take_overs_are_ordered() -> None:
+    gone = Replica(3, NOBODY)
+    once = impose(FIRST, 1, [OLD[1], NEW[2], gone])
+    assert (once.epoch, once.replicas) == (2, (OLD[1], NEW[2], gone))
+    assert once.retired == (OLD[2], OLD[3]), "their disks may turn up again"
+    other = impose(FIRST, 2, [gone, NEW[2]])
+    again = impose(once, 1, [NEW[3]])
+    assert FIRST.generation < once.generation < other.generation < again.generation
+    assert follows(FIRST, once)
+    assert follows(once, again)

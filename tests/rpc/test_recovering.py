@@ -121,7 +121,7 @@ def test_while_the_metadata_is_lost_partitions_are_a_forecast() -> None:
     assert isinstance(metadata.verdict, Lost)
     assert metadata.verdict.gone == [3]
     assert isinstance(topic.verdict, Lost)
-    assert topic.reports[1].reason == "opens, empty, once the metadata goes on"
+    assert topic.reports[1].reason == "opens once the metadata goes on"
     document = describe(survey)
     assert document["unreachable"] == {"c": "refused"}
     assert [group["topic"] for group in document["groups"]] == ["(metadata)", "t"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,7 @@ class Surroundings:
     runner: Runner
     limits: Limits
     timing: Timing
+    informed: Callable[[], bool]  # whether the registry here is more than an empty one that is being filled
 
 
 class Broker:
@@ -64,6 +66,11 @@ class Broker:
         self.producer_ids = ProducerIds(around.registry)
         self._unknown: OrderedDict[TopicId, None] = OrderedDict()  # the registry's leader does not know them
         self._refreshing: asyncio.Task[None] | None = None
+
+    def check_informed(self) -> None:
+        """Raises NotReady while this broker, come with an empty folder, knows nothing of its cluster."""
+        if not self.around.informed():
+            raise NotReady("this broker's metadata is being filled", hint="ask another broker")
 
     def find(self, topic_id: bytes, partition: int) -> Partition:
         """This broker's replica. Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (held elsewhere),

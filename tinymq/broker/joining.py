@@ -82,7 +82,7 @@ class Joining:
         before, self._reason = self._reason, reason
         if before is not None and before.code == reason.code:
             return  # it is asked for hours: say it once
-        log = logger.info if isinstance(reason, Unavailable) else logger.warning
+        log = logger.info if len(self._told) < len(self._voters) else logger.warning  # it has hardly asked
         log("not_joined", code=reason.code, reason=reason.message, hint=reason.hint)
 
 

@@ -21,7 +21,7 @@ from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
 from tinymq.log.runner import Runner
 from tinymq.log.store import Store
-from tinymq.raft import Group, Host
+from tinymq.raft import Group, Host, Role
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.registry.values import BrokerRecord, QueueRecord
@@ -59,7 +59,7 @@ class Member:
         assert cluster_id is not None, "a member of no cluster"
         around = Surroundings(
             config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
-            means.runner, config.limits, config.timing,
+            means.runner, config.limits, config.timing, self._informed,
         )  # fmt: skip
         self.broker = Broker(around)
 
@@ -88,6 +88,10 @@ class Member:
     def group_changed(self, group: Group) -> None:
         """The host says that a group's role, leader or term is another."""
         self._hosting.group_changed(group.id)
+
+    def _informed(self) -> bool:
+        metadata = self._means.host.groups.get(METADATA_GROUP)
+        return metadata is not None and metadata.role is not Role.LEARNER
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

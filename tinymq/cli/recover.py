@@ -54,7 +54,7 @@ def _there(broker_id: int, found: Found, best: Report | None) -> str:
         return f"damaged: {report.reason}"
     if best.newest.has(report.replica):
         return "listed"
-    return f"not listed: {report.reason or 'it came back without what it had acknowledged'}"
+    return f"not listed: {report.reason}" if report.reason else "not listed"
 
 
 def _given_up(found: Found, survivor: Report) -> str:

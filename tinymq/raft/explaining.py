@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-SURVEY = "`tinymq cluster recover` shows what is left"
+SURVEY = "`tinymq cluster recover`"
 
 
 def explain_learner(repairing: str, leader: int | None, last_index: int, announced: int) -> str:
     """Of a replica that has no vote. `repairing`: the damage that it recovers from, "" for none; `announced`: the
     commit index that its leader named, 0 for none."""
     if leader is None:
-        now = f"no leader is known; if that lasts, {SURVEY}"
+        now = f"no leader is known; if that lasts: {SURVEY}"
     elif announced > last_index:
         now = f"catching up: {last_index:,} of {announced:,} entries"
     else:
@@ -19,4 +19,4 @@ def explain_learner(repairing: str, leader: int | None, last_index: int, announc
 
 def explain_candidate() -> str:
     """Of a replica that stands, and has not won."""
-    return f"no leader, and no majority of the listed replicas answers; if that lasts, {SURVEY}"
+    return f"no leader, and no majority to elect one; if that lasts: {SURVEY}"

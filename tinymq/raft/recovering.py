@@ -10,8 +10,8 @@ term is for one place in the list of members only. Of two, the one of the higher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tinymq.raft.membership import Membership, Replica
 from tinymq.types import GroupId
@@ -107,6 +107,13 @@ def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection
     return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
 
 
+def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
+    """The CONFIG of a take-over, behind the newest in the log of the broker `taker`. Of two take-overs one has the
+    higher generation, even if neither knew of the other."""
+    generation = ((newest.generation >> 32) + 1) << 32 | taker
+    return replace(newest.replacing(replicas), generation=generation)
+
+
 def _own_term(above: int, place: int, members: Sequence[int]) -> int:
     """The first term above `above` in which only the member at `place` may take over."""
     return above + 1 + (place - above - 1) % len(members)
@@ -136,4 +143,4 @@ def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -
 
 
 def _brokers(ids: Sequence[int]) -> str:
-    return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, ids))
+    return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, sorted(ids)))

@@ -281,5 +281,5 @@ def _to_open(
     there = {report.broker_id for report in reports}
     some = [b for b in members if b in brokers and b not in there]
     nothing, unknown = Membership(group, 0, ()), b"?" * 16
-    why = "opens, empty, once the metadata goes on"
+    why = "opens once the metadata goes on"
     return [Report(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, why) for b in some]

@@ -42,6 +42,7 @@ class BrokerService(pb_grpc.BrokerServicer):
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
             broker = self._serving.running()
+            broker.check_informed()
             _check_count("topics", len(request.topics), TOPICS_ASKED_MAX)
         except InvalidRequest as error:
             return pb.MetadataReply(error=to_wire(error))
