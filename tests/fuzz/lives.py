@@ -10,7 +10,10 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from tests.broker.test_model import PartitionLife
 from tests.fuzz import test_requests, test_words
+from tests.log.test_model import LogLife
+from tests.registry.test_model import RegistryLife
 
 ROUND = 100
 """Examples before a look at the clock."""
@@ -35,7 +38,8 @@ def _properties(module: Any) -> dict[str, Life]:
     return {f"{room}.{name.removeprefix('test_')}": value for name, value in found.items()}
 
 
-ALL: dict[str, Life] = {**_properties(test_words), **_properties(test_requests)}
+MACHINES: dict[str, Life] = {"model.log": LogLife, "model.registry": RegistryLife, "model.partition": PartitionLife}
+ALL: dict[str, Life] = {**MACHINES, **_properties(test_words), **_properties(test_requests)}
 
 
 def run(name: str, seed: int, seconds: float) -> int:

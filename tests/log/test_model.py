@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.log.values import GROUP, append, everything, faulty, first_entry, open_store, run
+from tests.log.values import GROUP, OTHER, append, everything, faulty, first_entry, open_store, run
 from tests.log.witness import Witness
-from tinymq.entry import Entry, iter_entries
+from tinymq.entry import Entry, Kind, iter_entries
 from tinymq.errors import TinymqError
 from tinymq.log import OpenedLog, Store
 from tinymq.testing.faulty_files import Crash, FaultyFiles
+
+T = TypeVar("T")
 
 STEPS = 60
 LIVES = 5
@@ -138,3 +146,217 @@ def test_a_life(seed: int) -> None:
         else:
             life.files.kill()
     run(life.start())
+
+
+# ---- the same in steps that Hypothesis chooses, and makes few of when they fail ------------------------------------
+
+KINDS = st.sampled_from([Kind.DATA, Kind.DATA, Kind.NOOP, Kind.COMMAND])
+HOW = st.sampled_from(["kill", "power_cut", "kill, then power_cut"])
+
+
+class LogLife(RuleBasedStateMachine):
+    """One log on one disk, through clean and other ends of its process; beside it a second log in the same files."""
+
+    @initialize(seed=st.integers(0, 1000))
+    def begin(self, seed: int) -> None:
+        self.files = faulty(seed)
+        self.witness = Witness()
+        self.witness.begin(first_entry())
+        self.committed, self.term, self.other = 1, 1, 1
+        self.begin_process()
+        self.do(self.start())
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(call)
+
+    def now(self, call: Callable[[], T]) -> T:
+        """On the loop, where logs live."""
+
+        async def inside() -> T:
+            return call()
+
+        return self.do(inside())
+
+    async def start(self) -> None:
+        """What the disk holds now is what was promised, and is what counts from here on."""
+        self.store = await open_store(self.files)
+        await self.open_logs()
+
+    async def open_logs(self) -> None:
+        opened = await self.store.open_log(GROUP, first_entry())
+        found = await self.witness.check(opened)
+        assert opened.log.recovered_commit <= self.committed
+        self.witness.model = found
+        self.witness.acked |= {e.index: e.header.header_crc for e in found}
+        self.witness.opened(opened.log)
+        self.log = opened.log
+        self.term = max(self.term, opened.log.last_term)
+        beside = await self.store.open_log(OTHER, first_entry())
+        assert beside.damage is None
+        assert beside.log.last_index >= self.other
+        self.beside, self.other = beside.log, beside.log.last_index
+
+    def end_of_process(self) -> None:
+        """Nothing of it goes on."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        """The writer's task ends with the machine, and nobody asks it how."""
+        self.loop = asyncio.new_event_loop()
+
+        def unasked(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if not isinstance(context.get("exception"), Crash):
+                loop.default_exception_handler(context)
+
+        self.loop.set_exception_handler(unasked)
+
+    # ---- what is done to a log -----------------------------------------------------------------------------------
+
+    @rule(
+        count=st.integers(1, 5), size=st.sampled_from([0, 1, 100, 600, 3000]), kind=KINDS, records=st.integers(1, 3),
+        time_us=st.integers(0, 20),
+    )  # fmt: skip
+    def append(self, count: int, size: int, kind: Kind, records: int, time_us: int) -> None:
+        values: dict[str, Any] = {"kind": kind, "records": records, "time_us": time_us}
+        self.witness.appended(self.now(lambda: append(self.log, count, size=size, term=self.term, **values)))
+
+    @rule()
+    def append_beside(self) -> None:
+        self.now(lambda: append(self.beside, 1))
+
+    @rule()
+    def drain(self) -> None:
+        self.do(self.store.writer.drain())
+        assert self.log.durable_index == self.log.last_index
+        self.other = self.beside.last_index
+
+    @rule(back=st.integers(0, 12))
+    def truncate(self, back: int) -> None:
+        index = max(self.committed + 1, self.log.first_index + 1, self.log.last_index - back)
+        if index <= self.log.last_index:
+            self.term += 1
+            self.witness.truncated(index)
+            self.now(lambda: self.log.truncate_from(index))
+
+    @rule(share=st.integers(0, 3))
+    def commit(self, share: int) -> None:
+        if self.log.durable_index > self.committed:
+            self.committed += (self.log.durable_index - self.committed) * share // 3
+        self.now(self.note)
+
+    def note(self) -> None:
+        self.log.note_commit(self.committed)
+        self.log.note_applied(self.committed)
+        for index in range(self.log.first_index, self.committed + 1):
+            if self.log.ends_segment(index):
+                self.log.put_state(index, b"state at %d" % index)
+
+    @rule(back=st.integers(0, 10))
+    def remove(self, back: int) -> None:
+        self.now(lambda: self.log.remove_before(max(1, self.committed - back)))
+        self.witness.removed(self.log)
+        self.witness.model = [e for e in self.witness.model if e.index >= self.log.first_index]
+
+    @rule(back=st.integers(0, 3))
+    def settle_and_remove(self, back: int) -> None:
+        """As retention does: what is applied is kept as states first."""
+        self.drain()
+        self.commit(3)
+        self.drain()
+        self.remove(back)
+
+    # ---- ends, and new beginnings ----------------------------------------------------------------------------------
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.do(self.store.close())
+        self.other = self.beside.last_index
+        self.end_of_process()
+        self.do(self.start())
+
+    @rule()
+    def close_the_log_alone(self) -> None:
+        async def both() -> None:
+            await self.store.close_log(GROUP)
+            await self.store.close_log(OTHER)
+            await self.open_logs()
+
+        self.do(both())
+
+    @rule(
+        how=HOW, after=st.integers(0, 30), written=st.sampled_from([0, 1, 63, 64, 500, 5000]), count=st.integers(0, 12)
+    )
+    def crash(self, how: str, after: int, written: int, count: int) -> None:
+        """After so many changes of the disk, or, when there are not so many, right then."""
+        self.files.crash_after(after, bytes_written=written)
+        with suppress(Crash):
+            self.witness.appended(self.now(lambda: append(self.log, count, size=200, term=self.term)))
+            self.append_beside()
+            self.do(self.store.writer.drain())
+            self.remove(3)
+            self.do(self.store.writer.drain())
+        self.end_of_process()
+        if how != "power_cut":
+            self.files.kill()
+        if how == "kill, then power_cut":
+            self.do(self.start())  # what it found counted, so it is on the disk now
+            self.end_of_process()
+        if how != "kill":
+            self.files.power_cut()
+        self.do(self.start())
+
+    # ---- what is read ---------------------------------------------------------------------------------
+
+    @rule(from_=st.integers(0, 30), length=st.integers(1, 30), bytes_max=st.sampled_from([1, 300, 5000]))
+    def read_offsets(self, from_: int, length: int, bytes_max: int) -> None:
+        log = self.log
+        offset = log.log_start_offset + from_
+        end = min(log.next_offset, offset + length)
+        if offset >= end:
+            return
+        with_records = [e for e in self.witness.model if e.header.record_count]
+        wanted = [e for e in with_records if e.header.next_offset > offset and e.header.base_offset < end]
+        frames = list(iter_entries(self.do(log.read_from_offset(offset, end, bytes_max))))
+        assert frames
+        assert frames == wanted[: len(frames)]
+        cached = log.tail_from_offset(offset, end, bytes_max)
+        assert cached is None or list(iter_entries(cached)) == frames
+
+    @rule(time_us=st.integers(-1, 22), upto=st.integers(0, 40))
+    def look_for_times(self, time_us: int, upto: int) -> None:
+        """Over what is durable, as everybody does who asks: only that is ever committed."""
+        self.drain()
+        end = min(self.log.next_offset, self.log.log_start_offset + upto)
+        with_records = [e for e in self.witness.model if e.header.record_count and e.header.base_offset < end]
+        found = self.do(self.log.entry_for_time(time_us, end))
+        assert found == next((e for e in with_records if e.header.max_timestamp_us >= time_us), None)
+        greatest = max((e.header.max_timestamp_us for e in with_records), default=None)
+        found = self.do(self.log.entry_of_max_timestamp(end))
+        assert found == next((e for e in with_records if e.header.max_timestamp_us == greatest), None)
+
+    @rule()
+    def read_all(self) -> None:
+        assert self.do(everything(self.log)) == self.witness.model
+        for entry in self.witness.model:
+            assert self.log.term_at(entry.index) == entry.term
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        self.end_of_process()
+        self.files.power_cut()
+        self.do(self.start())
+        self.read_all()
+        self.end_of_process()
+        self.loop.close()
+
+
+TestLogLife = LogLife.TestCase
+TestLogLife.settings = settings(
+    max_examples=40, stateful_step_count=30, derandomize=True, database=None, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
