@@ -12,7 +12,7 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tinymq.errors import CorruptData, InvalidRequest
 from tinymq.log.aside import has_aside
-from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.log.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
 from tinymq.raft.repair import pack_question, parse_question
 from tinymq.types import GroupId
@@ -253,6 +253,55 @@ def test_power_cuts_at_any_point_of_a_repair(part: int) -> None:
             await cluster.check_logs()
 
         simulate(scenario, seed)
+
+
+def test_an_old_disk_that_turns_up_again_takes_an_identity_of_its_own() -> None:
+    """The leader lists no identity twice: it would not know which of the two it hears."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster, 20)
+        broker = cluster.followers()[0]
+        old = broker.files
+        broker.wipe()
+        await broker.start()
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
+        await cluster.commit(b"behind the old disk's back")
+        broker.power_cut()
+        broker.files = old
+        old.power_cut()
+        await broker.start()
+        await cluster.until(lambda: listed_count(cluster, broker) == 1, 5.0)
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
+        await cluster.commit(b"more")
+        await cluster.settle()
+        assert broker.group().core.me.count == 1
+        broker.power_cut()
+        await broker.start()
+        await cluster.settle()
+        assert broker.group().role is Role.FOLLOWER
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_counts_that_were_lost_with_the_marks_are_not_used_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster, 20)
+        broker = cluster.followers()[0]
+        for _ in range(2):
+            broker.power_cut()
+            for path in BALLOTS:  # terms and votes may be lost: another incarnation
+                broker.files.put(path, b"")
+            await broker.start()
+            await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
+        assert listed_count(cluster, broker) == 2
+        broker.power_cut()
+        broker.files.put(MARKS, b"")
+        await broker.start()
+        await cluster.until(lambda: listed_count(cluster, broker) == 3, 5.0)
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
+
+    simulate(scenario)
 
 
 def test_a_question_for_a_repair_survives_the_wire() -> None:

@@ -186,6 +186,22 @@ class Store:
 
         await self.writer.alone(put)
 
+    async def raise_count(self, group: GroupId, count: int) -> None:
+        """Close the group's log; opened again it has this incarnation count. Durable. Raises StorageError."""
+        log = self._logs[group]
+        assert count > log.count, (group, count, log.count)
+        await self.writer.barrier()
+        if log.failed is not None:
+            raise log.failed
+        mark = replace(log.mark(), count=count)
+        self._let_go(group)
+
+        def put() -> None:
+            self._rounds.forget(group_folder(group))
+            self._rounds.put_mark(mark)
+
+        await self.writer.alone(put)
+
     async def set_aside(self, group: GroupId) -> None:
         """Close the group's log, which is damaged; nothing in it counts any more, and its count is raised. Durable.
         `open_log` then begins a new one, and keeps the files of this one aside. Raises StorageError."""

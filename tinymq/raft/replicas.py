@@ -19,6 +19,7 @@ from tinymq.log.states import AppliedState
 from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.group import Group, Role
 from tinymq.raft.installing import Installs
+from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import StateOffer
 from tinymq.raft.opening import open_replica
 from tinymq.raft.port import GroupPort
@@ -39,6 +40,15 @@ class _Origin:
     first_entry: Entry
     port: GroupPort
     blank: bytes  # the state machine's state before entry 1
+
+
+def other_count(membership: Membership, me: Replica) -> int | None:
+    """The count that a replica must take which nobody would list as it is: its identity was replaced, and may come
+    back with an old disk, or with counts that were lost. None when it is listed, or can be."""
+    if membership.has(me) or membership.replica(me.broker_id) is None or membership.may_list(me):
+        return None
+    known = (*membership.replicas, *membership.retired)
+    return 1 + max(r.count for r in (me, *known) if (r.broker_id, r.incarnation) == (me.broker_id, me.incarnation))
 
 
 class Replicas:
@@ -140,6 +150,9 @@ class Replicas:
         elif failure is None and group.repairing and group.role is not Role.LEARNER:
             group.repairing = ""
             self._begin(group, lambda: self._repairs.finish(group))
+        elif failure is None and group.role is Role.LEARNER and (count := other_count(group.membership, group.core.me)):
+            group.core.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
+            self._begin(group, lambda: self._whole(group, self._rename(group, count)))
 
     # ---- made anew -------------------------------------------------------------------------------------
 
@@ -170,6 +183,11 @@ class Replicas:
     async def _begin_anew(self, group: Group) -> None:
         logger.warning("replica_repairs", group=str(group.id), reason=group.repairing)
         await self._store.set_aside(group.id)
+        await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
+
+    async def _rename(self, group: Group, count: int) -> None:
+        logger.warning("replica_renamed", group=str(group.id), count=count)
+        await self._store.raise_count(group.id, count)
         await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
 
     def _install(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
