@@ -20,7 +20,7 @@ from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.group import Group, Role
 from tinymq.raft.installing import Installs
 from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.messages import StateOffer
+from tinymq.raft.messages import Append, StateOffer
 from tinymq.raft.opening import open_replica
 from tinymq.raft.port import GroupPort
 from tinymq.raft.repair import Repairs
@@ -151,8 +151,9 @@ class Replicas:
             group.repairing = ""
             self._begin(group, lambda: self._repairs.finish(group))
         elif failure is None and group.role is Role.LEARNER and (count := other_count(group.membership, group.core.me)):
+            leader, term = group.leader, group.term
             group.core.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
-            self._begin(group, lambda: self._whole(group, self._rename(group, count)))
+            self._begin(group, lambda: self._whole(group, self._rename(group, count, leader, term)))
 
     # ---- made anew -------------------------------------------------------------------------------------
 
@@ -185,10 +186,12 @@ class Replicas:
         await self._store.set_aside(group.id)
         await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
 
-    async def _rename(self, group: Group, count: int) -> None:
+    async def _rename(self, group: Group, count: int, leader: int | None, term: int) -> None:
         logger.warning("replica_renamed", group=str(group.id), count=count)
         await self._store.raise_count(group.id, count)
         await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
+        if leader is not None:  # as if it asked: a group at rest would not meet the new one
+            self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
 
     def _install(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
         """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
