@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from tinymq_chaos.sim.faults import FAULTS, NOT_YET, Kind
+from tinymq_chaos.sim.faults import FAULTS, Kind
 from tinymq_chaos.sim.world import World
 
 GAP_S = 0.7  # on average, between two episodes
@@ -24,7 +24,7 @@ class Storm:
         world.say(f"faults: {', '.join(self._kinds) or 'none'}")
 
     def _choose(self) -> list[str]:
-        rng, names = self._rng, [name for name in FAULTS if name not in NOT_YET]
+        rng, names = self._rng, list(FAULTS)
         many = rng.choices((1, 2, len(names)), (ALONE, PAIR, ANY))[0]
         chosen: list[str] = []
         weights = [FAULTS[name].weight for name in names]

@@ -16,7 +16,7 @@ from typing import Any
 from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.errors import CorruptData, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group, Host, Replica, Role, StateMachine, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
@@ -73,6 +73,7 @@ class World:
         self.replication_factor = 3 if like.nodes == 3 else self.rng.choice((3, 5))
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
+        self._deleted: set[GroupId] = set()
         self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
 
     def say(self, line: str) -> None:
@@ -185,6 +186,8 @@ class World:
 
     def leads(self, broker_id: int, group: GroupId, term: int | None) -> None:
         """A replica's role is another: it leads in this term, or not (None)."""
+        if group in self._deleted:
+            return
         log = self.log_of(group)
         if term is None:
             self.history.leads_no_more(broker_id, log)
@@ -195,9 +198,14 @@ class World:
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica, in whose process this is called, has applied an entry."""
         process = running_process()
-        if process is not None and process.alive:
+        if process is not None and group not in self._deleted:
             broker_id = int(process.name.rsplit(" ", 1)[1])
             self.ledger.applied(self.log_of(group), broker_id, entry.index, entry.term, entry.header.header_crc)
+
+    def deleted(self, group: GroupId) -> None:
+        """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
+        may make it anew, until it hears of that; what is in it then is not judged."""
+        self._deleted.add(group)
 
     def unhealthy(self) -> str:
         """What is not as it should be, of all brokers; "" when all is well."""
@@ -226,10 +234,10 @@ class World:
                 status = group.status()
                 try:
                     entries = await broker.process.run(collector.stored(group.log, status.commit_index))
-                except (Killed, TinymqError):
-                    if group in broker.groups():
+                except (Killed, TinymqError) as error:
+                    if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
                         raise
-                    continue  # its topic was deleted meanwhile
+                    continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
                 self.history.replicas.append(
                     SeenReplica(
                         self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
@@ -256,7 +264,7 @@ class World:
 @contextlib.contextmanager
 def watched(world: World) -> Iterator[None]:
     """Tell the world of every entry that any replica applies, from its opening on."""
-    open_group = Host.open_group
+    open_group, delete_group = Host.open_group, Host.delete_group
 
     async def open_watched(self: Host, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
         apply = machine.apply
@@ -269,8 +277,12 @@ def watched(world: World) -> Iterator[None]:
             machine.apply = apply_watched  # type: ignore[method-assign]
         return await open_group(self, group_id, first_entry, machine)
 
-    Host.open_group = open_watched  # type: ignore[method-assign]
+    async def delete_watched(self: Host, group_id: GroupId) -> None:
+        world.deleted(group_id)
+        await delete_group(self, group_id)
+
+    Host.open_group, Host.delete_group = open_watched, delete_watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Host.open_group = open_group  # type: ignore[method-assign]
+        Host.open_group, Host.delete_group = open_group, delete_group  # type: ignore[method-assign]

@@ -59,7 +59,4 @@ FAULTS: dict[str, Kind] = {
     "read_error": Kind(damage.read_error, 2, (0.5, 3.0)),
 }
 
-NOT_YET = frozenset({"wipe", "remove_group", "flip_bits", "read_error"})
-"""Rows that no seed chooses by itself, for what they need is not there yet."""
-
-__all__ = ["FAULTS", "NOT_YET", "Fault", "Kind"]
+__all__ = ["FAULTS", "Fault", "Kind"]
