@@ -48,6 +48,10 @@ class Configs:
         self._imposed: Membership | None = None  # while a take-over waits for its CONFIG to be applied
 
     @property
+    def imposed(self) -> Membership | None:
+        return self._imposed
+
+    @property
     def membership(self) -> Membership:
         """As applied."""
         return self._imposed or self.applied.membership
@@ -66,10 +70,6 @@ class Configs:
     def counts(self, replica: Replica | None) -> bool:
         """Does what this replica acknowledged count for a commit? May it stand?"""
         return replica is not None and self.membership.has(replica) and self.newest.has(replica)
-
-    def retires(self, replica: Replica) -> bool:
-        """Was this identity replaced for good? Who has it takes another one."""
-        return replica in self.membership.retired
 
     def replacement(self, seen: Iterable[Replica]) -> Membership | None:
         """The CONFIG that a leader appends next, if any: with the first of `seen` (whom it heard) that is a member's

@@ -6,29 +6,38 @@ Each override names the hazard that it closes (docs/raft.md) and hands the decis
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import NotLeader, QuotaExceeded
+from tinymq.entry import Entry, Kind
+from tinymq.errors import CorruptData, NotReady
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.checkpoint import pack_checkpoint
-from tinymq.raft.commit import reported_commit
 from tinymq.raft.configs import Configs
-from tinymq.raft.following import FollowingReplica
-from tinymq.raft.leadership import SETTLE_S, Leadership
-from tinymq.raft.membership import Replica, has_quorum, pack_membership
-from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message, RequestVote, TimeoutNow, Vote
-from tinymq.raft.reads import Answer
-from tinymq.raft.stamps import TermStamps
+from tinymq.raft.generations import Hearing, hear
+from tinymq.raft.leading import LeadingReplica
+from tinymq.raft.membership import Membership, Replica, pack_membership
+from tinymq.raft.messages import (
+    Append,
+    AppendAck,
+    CommitNotice,
+    Message,
+    RequestVote,
+    StateAck,
+    StateOffer,
+    StatePiece,
+    TimeoutNow,
+    Vote,
+)
+from tinymq.raft.recovering import impose
 from tinymq.raft.state import NEVER, StateMachine, Surroundings
-from tinymq.types import GroupId, Position
+from tinymq.types import GroupId
 
 APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
 
 
-class RaftCore(FollowingReplica):
+class RaftCore(LeadingReplica):
     """One replica of one group, driven by its broker: `receive`, `tick`, `durable`, `propose`, ..."""
 
     def __init__(
@@ -44,10 +53,19 @@ class RaftCore(FollowingReplica):
 
     # ---- events ------------------------------------------------------------------------------------------
 
-    def receive(self, peer: int, message: Message) -> None:
-        """One message of a peer. Checksums of entries in it are verified already (messages.from_wire)."""
-        if self._failure is None:
+    def receive(self, peer: int, message: Message, generation: int | None = None) -> None:
+        """One message of a peer whose newest CONFIG is of `generation` (None: as ours). Checksums in it are verified
+        already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired."""
+        if self._failure is not None:
+            return
+        ours = self._configs.newest.generation
+        hearing = hear(ours, ours if generation is None else generation, self.term, message)
+        if hearing is Hearing.ABANDONED:
+            raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
+        if hearing is Hearing.TAKE:
             self._SyncObj__onMessageReceived(stock.PeerNode(peer), message)
+        elif self._leadership is not None and peer in self._leadership.progress:
+            self._look_after(peer)  # it hears from us what goes on
 
     def tick(self) -> None:
         """Something happened: decide, commit, apply, send. Called once per turn of the loop, after all events."""
@@ -65,97 +83,30 @@ class RaftCore(FollowingReplica):
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
 
-    def _look_after(self, peer: int) -> None:
-        """Begin anew with a follower, and do not rest before it has answered."""
-        assert self._leadership is not None
-        self._leadership.lost(peer)
-        self._settle_at = self._around.now()
+    def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
+        """An operator accepts loss: lead `term` unelected, for a group that is `replicas` from now on. Raises NotReady
+        where a leader is heard, or `term` is over."""
+        if self._failure is not None or self.hears_leader or term <= self.term:
+            raise NotReady(f"{self._group}: it has a leader, or term {term} is over")
+        self._follow(None)
+        self._SyncObj__raftElectionDeadline = NEVER  # it leads as soon as the term is on disk
+        self._SyncObj__setCurrentTerm(term, self._me.broker_id)
+        self._forget_term()
+        imposed = impose(self._configs.newest, self._me.broker_id, replicas)
+        self._configs.impose(imposed)
+        self._outbox.post(lambda: self._lead_imposed(term, imposed))
         self._around.wake()
 
-    def connection_lost(self, peer: int) -> None:
-        """The bulk connection to a follower closed: what was out on it may be gone."""
-        if self._leadership is not None:
-            self._leadership.lost(peer)
-            self._settle_at = min(self._settle_at, self._around.now() + SETTLE_S)
-            self._around.wake()
-
-    def check_quorum(self) -> None:
-        """Hazard 13: a leader that a majority no longer hears, or does not prove to, steps down."""
-        hearing = {self._me.broker_id, *(p for p in self._peers if self._around.heard_by(p))}
-        if self._leadership is not None and not has_quorum(self.membership, hearing):
-            self._follow(None)
-
-    def propose(
-        self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None
-    ) -> Position:
-        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19)."""
-        leadership = self._leadership
-        if leadership is None or leadership.transfer_to is not None:
-            raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
-        if leadership.uncommitted_bytes + len(payload) > self._around.limits.uncommitted_bytes_max:
-            raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
-        return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
-
-    def _append_as_leader(
-        self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
-        max_timestamp_us: int | None = None, payload_crc: int | None = None,
-    ) -> Position:  # fmt: skip
-        log, around = self._log, self._around
-        stamp = leadership.stamps.stamp(around.median_wall_us(), around.now())
-        entry = make_entry(
-            kind=kind, index=log.last_index + 1, term=leadership.term, prev_crc=log.last_crc,
-            base_offset=log.next_offset, record_count=record_count, append_time_us=stamp,
-            max_timestamp_us=stamp if max_timestamp_us is None else max_timestamp_us,
-            payload=payload, payload_crc=payload_crc,
-        )  # fmt: skip
-        self._change_log(None, [entry])
-        leadership.uncommitted_bytes += entry.size
-        if leadership.nothing_out() and self._settle_at != NEVER:
-            leadership.pump(self.commit_index)  # a lone write does not wait for the tick; others share messages
-        else:
-            around.wake()
-        return Position(entry.index, entry.term, entry.header.base_offset, stamp)
-
-    def read_index(self, answer: Answer) -> None:
-        """Hazard 13: learn up to which index everything is applied of what was acknowledged anywhere before this call,
-        once a majority has said that no other leader did it. Nothing is written. Raises NotLeader."""
-        leadership = self._leadership
-        if leadership is None:
-            raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
-        leadership.reads.ask(max(self.commit_index, leadership.first_of_term), answer)
-        self._around.wake()
-
-    def _answer_reads(self) -> None:
-        if self._leadership is not None and self._leadership.reads.pending:
-            for answer in self._leadership.readers(self._configs, self._me, self.applied_index):
-                answer(self.applied_index)
-
-    def hand_over(self, to: int | None, until: float) -> bool:
-        """Stop accepting, let a follower catch up, and make it stand. False when nobody can take over."""
-        if self._leadership is None:
-            return False
-        able = self._leadership.successors(self._configs)
-        if not able or to not in (None, *able):
-            return False
-        successor = able[0] if to is None else to
-        self._leadership.transfer_to, self._leadership.transfer_until = successor, until
-        self._settle_at = self._around.now()
-        self._around.wake()
-        return True
-
-    def read_done(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
-        """A cold read for a follower is done (empty: it failed)."""
-        if self._leadership is not None and self._leadership.term == term:
-            self._leadership.read(peer, index, entries, self.commit_index)
-            self._around.wake()
+    def _lead_imposed(self, term: int, imposed: Membership) -> None:
+        """The CONFIG goes out at once, and commits under itself: nothing is acknowledged before a majority has it."""
+        if self.term == term and self._configs.imposed is imposed:
+            self._SyncObj__onBecomeLeader()
+            assert self._leadership is not None
+            self._append_as_leader(self._leadership, Kind.CONFIG, pack_membership(imposed))
 
     @property
     def waits_for_ballot(self) -> bool:
         return len(self._outbox) > 0
-
-    @property
-    def leading_term(self) -> int | None:
-        return None if self._leadership is None else self._leadership.term
 
     # ---- messages --------------------------------------------------------------------------------------------
 
@@ -173,41 +124,15 @@ class RaftCore(FollowingReplica):
                 self._on_request_vote(peer, message)
             case Vote():
                 self._on_vote(peer, message)
+            case StateOffer() | StatePiece():
+                self._on_state(peer, message)
+            case StateAck():
+                self._on_state_ack(peer, message)
             case TimeoutNow(term):
                 if term == self.term and peer == self.leader_id:
                     self._stand(pre=False, transfer=True)
 
-    def _on_ack(self, peer: int, ack: AppendAck) -> None:
-        if self._adopt(ack.term) or self._leadership is None or ack.term != self.term:
-            return  # hazard 3: an answer of another term says nothing about this one
-        leadership = self._leadership
-        moved = leadership.acknowledged(peer, ack)
-        if ack.round:
-            leadership.round_answered(self._configs, peer, ack.round)
-            self._around.wake()
-        if not ack.conflict:
-            self._advance(reported_commit(self.commit_index, ack.commit, ack.durable))
-        self._list_anew()
-        if moved:
-            self._commit()
-            if self._settle_at == NEVER or leadership.wants_tick(peer, self.commit_index):
-                self._around.wake()  # else the timers that are set will do
-
     # ---- ticks -----------------------------------------------------------------------------------------------
-
-    def _SyncObj__onBecomeLeader(self) -> None:
-        """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
-        around, log = self._around, self._log
-        self._ballot = None
-        self._set_leader(self._me.broker_id)
-        self._SyncObj__setState(stock.LEADER)
-        self._SyncObj__raftElectionDeadline = NEVER
-        stamps = TermStamps(log.last_append_time_us, around.median_wall_us(), around.now())
-        self._leadership = Leadership(
-            self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
-        )
-        self._settle_at = around.now() + SETTLE_S
-        self._append_as_leader(self._leadership, Kind.NOOP, b"")
 
     def _onTick(self, timeToWait: float = 0.0) -> None:
         """Hazard 15: driven by events. What arrived was read before; now decide, commit, apply, send."""
@@ -216,19 +141,6 @@ class RaftCore(FollowingReplica):
         self._SyncObj__applyLogEntries()
         if self._leadership is not None:
             self._SyncObj__sendAppendEntries()
-
-    def _commit(self) -> None:
-        """As the leader: commit what a majority holds, and apply it at once, for somebody waits for the answer."""
-        if self._leadership is None:
-            return
-        self._advance(self._leadership.commit(self._configs, self._me, self.commit_index))
-
-    def _advance(self, commit: int) -> None:
-        if commit > self.commit_index:
-            self._set_commit(commit)
-            self._SyncObj__applyLogEntries()
-            if self._leadership is not None and self._leadership.tell_soon():
-                self._around.wake()
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""
@@ -262,47 +174,3 @@ class RaftCore(FollowingReplica):
             self._machine.lead(leadership.term)
         if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
             self._list_anew()
-
-    def _list_anew(self) -> None:
-        """Hazard 22: who came back as another incarnation is listed by a CONFIG that commits without it. One at a
-        time, and not before this leader knows what is committed."""
-        leadership = self._leadership
-        if leadership is None or self.applied_index < leadership.first_of_term or leadership.transfer_to is not None:
-            return
-        membership = self._configs.replacement(leadership.present())
-        if membership is not None:
-            self._append_as_leader(leadership, Kind.CONFIG, pack_membership(membership))
-
-    def _SyncObj__sendAppendEntries(self) -> None:
-        """Hazards 2, 12, 17, 18: whole entries, within a window, from memory or by a read beside the loop."""
-        leadership = self._leadership
-        assert leadership is not None
-        now = self._around.now()
-        if self._settle_at <= now:
-            self.check_quorum()  # they may have gone before it led
-            if self._leadership is None:
-                return
-            self._list_anew()
-            leadership.settle(self.commit_index)
-            if leadership.transfer_to is None and leadership.sync_hangs():
-                self.hand_over(None, now + self._around.timing.hand_over_s)
-        leadership.pump(self.commit_index)
-        leadership.ask_round(self.commit_index)
-        if leadership.transfer_to is not None:
-            self._continue_hand_over(leadership, leadership.transfer_to, now)
-        if leadership.quiet(self._configs, self.commit_index):
-            self._settle_at = NEVER
-        elif self._settle_at <= now or self._settle_at == NEVER:
-            self._settle_at = now + SETTLE_S
-
-    def _continue_hand_over(self, leadership: Leadership, successor: int, now: float) -> None:
-        if now > leadership.transfer_until:
-            leadership.transfer_to = None
-        elif leadership.progress[successor].match == self._log.last_index:
-            self._around.send(successor, TimeoutNow(leadership.term))
-
-    def describe(self) -> dict[str, Any]:
-        """Progress of the followers, for logs and tests."""
-        if self._leadership is None:
-            return {}
-        return {str(p): (g.match, g.next, g.mode.value) for p, g in self._leadership.progress.items()}

@@ -6,11 +6,11 @@ The decisions are `catchup` and `commit`, pure; an answer names only what is syn
 from __future__ import annotations
 
 from tinymq.entry import ENTRY_VERSION, Kind
-from tinymq.errors import UnsupportedVersion
+from tinymq.errors import CorruptData, UnsupportedVersion
 from tinymq.raft import stock
 from tinymq.raft.catchup import Conflict, receive
 from tinymq.raft.commit import follower_commit
-from tinymq.raft.messages import Append, AppendAck, CommitNotice
+from tinymq.raft.messages import Append, AppendAck, CommitNotice, StateAck, StateOffer, StatePiece
 from tinymq.raft.voting import VotingReplica
 
 KNOWN_KINDS = frozenset({Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND})
@@ -60,6 +60,29 @@ class FollowingReplica(VotingReplica):
         self._learn_commit(message.commit, decision.verified)
         if self._log.durable_index >= decision.verified:
             self._SyncObj__sendNextNodeIdx(node, success=True)
+
+    def _on_state(self, peer: int, message: StateOffer | StatePiece) -> None:
+        """A leader whose log begins behind what is here offers what it applied before."""
+        if not self._heeds(peer, message.term):
+            return
+        if isinstance(message, StateOffer) and message.index <= self.commit_index:
+            ours = self._log.term_at(message.index)
+            if ours not in (None, message.entry_term):
+                raise CorruptData(
+                    f"entry {message.index} was committed here in term {ours}, and elsewhere in {message.entry_term}"
+                )
+        self._around.take_state(peer, message)
+
+    def vouch(self, index: int) -> None:
+        """What the leader offered is here: `index` is committed, in its log and in ours. Tell it."""
+        leader = self.leader_id
+        if self._failure is None and leader is not None and self._leadership is None:
+            self._verified = max(self._verified, index)
+            self._learn_commit(index, index)
+            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
+
+    def send_state_ack(self, peer: int, index: int, crc: int, received: int) -> None:
+        self._post(peer, StateAck(self.term, index, crc, received, self._me.count))
 
     def _on_commit_notice(self, peer: int, notice: CommitNotice) -> None:
         if notice.round:

@@ -67,7 +67,7 @@ class Inbound:
         if received is None or group is None:
             return  # not opened here yet, or gone: its leader asks again
         message = received[1]
-        self._guarded(group, lambda: group.core.receive(peer, message))
+        self._guarded(group, lambda: group.core.receive(peer, message, head.generation))
 
     def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
         if channel is Channel.CONTROL:

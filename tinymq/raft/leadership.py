@@ -17,6 +17,7 @@ from tinymq.raft.commit import leader_commit
 from tinymq.raft.configs import Configs
 from tinymq.raft.membership import Replica, has_quorum
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
+from tinymq.raft.offers import Offers
 from tinymq.raft.reads import Answer, ReadRounds
 from tinymq.raft.replication import Mode, Progress
 from tinymq.raft.stamps import TermStamps
@@ -44,6 +45,10 @@ class Line(Protocol):
         """Read entries from disk, then call `Leadership.read` and send."""
         ...
 
+    def read_state(self, peer: int) -> None:
+        """Read the applied state before the log's first entry, then call `Offers.read` and send."""
+        ...
+
 
 class Leadership:
     """Progress of all followers in one term."""
@@ -68,6 +73,7 @@ class Leadership:
         self._reading: set[int] = set()  # peers for which a cold read is under way
         self._unsynced: tuple[int, float] | None = None  # our durable index while it is not our last, and since when
         self.progress = {peer: Progress(next=first_of_term) for peer in peers}
+        self.offers = Offers(term, log, line, self.progress)
 
     # ---- answers ------------------------------------------------------------------------------------
 
@@ -159,8 +165,9 @@ class Leadership:
     def _send_next(self, peer: int, progress: Progress, commit: int) -> bool:
         if peer in self._reading:
             return False
-        if self._log.term_at(progress.next - 1) is None:
-            return False  # below our first entry: it needs the applied state first
+        if progress.mode is Mode.STATE or self._log.term_at(progress.next - 1) is None:
+            self.offers.send(peer, progress)
+            return False
         if progress.next > self._log.last_index or progress.unanswered:
             return self._send(peer, progress, (), commit)
         entries = self._log.tail(progress.next, APPEND_BYTES)
@@ -222,10 +229,12 @@ class Leadership:
     def settle(self, commit: int) -> None:
         """Look after what got no answer; called every SETTLE_S until the group is quiet."""
         now = self._line.now()
+        self.offers.settle()
         for peer, progress in self.progress.items():
             if not self._line.alive(peer) or not self._line.connected(peer):
                 continue
-            if progress.probe_overdue(PROBE_RETRY_S, now):
+            large = progress.sending is not None and progress.sending.position is not None
+            if progress.probe_overdue(self._timing.bulk_stalled_s if large else PROBE_RETRY_S, now):
                 progress.probe_again()
             elif progress.match < self._log.last_index and self._stalled(progress, now):
                 progress.restart()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
+from tinymq.raft.configs import Configs
 from tinymq.raft.liveness import Liveness
 from tinymq.raft.messages import Append, Message, StateOffer, StatePiece, to_wire
 from tinymq.raft.stamps import lower_median
@@ -31,6 +32,7 @@ class GroupPort:
         self.read_state = read_state
         self.take_state = take_state
         self.now = clock.monotonic
+        self.configs: Configs  # of the replica that sends, which sets it
         self._group = group
         self._transport = transport
         self._liveness = liveness
@@ -57,6 +59,7 @@ class GroupPort:
     def send(self, peer: int, message: Message) -> bool:
         """Appends and states go in order on the bulk connection; all else overtakes them (architecture, 13)."""
         head, body = to_wire(self._group, message)
+        head.generation = self.configs.newest.generation
         channel = Channel.BULK if isinstance(message, Append | StateOffer | StatePiece) else Channel.CONTROL
         return self._transport.send(peer, channel, head, body)
 

@@ -23,6 +23,7 @@ from tinymq.raft.configs import Configs
 from tinymq.raft.journal import GroupJournal
 from tinymq.raft.leadership import Line
 from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.messages import StateOffer, StatePiece
 from tinymq.types import GroupId
 
 NEVER = float("inf")
@@ -72,6 +73,12 @@ class Surroundings(Line, Protocol):
         """The least and the most to wait before standing (again)."""
         ...
 
+    configs: Configs  # set by the replica: every message says the generation of the newest
+
+    def take_state(self, peer: int, message: StateOffer | StatePiece) -> None:
+        """The leader offers its applied state, or sends some of it: take it, then call `vouch` or `send_state_ack`."""
+        ...
+
     def wake(self) -> None:
         """Tick this group before the loop turns again."""
         ...
@@ -92,7 +99,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._me = me
         self._log = log
         self._around = around
-        self._configs = configs
+        self._configs = around.configs = configs
         self._peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         with stock.running_clock(around.clock):
             super().__init__(

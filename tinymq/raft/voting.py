@@ -201,7 +201,9 @@ class VotingReplica(RaftState):
             self._SyncObj__raftElectionDeadline = NEVER
 
     def _post(self, peer: int, message: Message) -> None:
-        self._outbox.post(lambda: self._around.send(peer, message))
+        """To whom is there now: what is meant for one replica must not reach another that has taken its place."""
+        whom = self._around.incarnation(peer)
+        self._outbox.post(lambda: self._around.incarnation(peer) == whom and self._around.send(peer, message))
 
     @abstractmethod
     def _SyncObj__onBecomeLeader(self) -> None: ...
