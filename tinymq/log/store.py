@@ -216,6 +216,7 @@ class Store:
             self._rounds.put_mark(Mark(group, count=mark.count + 1, flags=flags))
 
         await self.writer.alone(put)
+        self.ballots.forget(group)  # not before: what comes now is another replica, and bound by no vote of this one
 
     async def remove_aside(self, group: GroupId, commit: int) -> bool:
         """Remove what is kept of an earlier log of the group, unless that was known to be committed beyond `commit`.
