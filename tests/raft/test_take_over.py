@@ -1,0 +1,227 @@
+"""Groups without a quorum go on with what is left: whole brokers in virtual time, crashes and old disks included."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.harness import Broker, Cluster, simulate
+from tests.raft.values import GROUP
+from tinymq.entry import Entry
+from tinymq.errors import NotReady
+from tinymq.raft import Role
+from tinymq.raft.recovering import Lost, Stuck, Verdict, Well, judge
+from tinymq.types import GroupId
+
+WRITES = [b"%d" % i for i in range(5)]
+
+
+def members(cluster: Cluster) -> list[int]:
+    return [r.broker_id for r in cluster.running[0].group().membership.replicas]
+
+
+def verdict(cluster: Cluster) -> Verdict:
+    return judge([b.group().report() for b in cluster.running], members(cluster))
+
+
+def order(cluster: Cluster, lost: Lost) -> Broker:
+    """As a broker does that is told to."""
+    taker = cluster.brokers[lost.survivor.broker_id]
+    taker.process.do(lambda: taker.group().take_over(lost.term, lost.replicas))
+    return taker
+
+
+def recover(cluster: Cluster) -> Broker:
+    found = verdict(cluster)
+    assert isinstance(found, Lost), found
+    return order(cluster, found)
+
+
+async def two_lost(cluster: Cluster) -> Broker:
+    """Five writes everywhere; then the disks of all but broker 1 are empty ones."""
+    for write in WRITES:
+        await cluster.commit(write)
+    await cluster.settle()
+    for broker in list(cluster.brokers.values())[1:]:
+        broker.wipe()
+    for broker in list(cluster.brokers.values())[1:]:
+        await broker.start()
+    await cluster.run_for(3.0)
+    assert not cluster.leaders()
+    return cluster.brokers[1]
+
+
+def has_a_vote(broker: Broker) -> bool:
+    return broker.group().role in (Role.FOLLOWER, Role.LEADER)
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_the_survivor_leads_and_fills_the_others(nodes: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one = await two_lost(cluster)
+        assert recover(cluster) is one
+        await cluster.commit(b"new")
+        await cluster.settle()
+        assert all(has_a_vote(b) for b in cluster.running)
+        assert all(b.machine().payloads == [*WRITES, b"new"] for b in cluster.running)
+        one.kill()
+        await cluster.commit(b"without the survivor")
+        await one.start()
+        await cluster.settle()
+        await cluster.check_logs()
+
+    simulate(scenario, nodes=nodes)
+
+
+def test_nothing_is_acknowledged_on_one_disk() -> None:
+    """The one that was emptied has not got the CONFIG yet: the taker commits nothing."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await two_lost(cluster)
+        found = verdict(cluster)
+        assert isinstance(found, Lost)
+        commit = one.group().commit_index
+        cluster.isolate(1)
+        order(cluster, found)
+        await cluster.until(lambda: one.group().is_leader, 1.0)
+        await cluster.run_for(0.2)
+        assert one.group().log.durable_index > commit
+        assert one.group().commit_index == commit
+        assert one.machine().leading is None, "and accepts nothing"
+        await cluster.run_for(3.0)
+        assert not one.group().is_leader
+        cluster.heal()
+        await cluster.run_for(3.0)
+        recover(cluster)  # again: the CONFIG that it has appended binds nobody
+        await cluster.settle()
+        assert one.machine().payloads == WRITES
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cut_short_anywhere_and_done_again(seed: int) -> None:
+    """The power of the taker, or of all, goes at some moment of it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await two_lost(cluster)
+        for _ in range(4):
+            found = verdict(cluster)
+            if isinstance(found, Lost):
+                order(cluster, found)
+            else:
+                assert isinstance(found, Well), found
+            await cluster.run_for(cluster.rng.expovariate(30))
+            for broker in [one] if cluster.rng.random() < 0.5 else list(cluster.brokers.values()):
+                broker.power_cut()
+            await cluster.start()
+            await cluster.run_for(3.0)
+        if isinstance(verdict(cluster), Lost):
+            recover(cluster)
+        await cluster.commit(b"new")
+        await cluster.settle()
+        assert all(b.machine().payloads == [*WRITES, b"new"] for b in cluster.running)
+        await cluster.check_logs()
+
+    simulate(scenario, seed=seed)
+
+
+def test_a_healthy_group_refuses() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        assert isinstance(verdict(cluster), Well)
+        replicas = [b.group().report().replica for b in cluster.running]
+        for broker in cluster.running:
+            with pytest.raises(NotReady):
+                broker.group().take_over(100, replicas)
+        await cluster.run_for(1.0)
+        assert cluster.leader().group().term == 1
+
+    simulate(scenario)
+
+
+async def survivor_is_behind(cluster: Cluster) -> Broker:
+    """Broker 1 has five writes, the others two more; broker 2's disk is lost, and 3 is away with its own."""
+    one, two, three = cluster.brokers.values()
+    for write in WRITES:
+        await cluster.commit(write)
+    await cluster.settle()
+    cluster.isolate(1)
+    await cluster.until(lambda: any(b.group().is_leader for b in (two, three)), 5.0)
+    for write in (b"lost", b"lost too"):
+        await cluster.commit(write)
+    await cluster.until(lambda: three.group().commit_index == two.group().commit_index, 5.0)
+    two.wipe()
+    three.kill()
+    cluster.heal()
+    await two.start()
+    await cluster.run_for(3.0)
+    accept_loss(cluster, one.group().log.last_index)
+    return one
+
+
+def accept_loss(cluster: Cluster, kept: int) -> None:
+    """The ledger forgets what was chosen after entry `kept`; who still has it may apply it when it opens."""
+    ledger, chosen = cluster.ledger, cluster.ledger.chosen[GROUP]
+    given_up = dict(enumerate(chosen[kept:], kept + 1))
+    del chosen[kept:]
+    judged = ledger.applied
+
+    def applied(group: GroupId, broker_id: int, entry: Entry) -> None:
+        if given_up.get(entry.index) != (entry.term, entry.header.header_crc):
+            judged(group, broker_id, entry)
+
+    ledger.applied = applied  # type: ignore[method-assign]
+
+
+def test_a_lost_disk_that_comes_back_gives_way() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        one = await survivor_is_behind(cluster)
+        three = cluster.brokers[3]
+        assert recover(cluster) is one
+        for write in (b"a", b"b", b"c", b"d"):
+            await cluster.commit(write)
+        await three.start()
+        expected = [*WRITES, b"a", b"b", b"c", b"d"]
+        await cluster.until(lambda: three.machine().payloads == expected, 10.0)
+        await cluster.until(lambda: has_a_vote(three), 1.0)
+        await cluster.settle()
+        assert [b.machine().payloads for b in cluster.running] == [expected] * 3
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
+    """Its term is far above, and it stands again and again: it is of another generation."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await survivor_is_behind(cluster)
+        three = cluster.brokers[3]
+        recover(cluster)
+        await cluster.commit(b"a")
+        term = cluster.leader().group().term
+        cluster.isolate(3)
+        await three.start()
+        while three.group().term < 50:
+            three.process.do(lambda: three.group().core._stand(pre=False))
+        cluster.heal()
+        await cluster.until(lambda: three.machine().payloads == [*WRITES, b"a"], 10.0)
+        await cluster.commit(b"b")
+        await cluster.settle()
+        assert cluster.leader().group().term == term
+        assert three.machine().payloads == [*WRITES, b"a", b"b"]
+
+    simulate(scenario)
+
+
+def test_a_replica_alone_is_stuck() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        for broker_id in (2, 3):
+            cluster.brokers[broker_id].kill()
+        await cluster.run_for(3.0)
+        assert isinstance(verdict(cluster), Stuck)
+
+    simulate(scenario)
