@@ -21,8 +21,10 @@ record, and are compared with what happens. Commands:
     forget A                       A is down, and its terms and votes are lost
     damage A                       a bit flips in the middle of A's oldest segment
     trim A I                       A removes whole segments before entry I
-    restart A                      A's process starts, and is connected to those that run
+    restart A [apart]              A's process starts, and is connected to those that run; its history was given up
     read A                         A is asked up to where its state is not stale
+    accept-loss I                  what was applied above entry I may be another from now on
+    take-over A T A B ...          A is ordered to stand in term T for a group of A, B, ... alone: loss is accepted
     transfer A to B                A hands its leadership over to B
     status                         every replica in a line
     queue                          what is on its way
@@ -47,12 +49,20 @@ from tinymq.log.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.types import GroupId
 
 DELIVERIES_MAX = 300
 ELECTIONS_MAX = 4
 READ_S = 5.0
 STEP_S = 0.005
 NEVER = float("inf")
+
+
+class Apart(Ledger):
+    """Judges nothing: of a replica whose history was given up."""
+
+    def applied(self, group: GroupId, broker_id: int, entry: Entry) -> None:
+        pass
 
 
 class Stage:
@@ -167,8 +177,11 @@ class Scenario(Stage):
             broker.seen = look(broker, self._names)
         await self.do_status()
 
-    async def do_restart(self, number: str) -> None:
+    async def do_restart(self, number: str, apart: str = "") -> None:
         broker = self._brokers[int(number)]
+        if apart:
+            assert apart == "apart"
+            broker.ledger = Apart()
         assert self._first is not None
         await broker.open_store(self._limits, self._now)
         await broker.start()
@@ -277,6 +290,18 @@ class Scenario(Stage):
                 continue
             broker.machine.waiting[position.index, position.term] = position
             await self._settle()
+
+    def do_accept_loss(self, index: str) -> None:
+        del self.ledger.chosen[GROUP][int(index) :]
+
+    def do_take_over(self, number: str, term: str, *present: str) -> None:
+        listed = [
+            self._brokers[b].core.me if str(b) in present else Replica(b, bytes(16), 0) for b in sorted(self._brokers)
+        ]
+        try:
+            self._brokers[int(number)].group.take_over(int(term), listed)
+        except TinymqError as error:
+            self._tell(f"{number} refuses to take over: {error.code}")
 
     def do_read(self, number: str) -> None:
         task = asyncio.get_running_loop().create_task(self._read(self._brokers[int(number)]))

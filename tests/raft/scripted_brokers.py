@@ -243,7 +243,7 @@ class ScriptedBroker:
         self.machine = Recorder(ledger, GROUP, broker_id)
         self.up = False
         self._links = links
-        self._ledger = ledger
+        self.ledger = ledger
         self._limits = Limits()
         self._processes = 0
         self._store: Store | None = None
@@ -289,7 +289,7 @@ class ScriptedBroker:
         self._links.attach(self.id, transport)
 
     async def open_group(self, first_entry: Entry) -> None:
-        self.machine = Recorder(self._ledger, GROUP, self.id)
+        self.machine = Recorder(self.ledger, GROUP, self.id)
         await self.host.open_group(GROUP, first_entry, self.machine)
         self.up = True
 

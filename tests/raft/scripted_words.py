@@ -180,8 +180,9 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
     lines = []
     gone = sorted(i for i, term in before.entries.items() if now.entries.get(i) != term)
     new = sorted(i for i, term in now.entries.items() if before.entries.get(i) != term)
-    if gone and min(now.entries, default=0) > gone[0]:
-        lines.append(f"has nothing before {min(now.entries)} any more")
+    first = broker.group.log.first_index
+    if gone and first > gone[0]:
+        lines.append(f"has a log that begins at {first}")
     elif gone:
         lines.append("cuts away " + " to ".join(f"{i}/t{before.entries[i]}" for i in (gone[0], gone[-1])[: len(gone)]))
     if new:
