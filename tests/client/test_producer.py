@@ -353,6 +353,19 @@ def test_a_failure_that_was_asked_for_is_not_raised_twice() -> None:
     run(scenario())
 
 
+def test_a_topic_that_was_made_again_is_written_to_at_once() -> None:
+    async def scenario() -> None:
+        cluster = cluster_of()
+        async with client_of(cluster) as mq:
+            await mq.send("t", b"old")
+            await mq.admin.delete_topic("t")
+            await mq.admin.create_topic("t")
+            assert (await mq.send("t", b"new")).offset == 0
+        assert cluster.values("t") == [b"new"]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_what_is_sent_while_others_wait_has_its_own_deadline(idempotent: bool) -> None:
     """The second batch is still open when the first one's time is up."""

@@ -100,6 +100,10 @@ class Sender:
     def look(self) -> None:
         """The view or a pipe has changed: whoever waited for that goes on."""
         for sink in list(self._batcher.sinks.values()):
+            known = self._cluster.view.topics.get(sink.topic)
+            if known is not None and known.topic_id != sink.topic_id:  # made again: what is sent now is for the new one
+                self._batcher.forget(sink.topic, sink.topic_id)
+                continue
             usable = usable_partitions(self._cluster.view, sink.topic, lambda b: self._cluster.cost(b)[0] > 0)
             sink.usable = usable or range(len(sink.lanes))
         for lane, seen in list(self._active.items()):
