@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import NotLeader, TinymqError
+from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.types import GroupId, Position, TopicId
 
 NOW_US = 1_700_000_000_000_000
@@ -66,6 +66,8 @@ class FakeGroup:
         self.applied = 0
         self.next_offset = 0
         self.on_proposed = on_proposed
+        self.proves = True  # a majority says that there is no later leader
+        self.reads = 0
         self._leads = leads
         if leads:
             self._start_leading()
@@ -90,6 +92,14 @@ class FakeGroup:
         if self.on_proposed is not None:
             self.on_proposed()
         return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
+
+    async def read_index(self, timeout_s: float) -> int:
+        if not self._leads:
+            raise NotLeader("a fake follower", leader=self.leader)
+        if not self.proves:
+            raise DeadlineExceeded(f"nobody answered in {timeout_s} s")
+        self.reads += 1
+        return self.applied
 
     def _append(
         self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None

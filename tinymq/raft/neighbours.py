@@ -18,6 +18,8 @@ from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 
+LOOK_S = 0.001  # at least, between two looks: a timer may fire a rounding error early
+
 Led = Iterable[tuple[GroupId, int]]
 """Groups that this broker leads, and in which terms."""
 
@@ -59,7 +61,7 @@ class Neighbours:
             logger.warning("broker_deaf", broker=peer)
             self.on_deaf(peer)
         self._due_at = min(self._beat_at, self.liveness.next_verdict_at())
-        self._pulse = self._clock.call_later(max(0.0, self._due_at - now), self._look)
+        self._pulse = self._clock.call_later(max(LOOK_S, self._due_at - now), self._look)
 
     def _notice_standstill(self, now: float) -> None:
         """Hazard 15: a process that was stopped believes in no silence before it has read what came meanwhile."""

@@ -21,6 +21,7 @@ class CommandGroup(Protocol):
     @property
     def term(self) -> int: ...
     def propose(self, kind: Kind, payload: bytes) -> Position: ...
+    async def read_index(self, timeout_s: float) -> int: ...
 
 
 class RegistryMachine:
@@ -39,6 +40,14 @@ class RegistryMachine:
 
     def append(self, payload: bytes) -> Position:
         """Append a packed command whose reply nobody waits for. Raises NotLeader, QuotaExceeded."""
+        return self._led().propose(Kind.COMMAND, payload)
+
+    async def read_index(self, timeout_s: float) -> int:
+        """Return once the state holds whatever was acknowledged before this call, by any leader: a majority has said
+        that there is none but this one (hazard 13). Raises NotLeader, DeadlineExceeded."""
+        return await self._led().read_index(timeout_s)
+
+    def _led(self) -> CommandGroup:
         group = self._group
         if group is None or not self.leading:
             raise NotLeader(
@@ -46,7 +55,7 @@ class RegistryMachine:
                 leader=group.leader if group else None,
                 leader_epoch=group.term if group else None,
             )
-        return group.propose(Kind.COMMAND, payload)
+        return group
 
     def propose(self, payload: bytes) -> asyncio.Future[pb.Reply]:
         """Append a packed command. The future ends with its reply once applied, or OutcomeUnknown. Raises as append."""

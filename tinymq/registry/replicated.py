@@ -97,13 +97,14 @@ class ReplicatedRegistry(CommandedRegistry):
         """The leader's reply to `ask`, however many tries it takes until the deadline."""
         deadline_s = self._clock.monotonic() + timeout_s
         uncertain = False
+        changes = ask.WhichOneof("ask") != "barrier"
         while True:
             left_s = deadline_s - self._clock.monotonic()
             try:
                 return await self._try(ask, max(0.001, min(left_s, TRY_S)))
             except (Unavailable, OutcomeUnknown) as error:
                 failed: TinymqError = error
-                uncertain = uncertain or not isinstance(error, NotLeader | NotReady)
+                uncertain = uncertain or (changes and not isinstance(error, NotLeader | NotReady))
             if self._clock.monotonic() + RETRY_S >= deadline_s:
                 kind = OutcomeUnknown if uncertain else DeadlineExceeded
                 raise kind(f"the metadata leader did not answer in {timeout_s:.1f} s: {failed.message}") from failed
@@ -111,7 +112,7 @@ class ReplicatedRegistry(CommandedRegistry):
 
     async def _try(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
         if self._machine.leading:
-            return await self._within(self._lead(ask), timeout_s)
+            return await self._lead(ask, timeout_s)
         leader = self._brokers.leader_of(METADATA_GROUP)
         if leader is None or leader[0] == self._broker_id:
             raise NotReady("the metadata group has no leader yet")
@@ -121,9 +122,7 @@ class ReplicatedRegistry(CommandedRegistry):
         except DecodeError:
             raise OutcomeUnknown(f"broker {leader[0]} answered what does not parse") from None
 
-    async def _within(self, answer: pb.Reply | asyncio.Future[pb.Reply], timeout_s: float) -> pb.Reply:
-        if isinstance(answer, pb.Reply):
-            return answer
+    async def _within(self, answer: asyncio.Future[pb.Reply], timeout_s: float) -> pb.Reply:
         return await within(self._clock, answer, timeout_s, OutcomeUnknown("the command is not committed yet"))
 
     # ---- answering as the leader -------------------------------------------------------------------------
@@ -134,25 +133,27 @@ class ReplicatedRegistry(CommandedRegistry):
             ask = pb.Ask.FromString(body)
         except DecodeError:
             raise InvalidRequest("not a request to the registry") from None
-        reply = await self._within(self._lead(ask), self._timing.command_timeout_s)
+        reply = await self._lead(ask, self._timing.command_timeout_s)
         return reply.SerializeToString()
 
-    def _lead(self, ask: pb.Ask) -> pb.Reply | asyncio.Future[pb.Reply]:
-        """Do what `ask` wants, as the leader. Raises NotLeader."""
+    async def _lead(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:
+        """Do what `ask` wants, as the leader. Raises NotLeader, OutcomeUnknown; of a read DeadlineExceeded."""
         kind = ask.WhichOneof("ask")
         if kind == "command":
-            return self._machine.propose(ask.command)
+            return await self._within(self._machine.propose(ask.command), timeout_s)
+        if kind == "barrier":
+            await self._machine.read_index(min(timeout_s, TRY_S))
+            return pb.Reply(version=self.version)
         if not self._machine.leading:
             raise NotLeader("this broker does not lead the metadata group")
-        if kind == "barrier":
-            return pb.Reply(version=self.version)
         if kind != "renew":
             raise InvalidRequest("the registry's leader does not know this request")
         broker = broker_from_wire(ask.renew)
         self._leases.renew(broker, self._clock.monotonic())
         if self._state.brokers.get(broker.broker_id) == broker:
             return pb.Reply(version=self.version)
-        return self._machine.propose(self._registration(broker).SerializeToString())
+        command = self._registration(broker).SerializeToString()
+        return await self._within(self._machine.propose(command), timeout_s)
 
     def _on_role(self, leads: bool) -> None:
         if self._timer is not None:

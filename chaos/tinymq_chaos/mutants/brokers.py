@@ -168,11 +168,11 @@ def changes_are_answered_early(p: Patches) -> None:
 
     real: Any = ReplicatedRegistry._lead
 
-    def lead(self: ReplicatedRegistry, ask: Any) -> Any:
+    async def lead(self: ReplicatedRegistry, ask: Any, timeout_s: float) -> Any:
         if ask.WhichOneof("ask") == "command" and self._machine.leading:
             self._machine.append(ask.command)
             return pb.Reply(version=self.version)
-        return real(self, ask)
+        return await real(self, ask, timeout_s)
 
     p.set(ReplicatedRegistry, "_lead", lead)
 

@@ -1,0 +1,323 @@
+"""Hazard 13: what a leader lets be read is not stale, whatever has happened that it does not know of. Nothing is
+written for it, and every read ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.faults import FAULTS, calm, storm
+from tests.raft.harness import Broker, Cluster, simulate
+from tests.raft.test_quiet import rest
+from tests.raft.values import GROUP
+from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft import Role
+from tinymq.raft.core import RaftCore
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.reads import Answer
+from tinymq_chaos.sim.virtual import Killed
+
+TIMEOUT_S = 2.0
+
+
+class Reads:
+    """Reads by anybody who believes to lead, and what each must not miss: all that was acknowledged before it began."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.stale: list[str] = []
+        self.good = 0
+        self.ends_s: list[float] = []
+        self.errors: list[TinymqError] = []
+
+    async def read(self, broker: Broker) -> None:
+        cluster = self.cluster
+        least = max(cluster.ledger.acknowledged.get(GROUP, {0}), default=0)
+        begun = cluster.loop.time()
+        try:
+            index = await broker.process.run(broker.group().read_index(TIMEOUT_S))
+        except (NotLeader, DeadlineExceeded) as error:
+            self.errors.append(error)
+        except Killed:
+            return
+        else:
+            self.good += 1
+            if index < least:
+                self.stale.append(f"broker {broker.id} reads up to {index}, and {least} was acknowledged before")
+        self.ends_s.append(cluster.loop.time() - begun)
+
+    def begin(self) -> None:
+        for broker in self.cluster.running:
+            if broker.host.groups and broker.group().is_leader:
+                self.cluster.background(self.read(broker))
+
+    async def keep_on(self, pause_s: float = 0.02) -> None:
+        while True:
+            self.begin()
+            await self.cluster.run_for(self.cluster.rng.uniform(0, 2 * pause_s))
+
+
+def test_a_read_holds_what_was_acknowledged_writes_nothing_and_lets_the_group_rest_again() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader = cluster.leader()
+        last = leader.group().log.last_index
+        begun = cluster.loop.time()
+        assert await leader.process.run(leader.group().read_index(1.0)) == last
+        assert cluster.loop.time() - begun < 0.01
+        await rest(cluster)
+        assert leader.group().log.last_index == last
+
+    simulate(scenario)
+
+
+def test_reads_of_one_moment_share_a_round_and_those_after_it_the_next() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        rounds: list[int] = []
+
+        def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
+            if head.WhichOneof("message") == "commit_notice" and head.commit_notice.round:
+                rounds.append(head.commit_notice.round)
+
+        cluster.network.on_delivered = note
+        reads = Reads(cluster)
+        for _ in range(100):
+            reads.begin()
+        await cluster.run_for(0.0001)
+        for _ in range(100):
+            reads.begin()
+        await cluster.run_for(0.05)
+        assert reads.good == 200
+        assert sorted(rounds) == [1, 1, 2, 2]
+
+    simulate(scenario)
+
+
+def test_a_follower_says_who_leads() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        follower = cluster.followers()[0]
+        with pytest.raises(NotLeader) as refused:
+            await follower.process.run(follower.group().read_index(1.0))
+        assert refused.value.detail["leader"] == str(cluster.leader().id)
+
+    simulate(scenario)
+
+
+async def isolated_leader(cluster: Cluster) -> Reads:
+    """It leads for a while yet, as far as it knows, and others write meanwhile."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    reads = Reads(cluster)
+    old = cluster.leader()
+    cluster.isolate(old.id)
+    reading = cluster.loop.create_task(reads.keep_on())
+    await cluster.until(lambda: [b for b in cluster.leaders() if b is not old], 2.0)
+    for _ in range(30):
+        await cluster.commit(b"y")
+        await cluster.run_for(0.05)
+    reading.cancel()
+    assert not old.group().is_leader, "within 2 s"
+    await cluster.run_for(TIMEOUT_S)
+    return reads
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_isolated_leader_lets_nothing_be_read(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        reads = await isolated_leader(cluster)
+        assert reads.stale == []
+        assert reads.good > 20, "the new leader's"
+        assert [e for e in reads.errors if isinstance(e, NotLeader)], "as soon as it steps down"
+        assert max(reads.ends_s) <= TIMEOUT_S + 0.001
+
+    simulate(scenario, seed)
+
+
+def test_mutant_a_leader_that_believes_to_lead_reads_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot know better: the isolated one is caught as soon as it has nothing else to go by."""
+
+    def ask_round(self: Leadership, commit: int) -> None:
+        number = self.reads.begin(self._line.now())
+        for peer in self.progress:
+            self.reads.answered(peer, number or 0)
+
+    monkeypatch.setattr(Leadership, "ask_round", ask_round)
+    monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)  # else it steps down just before the others elect
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        reads = Reads(cluster)
+        old = cluster.leader()
+        cluster.isolate(old.id)
+        await cluster.until(lambda: [b for b in cluster.leaders() if b is not old], 2.0)
+        await cluster.commit(b"y")
+        reads.begin()
+        await cluster.run_for(0.1)
+        assert reads.stale
+
+    simulate(scenario)
+
+
+async def just_elected(cluster: Cluster) -> Reads:
+    """It holds what its predecessor acknowledged last, and nobody told it that this is committed."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    reads = Reads(cluster)
+    old = cluster.leader()
+    position = old.propose(b"y")
+    while old.machine().index < position.index:
+        await cluster.run_for(0.0001)
+    old.kill()
+    while not any(b.group().is_leader for b in cluster.running):
+        await cluster.run_for(0.0001)
+    for _ in range(5):
+        reads.begin()
+        await cluster.run_for(0.0003)
+    await cluster.run_for(0.5)
+    assert reads.good == 5
+    return reads
+
+
+def test_who_was_just_elected_reads_what_its_predecessor_acknowledged() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert (await just_elected(cluster)).stale == []
+
+    for seed in range(10):
+        simulate(scenario, seed)
+
+
+def test_mutant_its_own_first_entry_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_index(self: RaftCore, answer: Answer) -> None:
+        assert self._leadership is not None
+        self._leadership.reads.ask(self.commit_index, answer)
+        self._around.wake()
+
+    monkeypatch.setattr(RaftCore, "read_index", read_index)
+    stale: list[str] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        stale.extend((await just_elected(cluster)).stale)
+
+    for seed in range(10):
+        simulate(scenario, seed)
+    assert stale
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_round_that_gets_lost_is_begun_anew(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader = cluster.leader()
+        for follower in cluster.followers():
+            cluster.network.drop_next(
+                leader.id, follower.id, count=2, matching=lambda m: m.WhichOneof("message") == "commit_notice"
+            )
+        begun = cluster.loop.time()
+        await leader.process.run(leader.group().read_index(1.0))
+        assert 0.1 < cluster.loop.time() - begun < 0.4
+
+    simulate(scenario, seed)
+
+
+def test_a_follower_that_has_only_voted_answers_a_round_and_is_not_sent_the_whole_log() -> None:
+    """Control overtakes bulk: the question comes before the leader's first entry of its term."""
+
+    async def scenario(cluster: Cluster) -> None:
+        for i in range(30):
+            await cluster.commit(b"%d" % i)
+        await cluster.settle()
+        old, new = cluster.leader(), cluster.followers()[0]
+        other = cluster.followers()[1]
+        sent: list[int] = []
+
+        def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
+            if head.WhichOneof("message") == "append" and (a, b) == (new.id, other.id):
+                sent.append(head.append.prev_index)
+
+        cluster.network.on_delivered = note
+        cluster.network.drop_next(new.id, other.id, matching=lambda m: m.WhichOneof("message") == "append")
+        last = new.group().log.last_index
+        old.kill()
+        reads = Reads(cluster)
+        while not new.group().is_leader:
+            await cluster.run_for(0.0001)
+        reads.begin()
+        await cluster.run_for(0.5)
+        assert reads.good == 1
+        assert min(sent) >= last - 1, sent
+        await cluster.settle()
+
+    simulate(scenario)
+
+
+def test_who_asks_in_a_term_that_is_over_is_told() -> None:
+    """It was away while another was elected, and now reaches only one who follows that one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        old = cluster.leader()
+        cluster.pause(old.id)
+        await cluster.until(lambda: cluster.leaders(), 2.0)
+        await rest(cluster)
+        cluster.cut(old.id, cluster.leader().id)
+        cluster.resume(old.id)
+        assert old.group().is_leader
+        reads = Reads(cluster)
+        cluster.background(reads.read(old))
+        await cluster.run_for(0.01)
+        assert [type(error) for error in reads.errors] == [NotLeader]
+
+    simulate(scenario)
+
+
+def test_a_learners_answer_proves_nothing() -> None:
+    """Hazard 22: it may have voted for another leader, and have forgotten it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        leader = cluster.leader()
+        wiped, cut_off = cluster.followers()
+        cluster.isolate(cut_off.id)
+        wiped.wipe()
+        await wiped.start()
+        await cluster.run_for(1.0)
+        assert (leader.group().is_leader, wiped.group().role) == (True, Role.LEARNER)
+        with pytest.raises(DeadlineExceeded):
+            await leader.process.run(leader.group().read_index(1.0))
+        cluster.heal()
+        await leader.process.run(leader.group().read_index(1.0))
+
+    simulate(scenario)
+
+
+CUTS = {f: n for f, n in FAULTS.items() if f.__name__ != "skew_clock"}
+
+
+async def stormy_reads(cluster: Cluster, seconds: float) -> Reads:
+    reads = Reads(cluster)
+    reading = cluster.loop.create_task(reads.keep_on())
+    await storm(cluster, seconds, faults=CUTS)
+    reading.cancel()
+    await calm(cluster)
+    await cluster.run_for(TIMEOUT_S)
+    return reads
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reads_in_a_storm_are_never_stale_and_all_end(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        reads = await stormy_reads(cluster, 8.0)
+        assert reads.stale == []
+        assert reads.good
+        late = TIMEOUT_S + 2.0  # a paused process ends nothing
+        assert max(reads.ends_s) <= late + 0.01
+
+    simulate(scenario, seed)

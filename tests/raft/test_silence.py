@@ -1,0 +1,120 @@
+"""A lost leader is replaced in time, one that nobody hears steps down, and what is slow is a reason for neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.harness import Cluster, simulate
+from tinymq.errors import NotLeader
+from tinymq.raft.core import RaftCore
+from tinymq.raft.pace import Gaps
+from tinymq.raft.port import GroupPort
+from tinymq.raft.voting import VotingReplica
+from tinymq_chaos.sim import timing
+from tinymq_chaos.sim.timing import FAILOVERS, STEADY, Row, failovers, steady
+
+SEEDS = range(20)
+
+
+def failover(name: str, seeds: range = SEEDS) -> Row:
+    return failovers(name, *FAILOVERS[name], seeds)
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("killed", 20), ("power loss", 20), ("SIGSTOP for 6 s", 20), ("power loss under load", 4)]
+)
+def test_a_lost_leader_is_replaced_within_a_second(name: str, seeds: int) -> None:
+    row = failover(name, range(seeds))
+    assert row.max_s is not None
+    assert row.max_s < 1.0
+    assert row.elections == 0, "and by one election"
+
+
+@pytest.mark.parametrize("name", ["isolated", "mute", "deaf"])
+def test_a_leader_that_is_cut_off_steps_down(name: str) -> None:
+    row = failover(name)
+    assert row.held_s is not None
+    assert row.held_s < 2.0
+    assert row.max_s is not None
+    assert row.max_s < 1.0
+
+
+def test_elections_over_a_slow_link_take_a_few_round_trips() -> None:
+    row = failover("power loss, 100 ms + 0..100 delay")
+    assert row.max_s is not None
+    assert row.max_s < 4.0
+
+
+def test_mutant_elections_of_a_fixed_length_split_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupPort, "election_s", lambda self: (self.timing.election_min_s, self.timing.election_max_s))
+    monkeypatch.setattr(timing, "LIMIT_S", 4.0)
+    with pytest.raises(AssertionError, match="nobody leads"):
+        failover("power loss, 100 ms + 0..100 delay")
+
+
+def test_mutant_who_doubts_refuses_who_has_waited_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks that drift tell one follower before the other."""
+    monkeypatch.setattr(VotingReplica, "_heard_lately", VotingReplica.hears_leader)
+    slower = failover("power loss, 5 % drift").max_s
+    monkeypatch.undo()
+    faster = failover("power loss, 5 % drift").max_s
+    assert faster is not None
+    assert slower is not None
+    assert faster < 1.0
+    assert faster < slower
+
+
+@pytest.mark.parametrize("name", ["50 ms syncs", "100 ms + 0..100 delay, suddenly", "5 % drift", "stalls up to 300 ms"])
+def test_what_is_slow_is_not_replaced(name: str) -> None:
+    assert steady(name, STEADY[name], range(1)).elections == 0
+
+
+def test_mutant_a_pace_that_is_not_learnt_costs_elections_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a broker stands still for up to 0.9 s now and then, the first time is a death, and the others are not."""
+    world = timing.stalls(0.9)
+    learnt = steady("stalls", world, range(1)).elections
+    monkeypatch.setattr(Gaps, "gone_after_s", lambda self, timing: timing.gone_after_s)
+    assert steady("stalls", world, range(1)).elections > 2 * learnt
+
+
+async def a_leader_that_nobody_hears(cluster: Cluster) -> float:
+    """It hears one, who cannot be elected: nobody else will ever tell it. For how long it accepts writes."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    leader, dead = cluster.leader(), cluster.followers()[0]
+    dead.kill()
+    await cluster.run_for(1.0)
+    for other in cluster.brokers:
+        if other != leader.id:
+            cluster.cut(leader.id, other, both=False)
+    begun = cluster.loop.time()
+    position = leader.propose(b"nobody knows")
+    while leader.machine().leading is not None and cluster.loop.time() - begun < 5.0:
+        await cluster.run_for(0.01)
+    held_s = cluster.loop.time() - begun
+    if held_s < 5.0:
+        assert leader.machine().unknown == [position]
+        with pytest.raises(NotLeader):
+            leader.propose(b"refused")
+    return held_s
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leader_that_nobody_hears_steps_down_and_its_waiters_learn_that_nobody_knows(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        assert await a_leader_that_nobody_hears(cluster) < 2.0
+
+    simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("what", ["echoes are not asked for", "nobody looks"])
+def test_mutant_a_leader_that_nobody_hears_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if what == "nobody looks":
+        monkeypatch.setattr(RaftCore, "check_quorum", lambda self: None)
+    else:
+        monkeypatch.setattr(GroupPort, "heard_by", GroupPort.alive)
+
+    async def scenario(cluster: Cluster) -> None:
+        assert await a_leader_that_nobody_hears(cluster) >= 5.0
+
+    simulate(scenario)
