@@ -164,6 +164,55 @@ def test_a_new_leader_gives_every_registration_a_whole_lease() -> None:
     asyncio.run(main())
 
 
+def test_a_refresh_asks_the_leader_and_the_leader_a_majority() -> None:
+    """Hazard 13, wherever it is asked for: on the leader itself, too."""
+
+    async def main() -> None:
+        b = Bench()
+        await b.end(b.leader.register_broker(broker(1)))
+        b.follower.follow_up = lambda leader: None  # type: ignore[method-assign]
+        await b.end(b.leader.register_topic("t", 1, 1))
+        for count, registry in enumerate((b.leader, b.other), 1):
+            if registry is b.other:
+                assert registry.get_topic("t") is None
+                del b.follower.follow_up
+                b.commit()
+            assert await b.end(registry.refresh(1.0)) == 2
+            assert registry.get_topic("t") is not None
+            assert b.group.reads == count
+
+    asyncio.run(main())
+
+
+def test_a_leader_that_cannot_prove_it_lets_nobody_read() -> None:
+    async def main() -> None:
+        b = Bench()
+        b.group.proves = False
+        for registry in (b.leader, b.other):
+            start_s = b.clock.monotonic()
+            with pytest.raises(DeadlineExceeded):
+                await b.end(registry.refresh(1.0))
+            assert b.clock.monotonic() - start_s <= 1.05
+        b.group.lose_leadership()
+        with pytest.raises(DeadlineExceeded):
+            await b.end(b.leader.refresh(0.5))
+        b.group.proves = True
+        b.group.win()
+        await b.end(b.other.refresh(0.5))
+
+    asyncio.run(main())
+
+
+def test_a_read_whose_answer_is_lost_is_no_change_of_unknown_outcome() -> None:
+    async def main() -> None:
+        b = Bench()
+        b.hosts.lose_replies = 1000
+        with pytest.raises(DeadlineExceeded):
+            await b.end(b.other.refresh(0.5))
+
+    asyncio.run(main())
+
+
 def test_nonsense_from_a_peer_is_a_typed_error() -> None:
     async def main() -> None:
         b = Bench()
