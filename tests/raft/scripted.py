@@ -125,8 +125,90 @@ class Stage:
             self._tell(describe(sent, self._names))
 
 
-class Scenario(Stage):
-    """The commands: each is a method."""
+Selection = Callable[[Sent], bool]
+
+
+def _selection(words: Sequence[str]) -> Selection:
+    """`A->B KIND`, either of them may be missing; `*` is any broker."""
+    way = next((w for w in words if "->" in w), "*->*")
+    kind = next((w for w in words if "->" not in w), None)
+    source, target = way.split("->")
+    return lambda s: (
+        source in ("*", str(s.source)) and target in ("*", str(s.target)) and kind in (None, kind_of(s))
+    )  # fmt: skip
+
+
+class Wires(Stage):
+    """Its commands about links and messages."""
+
+    def _link(self, numbers: Iterable[int], others: Iterable[int] | None = None) -> None:
+        for a in numbers:
+            for b in self._brokers if others is None else others:
+                if a != b:
+                    self._links.link(a, b)
+
+    def do_cut(self, number: str, word: str, *others: str) -> None:
+        assert word == "from"
+        for other in others:
+            self._lost(self._links.unlink(int(number), int(other)))
+
+    def do_join(self, number: str = "", word: str = "to", *others: str) -> None:
+        assert word == "to"
+        self._link([int(number)] if number else list(self._brokers), [int(o) for o in others] or None)
+
+    async def do_deliver(self, *words: str) -> None:
+        await self._deliver(_selection(words), again=not words)
+
+    async def _deliver(self, chosen: Selection, again: bool) -> None:
+        """What is on its way; with `again`, what comes of it as well."""
+        for _ in range(DELIVERIES_MAX):
+            due = [s for s in self._links.queue if chosen(s)]
+            if not due:
+                return
+            for sent in due[:1] if again else due:
+                if sent in self._links.queue:  # else its link has closed
+                    self._links.queue.remove(sent)
+                    await self._arrive(sent)
+            if not again:
+                return
+        raise AssertionError("the brokers never stop talking")
+
+    async def _arrive(self, sent: Sent) -> None:
+        self._tell(describe(sent, self._names))
+        self._depth = 1
+        self._links.deliver(sent)
+        await self._settle()
+        self._depth = 0
+
+    def do_drop(self, *words: str) -> None:
+        chosen = _selection(words)
+        lost = [s for s in self._links.queue if chosen(s)]
+        assert lost or not words, "there is no such message"
+        self._links.queue = [s for s in self._links.queue if not chosen(s)]
+        self._lost(lost)
+
+    def do_copy(self, *words: str) -> None:
+        *selection, word, name = words
+        assert word == "as"
+        chosen = _selection(selection)
+        self._kept[name] = sent = [s for s in self._links.queue if chosen(s)][-1]
+        self._tell(f"{name}: {describe(sent, self._names)}")
+
+    async def do_replay(self, name: str, *changes: str) -> None:
+        kept = self._kept[name]
+        head = pb.Peer.FromString(kept.head.SerializeToString())
+        ends = {"from": kept.source, "to": kept.target}
+        for change in changes:
+            what, _, value = change.partition("=")
+            if what in ends:
+                ends[what] = int(value)
+            else:
+                setattr(getattr(head, head.WhichOneof("message") or ""), what, int(value))
+        await self._arrive(Sent(ends["from"], ends["to"], kept.channel, head, kept.body))
+
+
+class Scenario(Wires):
+    """All commands: each is a method."""
 
     async def do(self, command: str) -> list[str]:
         """Carry out one command; the lines of its record."""
@@ -319,83 +401,3 @@ class Scenario(Stage):
         assert to == "to"
         begun = self._brokers[int(number)].host.transfer(GROUP, int(target))
         self._tell(f"{number} {'hands over' if begun else 'does not hand over'} to {target}")
-
-    # ---- links and messages ------------------------------------------------------------------------------------------
-
-    def _link(self, numbers: Iterable[int], others: Iterable[int] | None = None) -> None:
-        for a in numbers:
-            for b in self._brokers if others is None else others:
-                if a != b:
-                    self._links.link(a, b)
-
-    def do_cut(self, number: str, word: str, *others: str) -> None:
-        assert word == "from"
-        for other in others:
-            self._lost(self._links.unlink(int(number), int(other)))
-
-    def do_join(self, number: str = "", word: str = "to", *others: str) -> None:
-        assert word == "to"
-        self._link([int(number)] if number else list(self._brokers), [int(o) for o in others] or None)
-
-    async def do_deliver(self, *words: str) -> None:
-        await self._deliver(_selection(words), again=not words)
-
-    async def _deliver(self, chosen: Selection, again: bool) -> None:
-        """What is on its way; with `again`, what comes of it as well."""
-        for _ in range(DELIVERIES_MAX):
-            due = [s for s in self._links.queue if chosen(s)]
-            if not due:
-                return
-            for sent in due[:1] if again else due:
-                if sent in self._links.queue:  # else its link has closed
-                    self._links.queue.remove(sent)
-                    await self._arrive(sent)
-            if not again:
-                return
-        raise AssertionError("the brokers never stop talking")
-
-    async def _arrive(self, sent: Sent) -> None:
-        self._tell(describe(sent, self._names))
-        self._depth = 1
-        self._links.deliver(sent)
-        await self._settle()
-        self._depth = 0
-
-    def do_drop(self, *words: str) -> None:
-        chosen = _selection(words)
-        lost = [s for s in self._links.queue if chosen(s)]
-        assert lost or not words, "there is no such message"
-        self._links.queue = [s for s in self._links.queue if not chosen(s)]
-        self._lost(lost)
-
-    def do_copy(self, *words: str) -> None:
-        *selection, word, name = words
-        assert word == "as"
-        chosen = _selection(selection)
-        self._kept[name] = sent = [s for s in self._links.queue if chosen(s)][-1]
-        self._tell(f"{name}: {describe(sent, self._names)}")
-
-    async def do_replay(self, name: str, *changes: str) -> None:
-        kept = self._kept[name]
-        head = pb.Peer.FromString(kept.head.SerializeToString())
-        ends = {"from": kept.source, "to": kept.target}
-        for change in changes:
-            what, _, value = change.partition("=")
-            if what in ends:
-                ends[what] = int(value)
-            else:
-                setattr(getattr(head, head.WhichOneof("message") or ""), what, int(value))
-        await self._arrive(Sent(ends["from"], ends["to"], kept.channel, head, kept.body))
-
-
-Selection = Callable[[Sent], bool]
-
-
-def _selection(words: Sequence[str]) -> Selection:
-    """`A->B KIND`, either of them may be missing; `*` is any broker."""
-    way = next((w for w in words if "->" in w), "*->*")
-    kind = next((w for w in words if "->" not in w), None)
-    source, target = way.split("->")
-    return lambda s: (
-        source in ("*", str(s.source)) and target in ("*", str(s.target)) and kind in (None, kind_of(s))
-    )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from tests.raft.transcript import replayed
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
-from tinymq.raft import catchup, following, leadership, voting
+from tinymq.raft import catchup, following, installing, leadership, replicas, voting
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
@@ -135,6 +135,14 @@ def every_vote_of_any_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
 
 
+def nobody_takes_another_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replicas, "other_count", lambda membership, me: None)
+
+
+def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(installing, "need_of", lambda log, commit, offer, most: installing.Need.STATE)
+
+
 NOTICED: list[tuple[str, Patch]] = [
     ("figure_8_commit", old_terms_commit_by_counting),
     ("stale_ack", acks_of_any_term),
@@ -153,6 +161,8 @@ NOTICED: list[tuple[str, Patch]] = [
     ("behind_a_config", every_ack_counts),
     ("other_incarnations", every_ack_counts),
     ("other_incarnations", every_vote_of_any_incarnation_counts),
+    ("old_disk", nobody_takes_another_count),
+    ("state_transfer", an_offered_state_is_always_taken),
     ("read_round", any_round_will_do),
     ("split_vote", votes_are_given_twice),
     ("power_cut_of_all", everything_counts_as_synced),
