@@ -74,6 +74,8 @@ class Ledger:
 class Recorder:
     """A state machine that is its own history: a running checksum over all entries, and whether it may accept."""
 
+    padding = b""  # behind the state: some are large
+
     def __init__(self, ledger: Ledger, group: GroupId, broker_id: int) -> None:
         self.index = 0
         self.state = 0
@@ -108,12 +110,12 @@ class Recorder:
         self.waiting.clear()
 
     def dump(self) -> bytes:
-        return _STATE.pack(self.index, self.state)
+        return _STATE.pack(self.index, self.state) + self.padding
 
     def load(self, state: bytes) -> None:
-        if len(state) != _STATE.size:
+        if state[_STATE.size :] != self.padding:
             raise CorruptData("not a recorder's state")
-        self.index, self.state = _STATE.unpack(state)
+        self.index, self.state = _STATE.unpack_from(state)
         self.entries = [e for e in self.entries if e.index <= self.index]
 
     @property
