@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.raft.values import membership
-from tinymq.raft.commit import follower_commit, leader_commit
+from tests.raft.values import ListLog, chain, membership
+from tinymq.raft.commit import follower_commit, leader_commit, reported_commit, vouched_commit
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,28 @@ def test_a_leader_commits_what_a_majority_holds(
 )
 def test_a_follower_believes_what_was_verified(commit: int, announced: int, verified: int, expected: int) -> None:
     assert follower_commit(commit, announced, verified) == expected
+
+
+@pytest.mark.parametrize(
+    ("commit", "reported", "matching", "expected"),
+    [(3, 7, 9, 7), (3, 7, 5, 5), (3, 2, 9, 3), (3, 0, 0, 3)],
+)
+def test_a_leader_learns_what_a_follower_knows_as_far_as_their_logs_match(
+    commit: int, reported: int, matching: int, expected: int
+) -> None:
+    assert reported_commit(commit, reported, matching) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "term", "expected"),
+    [
+        (3, 1, 3),
+        (4, 2, 4),
+        (4, 1, 2),  # another entry lies there
+        (9, 2, 2),  # beyond what is here
+        (2, 1, 2),
+        (0, 0, 2),
+    ],
+)
+def test_who_vouches_is_believed_about_the_very_entry_that_is_here(index: int, term: int, expected: int) -> None:
+    assert vouched_commit(ListLog(chain([0, 1, 1, 2])), 2, index, term) == expected

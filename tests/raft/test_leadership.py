@@ -26,6 +26,7 @@ class Lines:
         self.sent: list[tuple[int, Message]] = []
         self.reopened: list[int] = []
         self.cold: list[tuple[int, int]] = []
+        self.states: list[int] = []  # for whom the applied state was to be read
 
     def now(self) -> float:
         return self.time
@@ -47,6 +48,9 @@ class Lines:
 
     def read_cold(self, peer: int, index: int) -> None:
         self.cold.append((peer, index))
+
+    def read_state(self, peer: int) -> None:
+        self.states.append(peer)
 
     def take(self, peer: int) -> list[Message]:
         """What `peer` was sent since the last call."""
@@ -191,3 +195,32 @@ def test_the_successor_is_alive_listed_and_holds_most() -> None:
     assert leader.successors(CONFIGS)[0] == 3
     lines.up.clear()
     assert leader.successors(CONFIGS) == []
+
+
+def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
+    """Else what {1, old 2} hold behind CONFIG is committed, and lost to {new 2, 3}."""
+    leader, lines, _ = leading(entries=5)
+    configs = Configs(Config(1, 0, membership()))
+    listed = membership().replacing([Replica(2, incarnation(9))])
+    configs.above = [Config(4, TERM, listed)]
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.commit(configs, ME, 1) == 1
+    lines.folders[2] = incarnation(9)
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.commit(configs, ME, 1) == 1
+    assert leader.successors(configs) == []
+    assert not leader.quiet(configs, 5)
+    configs.above, configs.applied = [], Config(4, TERM, listed)
+    assert leader.commit(configs, ME, 1) == 5
+
+
+def test_a_new_identity_whose_first_answer_is_a_success_is_filled_all_the_same() -> None:
+    """An answer to a question says nothing of a log that is empty now."""
+    leader, lines, _ = leading(entries=5)
+    leader.acknowledged(2, ack(durable=5, commit=5))
+    lines.folders[2] = incarnation(9)
+    leader.acknowledged(2, ack(durable=0))
+    assert leader.progress[2].commit == 0
+    leader.pump(1)
+    (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
+    assert message.prev_index == 0

@@ -1,0 +1,178 @@
+"""Which CONFIG decides what: as a log grows, is cut, and is applied. And what a checkpoint carries of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.raft.values import GROUP, chain, incarnation, membership
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.errors import CorruptData
+from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint
+from tinymq.raft.configs import Config, Configs
+from tinymq.raft.generations import Hearing, hear
+from tinymq.raft.membership import RETIRED_MAX, Membership, Replica, pack_membership
+from tinymq.raft.messages import (
+    Append,
+    AppendAck,
+    CommitNotice,
+    Message,
+    RequestVote,
+    StateAck,
+    StateOffer,
+    StatePiece,
+    TimeoutNow,
+    Vote,
+)
+
+OLD, NEW = Replica(2, incarnation(2)), Replica(2, incarnation(9))
+FIRST = membership()
+
+
+def config_entry(index: int, term: int, listed: Membership) -> Entry:
+    return make_entry(
+        kind=Kind.CONFIG, index=index, term=term, prev_crc=0, base_offset=0, record_count=0, append_time_us=1,
+        max_timestamp_us=1, payload=pack_membership(listed),
+    )  # fmt: skip
+
+
+def configs(entries: Sequence[Entry] = ()) -> Configs:
+    made = Configs(Config(1, 0, FIRST))
+    made.above = made.after(None, entries)
+    return made
+
+
+def test_until_it_is_applied_neither_the_old_nor_the_new_identity_counts() -> None:
+    entry = config_entry(5, 2, FIRST.replacing([NEW]))
+    log = configs([entry])
+    assert (log.lists(OLD), log.lists(NEW)) == (True, False), "who is listed votes; a CONFIG in the log is not enough"
+    assert (log.counts(OLD), log.counts(NEW)) == (False, False)
+    assert log.counts(Replica(1, incarnation(1)))
+    assert log.newest.has(NEW), "its vote is counted: it knows better, or it would not vote"
+    log.apply(entry)
+    assert (log.lists(OLD), log.lists(NEW)) == (False, True)
+    assert (log.counts(OLD), log.counts(NEW)) == (False, True)
+    assert (log.applied.index, log.applied.term, log.above) == (5, 2, [])
+
+
+def test_what_is_cut_is_undone() -> None:
+    log = configs([config_entry(5, 2, FIRST.replacing([NEW]))])
+    other = config_entry(5, 3, FIRST.replacing([Replica(3, incarnation(8))]))
+    log.above = log.after(5, [other])
+    assert log.newest.has(OLD)
+    assert not log.newest.has(Replica(3, incarnation(3)))
+    log.above = log.after(5, [])
+    assert log.newest == FIRST
+
+
+def test_one_at_a_time_the_next_is_made_when_the_one_before_is_applied() -> None:
+    seen = [Replica(1, incarnation(1)), NEW, Replica(3, incarnation(8)), Replica(7, incarnation(7))]
+    log = configs()
+    first = log.replacement(seen)
+    assert first is not None
+    assert first.has(NEW)
+    assert first.has(Replica(3, incarnation(3))), "the other one has to wait"
+    entry = config_entry(5, 2, first)
+    log.above = log.after(None, [entry])
+    assert log.replacement(seen) is None
+    log.apply(entry)
+    second = log.replacement(seen)
+    assert second is not None
+    assert (second.epoch, second.has(Replica(3, incarnation(8)))) == (3, True)
+    entry = config_entry(6, 2, second)
+    log.apply(entry)
+    assert log.replacement(seen) is None
+
+
+@pytest.mark.parametrize(
+    ("replica", "may"),
+    [
+        (Replica(2, incarnation(2), 1), True),  # lost something: a higher count
+        (Replica(2, incarnation(9)), True),  # another folder
+        (OLD, False),  # is listed
+        (Replica(9, incarnation(9)), False),  # no member's broker
+    ],
+)
+def test_who_is_listed_anew(replica: Replica, may: bool) -> None:
+    assert FIRST.may_list(replica) is may
+
+
+def test_an_identity_that_was_replaced_is_never_listed_again() -> None:
+    """Its disk may come back, and late acks of it arrive."""
+    second = FIRST.replacing([Replica(2, incarnation(2), 5)])
+    assert not second.may_list(OLD)
+    assert not second.may_list(Replica(2, incarnation(2), 4)), "nor any lower count"
+    third = second.replacing([NEW])
+    assert not third.may_list(OLD)
+    assert not third.may_list(Replica(2, incarnation(2), 5))
+    assert third.retired == (OLD, Replica(2, incarnation(2), 5))
+    for count in range(1, 20):
+        third = third.replacing([Replica(2, incarnation(9), count)])
+    assert len(third.retired) == RETIRED_MAX
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        FIRST,  # the same epoch
+        Membership(GROUP, 3, FIRST.replicas),
+        Membership(GROUP, 2, FIRST.replicas[:2]),  # brokers stay
+        Membership(GROUP, 2, tuple(reversed(FIRST.replicas))),
+        Membership(GROUP, 2, (*FIRST.replicas[:2], Replica(4, incarnation(4)))),
+    ],
+)
+def test_a_config_that_does_not_follow_is_refused_before_anything_is_done(after: Membership) -> None:
+    log = configs()
+    with pytest.raises(CorruptData):
+        log.after(None, [config_entry(5, 2, after)])
+    assert log.newest == FIRST
+
+
+def test_an_older_generation_does_not_follow() -> None:
+    log = Configs(Config(1, 0, Membership(GROUP, 1, FIRST.replicas, generation=7)))
+    with pytest.raises(CorruptData):
+        log.after(None, [config_entry(5, 2, Membership(GROUP, 2, FIRST.replicas, generation=6))])
+
+
+def test_what_is_imposed_counts_at_once_and_until_its_config_is_applied() -> None:
+    log = configs()
+    imposed = FIRST.replacing([NEW])
+    log.impose(imposed)
+    assert log.counts(NEW)
+    assert log.replacement([Replica(3, incarnation(8))]) is None
+    log.release()
+    assert log.counts(OLD)
+    log.impose(imposed)
+    log.apply(config_entry(5, 2, imposed))
+    assert log.imposed is None
+    assert log.counts(NEW)
+
+
+def test_a_checkpoint_is_the_same_bytes_from_equal_logs_and_says_what_went_in() -> None:
+    config = Config(5, 2, FIRST.replacing([NEW]))
+    packed = pack_checkpoint(config, b"state")
+    assert packed == pack_checkpoint(Config(5, 2, FIRST.replacing([NEW])), b"state")
+    assert parse_checkpoint(packed) == (config, b"state")
+    for cut in range(len(packed) - len(b"state")):
+        with pytest.raises(CorruptData):
+            parse_checkpoint(packed[:cut])
+
+
+ENTRY = chain([1])[0]
+MESSAGES: list[Message] = [
+    RequestVote(5, 1, 1, False, False, 0), Vote(5, True, False, 0), Append(5, 0, 0, 0, [ENTRY]),
+    AppendAck(5, 1, 1, False, 0, 0, 0, 0), CommitNotice(5, 1, True), TimeoutNow(5), StateOffer(5, 9, 1, 1, 1, 1, 1, 1),
+    StatePiece(5, 9, 1, 0, b"x"), StateAck(5, 9, 1, 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_who_was_given_up_moves_nobody_who_went_on(message: Message) -> None:
+    answers = isinstance(message, Vote | AppendAck | StateAck)
+    leads = isinstance(message, Append | StateOffer | StatePiece)
+    assert hear(3, 3, 9, message) is Hearing.TAKE
+    assert hear(3, 2, 5, message) is (Hearing.TAKE if answers else Hearing.DROP), "who is merely behind may answer us"
+    assert hear(3, 2, 4, message) is Hearing.DROP, "and not move our term"
+    assert hear(2, 3, 5, message) is Hearing.TAKE, "being behind is no fault"
+    assert hear(2, 3, 6, message) is (Hearing.ABANDONED if leads else Hearing.TAKE), "our term is of no history"

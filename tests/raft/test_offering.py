@@ -1,0 +1,165 @@
+"""State transfers without brokers: what goes to a follower behind our first entry, and when it goes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.raft.test_leadership import CONFIGS, TERM, Lines, ack
+from tests.raft.values import ListLog, chain, incarnation
+from tinymq.config import Limits, Timing
+from tinymq.entry import crc32c
+from tinymq.log.states import AppliedState
+from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
+from tinymq.raft.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
+from tinymq.raft.offering import Sending, offered
+from tinymq.raft.replication import Mode
+from tinymq.raft.stamps import TermStamps
+
+TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
+DATA = bytes(range(256)) * (5 * STATE_PIECE_BYTES // 512)
+STATE = AppliedState(TRIMMED, 1, 77, 10, 1, DATA)
+CRC = crc32c(DATA)
+
+
+def leading() -> tuple[Leadership, Lines]:
+    """Entries 11 to 20; follower 2 says that it has none at all, follower 3 has everything."""
+    log, lines = ListLog(chain([*[1] * 19, TERM]), trimmed=TRIMMED), Lines()
+    leader = Leadership(TERM, 20, [2, 3], log, lines, TermStamps(0, 0, 0.0), Limits(), Timing())
+    leader.pump(10)
+    leader.acknowledged(3, ack(durable=20, commit=20))
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
+    lines.sent.clear()
+    return leader, lines
+
+
+def state_ack(received: int, crc: int = CRC, count: int = 0) -> StateAck:
+    return StateAck(TERM, TRIMMED, crc, received, count)
+
+
+def test_who_is_behind_the_first_entry_is_sent_the_state_and_then_what_follows() -> None:
+    leader, lines = leading()
+    leader.pump(10)
+    leader.pump(10)
+    assert lines.states == [2], "it is read once"
+    assert lines.take(2) == []
+    leader.offers.read(STATE)
+    leader.pump(10)
+    (offer,) = lines.take(2)
+    assert offer == StateOffer(TERM, TRIMMED, 1, 77, 10, 1, len(DATA), CRC)
+    got = b""
+    while len(got) < len(DATA):
+        assert leader.offers.acknowledged(2, state_ack(len(got)))
+        leader.pump(10)
+        leader.pump(10)
+        (piece,) = lines.take(2)
+        assert isinstance(piece, StatePiece)
+        assert (piece.position, piece.index, piece.crc) == (len(got), TRIMMED, CRC)
+        assert len(piece.body) <= STATE_PIECE_BYTES
+        got += piece.body
+    assert got == DATA
+    assert not leader.quiet(CONFIGS, 20)
+    leader.acknowledged(2, ack(durable=TRIMMED, commit=TRIMMED))
+    assert leader.progress[2].mode is Mode.REPLICATE
+    leader.pump(20)
+    (append,) = lines.take(2)
+    assert isinstance(append, Append)
+    assert (append.prev_index, len(append.entries)) == (TRIMMED, 10)
+    leader.settle(20)
+    assert leader.offers._state is None, "nobody needs it any more"
+
+
+def test_a_transfer_goes_on_where_the_follower_is() -> None:
+    """After a lost connection, or with what another leader has sent it."""
+    leader, lines = leading()
+    leader.pump(10)
+    leader.offers.read(STATE)
+    leader.pump(10)
+    leader.offers.acknowledged(2, state_ack(0))
+    leader.lost(2)
+    leader.pump(10)
+    (probe,) = [m for m in lines.take(2) if isinstance(m, Append)]
+    assert probe.prev_index == TRIMMED, "maybe it has it by now"
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 0))
+    leader.pump(10)
+    (offer,) = lines.take(2)
+    assert isinstance(offer, StateOffer)
+    leader.offers.acknowledged(2, state_ack(STATE_PIECE_BYTES))
+    leader.pump(10)
+    (piece,) = lines.take(2)
+    assert isinstance(piece, StatePiece)
+    assert piece.position == STATE_PIECE_BYTES
+
+
+def test_what_gets_no_answer_is_asked_about_again() -> None:
+    leader, lines = leading()
+    leader.pump(10)
+    leader.offers.read(STATE)
+    leader.pump(10)
+    lines.take(2)
+    lines.time += 2 * PROBE_RETRY_S
+    leader.settle(10)
+    leader.pump(10)
+    assert isinstance(lines.take(2)[0], StateOffer)
+    leader.offers.acknowledged(2, state_ack(0))
+    leader.pump(10)
+    lines.take(2)
+    lines.time += 2 * PROBE_RETRY_S
+    leader.settle(10)
+    leader.pump(10)
+    assert lines.take(2) == [], "a piece takes its time"
+    lines.time += 2 * Timing().bulk_stalled_s
+    leader.settle(10)
+    leader.pump(10)
+    assert isinstance(lines.take(2)[0], StateOffer), "the offer asks how far it is"
+
+
+def test_a_state_that_could_not_be_read_is_read_again_after_a_while() -> None:
+    leader, lines = leading()
+    leader.pump(10)
+    leader.offers.read(None)
+    leader.pump(10)
+    assert lines.states == [2]
+    lines.time += 2 * PROBE_RETRY_S
+    leader.settle(10)
+    leader.pump(10)
+    assert lines.states == [2, 2]
+
+
+def test_another_incarnation_begins_with_a_question() -> None:
+    leader, lines = leading()
+    leader.pump(10)
+    leader.offers.read(STATE)
+    leader.pump(10)
+    lines.folders[2] = incarnation(9)
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 0, 1, 1))
+    assert leader.progress[2].mode is Mode.PROBE
+
+
+@pytest.mark.parametrize(
+    ("answers", "positions"),
+    [
+        ([0], [0]),
+        ([100], [100]),  # resumed
+        ([0, 0], [0]),  # twice: the piece is out
+        ([0, 5, 0], [0, 5, 0]),  # it dropped what did not match its checksum
+        ([len(DATA)], []),  # all of it: an AppendAck follows
+        ([len(DATA) + 1], []),
+    ],
+)
+def test_each_answer_moves_one_message(answers: list[int], positions: list[int]) -> None:
+    sending = Sending(offered(STATE))
+    sent: list[int] = []
+    for received in answers:
+        if sending.acknowledged(state_ack(received)):
+            message = sending.message(TERM)
+            assert isinstance(message, StatePiece)
+            sent.append(message.position)
+    assert sent == positions
+
+
+def test_an_answer_about_another_state_is_met_with_the_offer_once() -> None:
+    sending = Sending(offered(STATE))
+    assert not sending.acknowledged(state_ack(0, crc=CRC + 1)), "the offer is out"
+    sending.acknowledged(state_ack(0))
+    assert sending.acknowledged(state_ack(0, crc=CRC + 1))
+    assert isinstance(sending.message(TERM), StateOffer)

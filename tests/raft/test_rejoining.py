@@ -1,0 +1,441 @@
+"""Hazard 22, the way back: a replica that came back with less is listed anew, votes again, and never too early.
+
+Broker 1 leads, broker 2 loses its disk. Each rule that lets a group go on, or keeps it from going on too early, has a
+scene here that ends otherwise without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.raft.harness import Broker, Cluster, simulate
+from tests.raft.traffic import deliver, fails, listen
+from tests.raft.values import GROUP
+from tinymq.log.layout import BALLOTS
+from tinymq.raft import Role, leading, voting
+from tinymq.raft.configs import Config, Configs
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.messages import Append, CommitNotice, Message, RequestVote, Vote
+from tinymq.raft.transport import Channel
+
+Scene = Callable[[Cluster], Awaitable[None]]
+
+
+def keep_quiet(broker: Broker, unaware: set[int], index: int) -> None:
+    """From now on this process does not tell these that `index` is committed."""
+    port = broker.group().core._around
+    send = port.send
+
+    def quietly(peer: int, message: Message) -> bool:
+        if peer in unaware and isinstance(message, Append | CommitNotice):
+            message = dataclasses.replace(message, commit=min(message.commit, index - 1))
+        return bool(send(peer, message))
+
+    port.send = quietly
+
+
+def send_to_one(broker: Broker, to: int, index: int) -> None:
+    """From now on only `to` is sent what lies behind `index`."""
+    port = broker.group().core._around
+    send = port.send
+
+    def sparingly(peer: int, message: Message) -> bool:
+        lost = peer != to and isinstance(message, Append) and any(e.index > index for e in message.entries)
+        return lost or bool(send(peer, message))
+
+    port.send = sparingly
+
+
+def listed(broker: Broker) -> bool:
+    """A member again."""
+    return broker.up and GROUP in broker.host.groups and broker.group().role is Role.FOLLOWER
+
+
+def identity(cluster: Cluster, broker: Broker) -> Replica | None:
+    return cluster.leader().group().membership.replica(broker.id)
+
+
+async def five_writes(cluster: Cluster) -> None:
+    for i in range(5):
+        await cluster.commit(b"%d" % i)
+    await cluster.settle()
+
+
+async def everybody_agrees(cluster: Cluster, payloads: list[bytes]) -> None:
+    """All are back, all are members, nothing was lost."""
+    await cluster.until(lambda: all(listed(b) or b in cluster.leaders() for b in cluster.brokers.values()), 5.0)
+    await cluster.settle()
+    assert [b.machine().payloads for b in cluster.running] == [payloads] * len(cluster.brokers)
+    await cluster.check_logs()
+
+
+def test_a_wiped_replica_is_a_member_again_and_the_next_loss_is_survived() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await five_writes(cluster)
+        two = cluster.brokers[2]
+        before = identity(cluster, two)
+        two.wipe()
+        await cluster.commit(b"meanwhile")
+        await two.start()
+        await cluster.until(lambda: listed(two), 1.0)
+        assert identity(cluster, two) == two.group().core.me != before
+        assert before in cluster.leader().group().membership.retired
+        await cluster.settle()
+        cluster.brokers[1].kill()
+        await cluster.until(cluster.leaders, 2.0, "two and three are a majority")
+        await cluster.commit(b"after")
+        await cluster.brokers[1].start()
+        await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"meanwhile", b"after"])
+
+    simulate(scenario)
+
+
+# ---- A dies when only some know that CONFIG is committed ---------------------------------------------------
+
+
+async def leader_dies(cluster: Cluster, unaware: set[int], ahead: int) -> None:
+    """Broker 2 is listed anew, and the leader dies at once. Who is `unaware` was never told that CONFIG is committed;
+    the last entry reached `ahead` alone, so nobody else can win. Of five brokers, the fifth has been gone for long."""
+    await five_writes(cluster)
+    one, two = cluster.brokers[1], cluster.brokers[2]
+    if 5 in cluster.brokers:
+        cluster.brokers[5].kill()
+    two.wipe()
+    config = one.group().log.last_index + 1
+    keep_quiet(one, unaware, config)
+    send_to_one(one, ahead, config)
+    await two.start()
+    rest = [b for b in cluster.running if b is not one]
+    await cluster.until(
+        lambda: (
+            all((b.group().commit_index >= config) is (b.id not in unaware) for b in rest)
+            and all(b.group().log.durable_index >= config for b in rest)
+        ),
+        1.0,
+        "CONFIG is where it is to be",
+    )
+    one.propose(b"on one replica")
+    await cluster.until(lambda: cluster.brokers[ahead].group().log.durable_index > config, 0.1)
+    one.kill()
+
+
+async def the_rest_goes_on(cluster: Cluster, ahead: int) -> None:
+    await cluster.until(cluster.leaders, 5.0, "what is left is a majority")
+    assert cluster.leader().id == ahead
+    await cluster.commit(b"after")
+    for broker in cluster.brokers.values():
+        if not broker.up:
+            await broker.start()
+    await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"on one replica", b"after"])
+
+
+async def only_the_new_one_knows_and_three_must_lead(cluster: Cluster) -> None:
+    """Three counts the vote of a replica that it knows from an uncommitted CONFIG alone, and learns better from it."""
+    await leader_dies(cluster, unaware={3, 4}, ahead=3)
+    await the_rest_goes_on(cluster, ahead=3)
+
+
+async def only_the_new_one_knows_and_must_lead(cluster: Cluster) -> None:
+    """Three answers a candidate that no CONFIG lists which it knows to be committed."""
+    await leader_dies(cluster, unaware={3, 4}, ahead=2)
+    await the_rest_goes_on(cluster, ahead=2)
+
+
+async def only_the_new_one_does_not_know(cluster: Cluster) -> None:
+    """It hears of it from the candidate."""
+    await leader_dies(cluster, unaware={2}, ahead=3)
+    await the_rest_goes_on(cluster, ahead=3)
+
+
+SCENES = [
+    only_the_new_one_knows_and_three_must_lead,
+    only_the_new_one_knows_and_must_lead,
+    only_the_new_one_does_not_know,
+]
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_goes_on_when_the_leader_dies_before_all_know(nodes: int, scene: Scene, seed: int) -> None:
+    simulate(scene, seed, nodes=nodes)
+
+
+def nobody_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voting, "vouched_commit", lambda log, commit, index, term: commit)
+
+
+def test_it_is_noticed_when_votes_are_counted_by_the_applied_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody_vouches(monkeypatch)
+    simulate(only_the_new_one_knows_and_three_must_lead)  # there are two ways to learn it
+    monkeypatch.setattr(Configs, "newest", Configs.membership)
+    fails(only_the_new_one_knows_and_three_must_lead)
+
+
+def test_it_is_noticed_when_commits_are_not_learned_from_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody_vouches(monkeypatch)
+    monkeypatch.setattr(leading, "reported_commit", lambda commit, reported, matching: commit)
+    fails(only_the_new_one_knows_and_three_must_lead)
+
+
+def test_it_is_noticed_when_only_listed_candidates_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = voting.VotingReplica._on_request_vote
+
+    def answer(self: voting.VotingReplica, peer: int, request: RequestVote) -> None:
+        if self.membership.lists(peer, self._around.incarnation(peer), request.count):
+            real(self, peer, request)
+
+    monkeypatch.setattr(voting.VotingReplica, "_on_request_vote", answer)
+    fails(only_the_new_one_knows_and_must_lead)
+
+
+def test_it_is_noticed_when_candidates_do_not_vouch_for_their_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody_vouches(monkeypatch)
+    fails(only_the_new_one_does_not_know)
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_nobody_knows_and_the_group_waits_for_its_old_leader(nodes: int) -> None:
+    """It must: nothing tells this from a CONFIG that was never committed. The leader comes back, and all is well."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await leader_dies(cluster, unaware={2, 3, 4}, ahead=3)
+        await cluster.run_for(3.0)
+        assert not cluster.leaders()
+        assert cluster.brokers[2].group().role is Role.LEARNER
+        await cluster.brokers[1].start()
+        await cluster.until(cluster.leaders, 3.0)
+        if nodes == 5:
+            await cluster.brokers[5].start()
+        await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"on one replica"])
+
+    simulate(scenario, nodes=nodes)
+
+
+# ---- a learner does not vote -------------------------------------------------------------------------------
+
+
+async def a_learner_that_holds_config_does_not_vote(cluster: Cluster) -> None:
+    """CONFIG is in its log and was never committed: three lacks what one and the old two held."""
+    await cluster.settle()
+    one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
+    cluster.isolate(3)
+    for i in range(5):
+        await cluster.commit(b"%d" % i)
+    two.wipe()
+    three.process.do(lambda: three.group().core._stand(pre=False))  # its last term is as good as theirs will be
+    await two.start()
+    await cluster.until(lambda: two.group().log.last_index == one.group().log.last_index, 1.0)
+    one.kill()
+    cluster.heal()
+    await cluster.run_for(4.0)
+    assert two.group().role is Role.LEARNER
+    assert not cluster.leaders(), cluster.describe()
+    await one.start()
+    await everybody_agrees(cluster, [b"%d" % i for i in range(5)])
+
+
+def test_a_learner_that_holds_config_does_not_vote() -> None:
+    simulate(a_learner_that_holds_config_does_not_vote)
+
+
+def test_it_is_noticed_when_a_config_in_the_log_is_enough_to_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Configs, "lists", lambda self, replica: self.newest.replica(replica.broker_id) is not None)
+    monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
+    fails(a_learner_that_holds_config_does_not_vote)
+
+
+# ---- the old identity: its votes, its disk -----------------------------------------------------------------
+
+
+async def votes_of_the_old_identity(cluster: Cluster) -> None:
+    """Two lost its ballots and was listed with another count; a vote that it gave before arrives late."""
+    await five_writes(cluster)
+    one, two = cluster.brokers[1], cluster.brokers[2]
+    two.kill()
+    for path in BALLOTS:
+        two.files.remove(path)
+    await two.start()
+    await cluster.until(lambda: listed(two) and identity(cluster, two) == two.group().core.me, 1.0)
+    await cluster.settle()
+    cluster.isolate(1)
+    await cluster.until(lambda: one.group().role is Role.CANDIDATE, 3.0)
+    while one.group().term < 20:
+        one.process.do(lambda: one.group().core._stand(pre=False))
+    await cluster.run_for(0.05)
+    deliver(one, 2, Vote(one.group().term, True, False, 0))
+    assert one.group().role is Role.CANDIDATE, "who gave that vote is no member any more"
+    deliver(one, 2, Vote(one.group().term, True, False, 1))
+    assert one.group().role is Role.LEADER, "the check would have noticed"
+
+
+def test_votes_of_the_old_identity_count_no_more() -> None:
+    simulate(votes_of_the_old_identity)
+
+
+def test_it_is_noticed_when_counts_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
+        replica = self.replica(broker_id)
+        return replica is not None and replica.incarnation == incarnation
+
+    monkeypatch.setattr(Membership, "lists", lists)
+    fails(votes_of_the_old_identity)
+
+
+async def a_vote_for_who_is_there_no_more(cluster: Cluster) -> None:
+    """Three's disk hangs over its vote for two; meanwhile another disk is put into two."""
+    await five_writes(cluster)
+    one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
+    await cluster.run_for(0.5)
+    hung = three.disk.hung = cluster.loop.create_future()
+    heard = listen(cluster)
+    one.kill()
+    await cluster.until(lambda: three.group().core.voted_for == 2, 3.0)
+    two.wipe()
+    await two.start()
+    await cluster.until(
+        lambda: (
+            three.group().core._around.incarnation(2) == two.store.identity.incarnation
+            and three.host._transport.connected(2, Channel.CONTROL)
+        ),
+        3.0,
+    )
+    three.disk.hung = None
+    hung.set_result(None)
+    await cluster.run_for(0.3)
+    votes = [m.vote for a, b, _, m, _ in heard if (a, b) == (3, 2) and m.HasField("vote")]
+    assert not [vote for vote in votes if vote.granted and not vote.pre]
+
+
+def test_a_vote_is_not_given_to_who_has_taken_the_candidates_place() -> None:
+    simulate(a_vote_for_who_is_there_no_more)
+
+
+def test_it_is_noticed_when_a_vote_goes_to_whoever_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(self: voting.VotingReplica, peer: int, message: Message) -> None:
+        self._outbox.post(lambda: self._around.send(peer, message))
+
+    monkeypatch.setattr(voting.VotingReplica, "_post", post)
+    fails(a_vote_for_who_is_there_no_more)
+
+
+async def the_old_disk_comes_back(cluster: Cluster) -> None:
+    """What one and the new two acknowledged, neither three nor the old disk of two holds. The old disk thinks that it
+    is a member: nobody who knows better counts it."""
+    await five_writes(cluster)
+    one, two, three = (cluster.brokers[i] for i in (1, 2, 3))
+    two.kill()
+    old = two.files
+    two.wipe()
+    await two.start()
+    await cluster.until(lambda: listed(two), 1.0)
+    await cluster.settle()
+    await cluster.run_for(0.5)
+    cluster.isolate(3)
+    await cluster.commit(b"on one and the new two")
+    two.power_cut()
+    two.files = old
+    one.kill()
+    cluster.heal()
+    await two.start()
+    await cluster.run_for(4.0)
+    assert not cluster.leaders(), cluster.describe()
+    assert three.group().role is not Role.LEADER
+    await one.start()
+    await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"on one and the new two"])
+
+
+def test_an_old_disk_that_comes_back_elects_nobody() -> None:
+    simulate(the_old_disk_comes_back)
+
+
+def test_it_is_noticed_when_an_old_disk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "lists", lambda self, broker_id, incarnation, count: True)
+    fails(the_old_disk_comes_back)
+
+
+# ---- one after the other -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pause_s", [0.0, 0.015, 0.03, 0.1, 1.0])
+def test_a_replica_may_be_lost_twice_in_a_row(seed: int, pause_s: float) -> None:
+    """At whatever point of its way back the second disk is lost, too."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await five_writes(cluster)
+        two = cluster.brokers[2]
+        first = identity(cluster, two)
+        two.wipe()
+        await two.start()
+        await cluster.run_for(pause_s)
+        two.wipe()
+        await cluster.commit(b"meanwhile")
+        await two.start()
+        await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"meanwhile"])
+        membership = cluster.leader().group().membership
+        assert identity(cluster, two) == two.group().core.me
+        assert first in membership.retired
+        assert membership.epoch == 2 + len(membership.retired) - 1
+
+    simulate(scenario, seed)
+
+
+def test_two_of_five_may_be_lost_at_once() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await five_writes(cluster)
+        for number in (2, 3):
+            cluster.brokers[number].wipe()
+        await cluster.commit(b"meanwhile")
+        for number in (2, 3):
+            await cluster.brokers[number].start()
+        await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"meanwhile"])
+        for number in (1, 4):
+            cluster.brokers[number].kill()
+        await cluster.commit(b"with the new ones")
+
+    simulate(scenario, nodes=5)
+
+
+# ---- a CONFIG that is undone -------------------------------------------------------------------------------
+
+
+async def a_config_is_undone(cluster: Cluster) -> None:
+    """One appends CONFIG where no majority can hear it; the others elect another, whose log undoes it."""
+    await five_writes(cluster)
+    one, two = cluster.brokers[1], cluster.brokers[2]
+    two.wipe()
+    for a in (1, 2):
+        for b in (3, 4, 5):
+            cluster.cut(a, b)
+    await two.start()
+    await cluster.until(lambda: one.group().core._configs.above, 0.5, "one has appended CONFIG")
+    await cluster.until(lambda: two.group().core._configs.above, 0.5, "two, too")
+    await cluster.until(lambda: [b for b in cluster.leaders() if b is not one], 3.0)
+    await cluster.commit(b"after")
+    assert two.group().role is Role.LEARNER
+    cluster.heal()
+    await everybody_agrees(cluster, [*(b"%d" % i for i in range(5)), b"after"])
+    for broker in cluster.running:
+        core = broker.group().core
+        assert (core.membership.epoch, core.newest_membership) == (2, core.membership)
+        assert core._configs.applied.term > 1, "it is the second leader's"
+        assert core.me.count == 0, "nobody had to begin anew"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_config_that_was_never_committed_is_undone(seed: int) -> None:
+    simulate(a_config_is_undone, seed, nodes=5)
+
+
+def test_it_is_noticed_when_a_truncated_config_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Configs.after
+
+    def after(self: Configs, cut_from: int | None, entries: object) -> list[Config]:
+        return real(self, None, entries)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Configs, "after", after)
+    fails(a_config_is_undone, nodes=5)
