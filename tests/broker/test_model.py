@@ -63,25 +63,36 @@ class Call:
     over: bool = False  # it was told, or never will be
 
 
-class PartitionLife(RuleBasedStateMachine):
-    """One replica: leads, loses, starts again; three producers that are right or wrong about what comes next."""
+@dataclass
+class Model:
+    """The log as a list, and what follows from it."""
 
-    @initialize()
-    def begin(self) -> None:
-        self.bench = Bench(PRODUCERS_MAX)
-        self.committed: list[Batch] = []
-        self.tail: list[Batch] = []  # appended, not committed
-        self.own: list[Batch] = []  # of the tail, by the present leader
-        self.before: dict[int, list[Batch]] = {}  # what the leader knew of a producer before those of it in `own`
-        self.calls: list[Call] = []
-        self.leading = True
-        self.applied = 1  # entries, the first NOOP included
+    committed: list[Batch] = field(default_factory=list)
+    tail: list[Batch] = field(default_factory=list)  # appended, not committed
+    own: list[Batch] = field(default_factory=list)  # of the tail, by the present leader
+    before: dict[int, list[Batch]] = field(default_factory=dict)  # known of a producer before those of it in `own`
 
     @property
-    def partition(self) -> Partition:
-        return self.bench.partition
+    def batches(self) -> list[Batch]:
+        return [*self.committed, *self.tail]
 
-    # ---- the model's answers ------------------------------------------------------------------------------------
+    def append(self, batch: Batch) -> None:
+        if batch.producer and not any(b.producer == batch.producer for b in self.own):
+            self.before[batch.producer] = self.from_log(batch.producer)
+        self.tail.append(batch)
+        self.own.append(batch)
+
+    def apply_upto(self, index: int) -> None:
+        self.committed += [b for b in self.tail if b.index <= index]
+        self.tail = [b for b in self.tail if b.index > index]
+        for batch in self.own:
+            if batch.index <= index and batch.producer:
+                self.before[batch.producer] = self.newest([*self.before[batch.producer], batch])
+        self.own = [b for b in self.own if b.index > index]
+
+    def lose(self, keep: bool) -> None:
+        self.own = []
+        self.tail = self.tail if keep else []
 
     def from_log(self, producer: int) -> list[Batch]:
         """What all replicas remember of a producer: its newest batches of its newest epoch, unless too many others
@@ -123,6 +134,22 @@ class PartitionLife(RuleBasedStateMachine):
         same = [b for b in known if (b.sequence, b.count) == (sequence, count)]
         return same[0] if same else OutOfOrderSequence
 
+
+class PartitionLife(RuleBasedStateMachine):
+    """One replica: leads, loses, starts again; three producers that are right or wrong about what comes next."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.bench = Bench(PRODUCERS_MAX)
+        self.model = Model()
+        self.calls: list[Call] = []
+        self.leading = True
+        self.applied = 1  # entries, the first NOOP included
+
+    @property
+    def partition(self) -> Partition:
+        return self.bench.partition
+
     # ---- what happens --------------------------------------------------------------------------------------------
 
     acks = st.sampled_from([Acks.QUORUM, Acks.QUORUM, Acks.LEADER, Acks.NONE])
@@ -135,7 +162,7 @@ class PartitionLife(RuleBasedStateMachine):
     @rule(producer=st.integers(1, 3), count=st.integers(1, 3), acks=acks, time=times)
     def next_one(self, producer: int, count: int, acks: Acks, time: int) -> None:
         """As a producer that has had every answer."""
-        known = self.known(producer)
+        known = self.model.known(producer)
         epoch = known[-1].epoch if known else 0
         self.numbered(producer, epoch, known[-1].sequence + known[-1].count if known else 0, count, acks, time)
 
@@ -148,21 +175,22 @@ class PartitionLife(RuleBasedStateMachine):
     @rule(producer=st.integers(1, 3), step=st.sampled_from([1, 1, -1]), sequence=st.sampled_from([0, 0, 1]), acks=acks)
     def another_epoch(self, producer: int, step: int, sequence: int, acks: Acks) -> None:
         """A producer that made itself new, or one that does not know that there is a newer one."""
-        known = self.known(producer)
+        known = self.model.known(producer)
         self.numbered(producer, max(0, (known[-1].epoch if known else 0) + step), sequence, 1, acks, 0)
 
     @precondition(lambda self: self.leading)
-    @rule(producer=st.integers(1, 3), oldest=st.booleans(), acks=acks)
-    def resend_what_is_remembered(self, producer: int, oldest: bool, acks: Acks) -> None:
-        known = self.known(producer)
+    @rule(producer=st.integers(1, 3), oldest=st.booleans(), more=st.sampled_from([0, 0, 1]), acks=acks)
+    def resend_what_is_remembered(self, producer: int, oldest: bool, more: int, acks: Acks) -> None:
+        """Or, with `more` records than it had, something else under its sequence."""
+        known = self.model.known(producer)
         if known:
             batch = known[0 if oldest else -1]
-            self.numbered(producer, batch.epoch, batch.sequence, batch.count, acks, batch.times[0] - TIME_US)
+            self.numbered(producer, batch.epoch, batch.sequence, batch.count + more, acks, batch.times[0] - TIME_US)
 
     @rule(producer=st.integers(1, 3), back=st.integers(0, 5), acks=acks)
     def resend(self, producer: int, back: int, acks: Acks) -> None:
         """What it sent before, remembered or not, kept or not."""
-        sent = [b for b in [*self.committed, *self.tail] if b.producer == producer]
+        sent = [b for b in self.model.batches if b.producer == producer]
         if sent:
             batch = sent[-1 - back % len(sent)]
             self.numbered(producer, batch.epoch, batch.sequence, batch.count, acks, batch.times[0] - TIME_US)
@@ -178,7 +206,7 @@ class PartitionLife(RuleBasedStateMachine):
         self.numbered(producer, epoch, sequence, count, acks, 0)
 
     def numbered(self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int) -> None:
-        self.produce(producer, epoch, sequence, count, acks, time, self.verdict(producer, epoch, sequence, count))
+        self.produce(producer, epoch, sequence, count, acks, time, self.model.verdict(producer, epoch, sequence, count))
 
     def produce(
         self, producer: int, epoch: int, sequence: int, count: int, acks: Acks, time: int,
@@ -201,17 +229,14 @@ class PartitionLife(RuleBasedStateMachine):
         assert verdict is None or isinstance(verdict, Batch), f"taken, and not refused with {verdict}"
         if isinstance(verdict, Batch):
             assert len(self.bench.group.log.entries) == length, "a duplicate is appended"
-            waits = acks is Acks.QUORUM and verdict in self.own
+            waits = acks is Acks.QUORUM and verdict in self.model.own
             call.index, call.offset, call.duplicate = verdict.index if waits else 0, verdict.offset, True
         else:
-            end = [*self.committed, *self.tail][-1:]
+            end = self.model.batches[-1:]
             offset = end[0].offset + end[0].count if end else 0
             times = tuple(TIME_US + time + n for n in range(count))
             batch = Batch(length + 1, producer, epoch, sequence, offset, times)
-            if producer and not any(b.producer == producer for b in self.own):
-                self.before[producer] = self.from_log(producer)
-            self.tail.append(batch)
-            self.own.append(batch)
+            self.model.append(batch)
             call.index, call.offset = length + 1 if acks is Acks.QUORUM else 0, offset
         self.calls.append(call)
         if not call.index:
@@ -237,25 +262,18 @@ class PartitionLife(RuleBasedStateMachine):
 
     def apply_upto(self, index: int) -> None:
         self.applied = index
-        self.committed += [b for b in self.tail if b.index <= index]
-        self.tail = [b for b in self.tail if b.index > index]
-        for batch in self.own:
-            if batch.index <= index and batch.producer:
-                self.before[batch.producer] = self.newest([*self.before[batch.producer], batch])
-        self.own = [b for b in self.own if b.index > index]
+        self.model.apply_upto(index)
         for call in self.calls:
             if not call.over and call.index <= index:
                 self.ended(call, True)
 
-    @precondition(lambda self: self.leading and self.tail)
+    @precondition(lambda self: self.leading and self.model.tail)
     @rule(keep=st.booleans())
     def lose(self, keep: bool) -> None:
         """Another leader keeps the tail, or takes it back."""
         self.bench.group.lose_leadership(keep_tail=keep)
         self.leading = False
-        self.own = []
-        if not keep:
-            self.tail = []
+        self.model.lose(keep)
         for call in self.calls:
             if not call.over:
                 self.ended(call, False)
@@ -286,7 +304,7 @@ class PartitionLife(RuleBasedStateMachine):
 
     @rule(time=st.one_of(times, st.sampled_from([-100, 1000])), leader_only=st.booleans())
     def look_for_a_time(self, time: int, leader_only: bool) -> None:
-        rows = [(b.offset + n, time_us) for b in self.committed for n, time_us in enumerate(b.times)]
+        rows = [(b.offset + n, time_us) for b in self.model.committed for n, time_us in enumerate(b.times)]
         end = (len(rows), -1)
         greatest = max((time_us for _, time_us in rows), default=0)
         expected = {
@@ -310,7 +328,7 @@ class PartitionLife(RuleBasedStateMachine):
     def as_the_model(self) -> None:
         if not hasattr(self, "bench"):
             return
-        assert self.partition.high_watermark == sum(b.count for b in self.committed)
+        assert self.partition.high_watermark == sum(b.count for b in self.model.committed)
         assert self.partition.leading == self.leading
         assert len(self.bench.deadlines) == sum(not call.over for call in self.calls)
         assert all(not call.told for call in self.calls if not call.over)
@@ -322,7 +340,7 @@ class PartitionLife(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         for producer in (1, 2, 3):
-            batches = [b for b in [*self.committed, *self.tail] if b.producer == producer]
+            batches = [b for b in self.model.batches if b.producer == producer]
             for one, two in pairwise(batches):
                 follows = two.epoch == one.epoch and two.sequence == one.sequence + one.count
                 assert follows or two.sequence == 0, (one, two)
@@ -347,5 +365,5 @@ class PartitionLife(RuleBasedStateMachine):
 
 TestPartitionLife = PartitionLife.TestCase
 TestPartitionLife.settings = settings(
-    max_examples=60, stateful_step_count=40, derandomize=True, database=None, deadline=None
+    max_examples=80, stateful_step_count=40, derandomize=True, database=None, deadline=None
 )
