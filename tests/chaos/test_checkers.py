@@ -364,6 +364,14 @@ def test_a_leader_that_was_stopped_may_not_know_yet() -> None:
     assert story.kinds() == set()
 
 
+def test_a_leader_of_a_deleted_topic_says_no_goodbye() -> None:
+    story = good()
+    story.history.led(LOG, 2, 2)
+    story.begin("m", "delete_topic", name="t").unknown("OutcomeUnknown")
+    story.end(story.replica(1, upto=0, log=("other", 0)))
+    assert story.kinds() == set()
+
+
 def test_a_fault_that_begins_may_change_leaders() -> None:
     story = good()
     for term in range(2, 6):

@@ -106,7 +106,9 @@ def two_leaders(facts: Facts) -> Iterator[Anomaly]:
 def lingering_leaders(facts: Facts) -> Iterator[Anomaly]:
     """Who was replaced leads on for LINGER_S at most, the time that it was stopped apart."""
     history = facts.history
-    for leaders in _leaders_by_log(facts).values():
+    for log, leaders in _leaders_by_log(facts).items():
+        if facts.is_gone(log):
+            continue  # who led it until it was deleted said no goodbye
         for old, new in pairwise(sorted(leaders, key=lambda led: led.term)):
             until_s = min(s for s in (old.until_s, new.until_s, history.ended_s, float("inf")) if s is not None)
             if until_s == float("inf"):

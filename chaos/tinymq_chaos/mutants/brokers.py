@@ -18,7 +18,11 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")
 NUMBERED = ("idempotent", "lone", "batches")
-RESTARTS = Focus(faults=("kill", "power_cut", "reset"), workloads=NUMBERED, segment_bytes=8 << 10)
+RESTARTS = Focus(faults=("kill_of_all", "kill"), workloads=("lone", "idempotent"), segment_bytes=2 << 10, pace=0.2)
+HANDED_ON = Focus(
+    faults=("stop", "rolling_restart", "isolate_one", "slow_disk"), workloads=("idempotent",), latency_s=0.02, pace=0.1
+)
+AGAIN = Focus(faults=("isolate_one", "client_reset"), workloads=("idempotent", "lone"), pace=0.2)
 METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads=("metadata", "churn", "lone"))
 
 
@@ -59,7 +63,7 @@ def producers_are_forgotten(p: Patches) -> None:
     p.set(partitions, "judge", judge)
 
 
-@mutant("dedupe: an idempotent producer skips no sequence", Focus(faults=LOSES, workloads=("idempotent",)))
+@mutant("dedupe: an idempotent producer skips no sequence", HANDED_ON)
 def sequences_may_be_skipped(p: Patches) -> None:
     real: Any = producers.judge
 
@@ -71,7 +75,7 @@ def sequences_may_be_skipped(p: Patches) -> None:
     p.set(partitions, "judge", judge)
 
 
-@mutant("a duplicate is answered when the first one is committed", Focus(faults=LOSES, workloads=NUMBERED))
+@mutant("a duplicate is answered when the first one is committed", AGAIN)
 def duplicates_are_answered_early(p: Patches) -> None:
     def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
         done(partitions.Produced(found.base_offset, found.append_time_us, self.group.term, True))
