@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from tinymq_chaos.mutants import MUTANTS, Mutant
 from tinymq_chaos.sim.run import Plan, Result, run
 from tinymq_chaos.sim.world import LINK_S
 
 SEEDS_MAX = 100
+RUN_S_MAX = 60.0
 SETTLE_S = 8.0  # of a run, behind its faults
 
 
@@ -49,12 +53,28 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
     """Run it until something is found."""
     count, virtual_s, real_s = 0, 0.0, 0.0
     for seed in seeds:
-        with mutant.applied():
+        with mutant.applied(), _ending(RUN_S_MAX):
             result = run(plan_of(mutant, seed))
         count, virtual_s, real_s = count + 1, virtual_s + result.virtual_s, real_s + result.real_s
         if result.anomalies:
             return Caught(mutant, count, virtual_s, real_s, _first(result))
     return Caught(mutant, count, virtual_s, real_s, "")
+
+
+@contextmanager
+def _ending(seconds: float) -> Iterator[None]:
+    """A mutant may turn for ever: after so much of the processor's time the run fails."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"no end within {seconds:g} s of the processor's time")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _first(result: Result) -> str:

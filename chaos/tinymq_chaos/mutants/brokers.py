@@ -10,7 +10,8 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.state import PartitionState
 from tinymq.entry import Entry, Kind
-from tinymq.errors import TinymqError
+from tinymq.errors import NotLeader, TinymqError
+from tinymq.raft import Group
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.registry.state import RegistryState
@@ -153,6 +154,18 @@ def metadata_of_the_past(p: Patches) -> None:
         return None
 
     p.set(Broker, "refresh", refresh)
+
+
+@mutant("13: a leader answers for the cluster once a majority has said that it still leads", METADATA)
+def reads_without_a_round(p: Patches) -> None:
+    """Whoever believes to lead answers at once."""
+
+    async def read_index(self: Group, timeout_s: float) -> int:
+        if not self.is_leader:
+            raise NotLeader("this broker does not lead")
+        return self.applied_index
+
+    p.set(Group, "read_index", read_index)
 
 
 @mutant("a change of topics that is sent again is made once", METADATA)

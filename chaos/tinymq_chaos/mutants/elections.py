@@ -116,6 +116,7 @@ def any_config_is_taken(p: Patches) -> None:
     p.set(configs, "follows", lambda before, after: True)
 
 
+DAMAGE = Focus(faults=("flip_bits", "remove_group", "isolate_one", "kill"), seconds=16.0, segment_bytes=16 << 10)
 AMNESIA = Focus(faults=("wipe", "kill", "isolate_one", "power_cut"), seconds=16.0)
 
 
@@ -123,6 +124,17 @@ AMNESIA = Focus(faults=("wipe", "kill", "isolate_one", "power_cut"), seconds=16.
 def any_incarnation_is_a_member(p: Patches) -> None:
     def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
         return self.replica(broker_id) is not None
+
+    p.set(Membership, "lists", lists)
+
+
+@mutant("22: a replica that was repaired is another one, on the same disk", DAMAGE)
+def repaired_replicas_are_members(p: Patches) -> None:
+    """Its folder's id is looked at, and not its count."""
+
+    def lists(self: Membership, broker_id: int, incarnation: bytes | None, count: int) -> bool:
+        replica = self.replica(broker_id)
+        return replica is not None and replica.incarnation == incarnation
 
     p.set(Membership, "lists", lists)
 

@@ -30,7 +30,7 @@ async def plain(context: Context) -> None:
 
 async def lone(context: Context) -> None:
     """Single sends, each waited for."""
-    await _load(context, [("a", produce.lone, {})], ["any"])
+    await _load(context, [("a", produce.lone, {}), ("b", produce.lone, {})], ["any"])
 
 
 async def batches(context: Context) -> None:
