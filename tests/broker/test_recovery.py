@@ -19,8 +19,8 @@ from tinymq.types import METADATA_GROUP
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
 CONFIG = Membership(METADATA_GROUP, 1, tuple(OLD.values()))
-SURVIVOR = Report(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG)
-EMPTY = {n: Report(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG) for n in (1, 2, 3)}
+SURVIVOR = Report(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG, (4, 900))
+EMPTY = {n: Report(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG, (0, 1)) for n in (1, 2, 3)}
 ORDER = Order(METADATA_GROUP, 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
 
 

@@ -24,7 +24,7 @@ MEMBERS = (1, 2, 3)
 
 
 def holds(replica: Replica, term: int = 3, index: int = 10, config: Membership = FIRST, **other: object) -> Report:
-    report = Report(replica, True, False, term, term, index, 0, config, config)
+    report = Report(replica, True, False, term, term, index, 0, config, config, (term, index))
     return replace(report, **other)  # type: ignore[arg-type]
 
 
@@ -109,6 +109,15 @@ def test_who_holds_the_config_that_the_candidate_applied_will_vote() -> None:
     told = holds(NEW[2], newest=second)
     assert judge([holds(OLD[1], config=second), told], MEMBERS) == Well(None)
     assert isinstance(judge([holds(OLD[1], newest=second), told], MEMBERS), Lost), "nobody knows that it is committed"
+
+
+def test_a_take_over_that_came_to_nothing_hides_no_better_log() -> None:
+    """Broker 3 took over with the empty 1, and died before its CONFIG had left it. Now 2 is back, with more."""
+    taken = holds(OLD[3], 7, 12, newest=impose(FIRST, 3, [NEW[1], Replica(2, NOBODY)]), before_take_over=(3, 10))
+    back = holds(OLD[2], 3, 20)
+    assert lost(taken, back, empty(1)).survivor.broker_id == 2
+    assert lost(taken, empty(1)).survivor.broker_id == 3, "it may have been committed with 2, for all that is known"
+    assert lost(taken, replace(empty(1), newest=taken.newest, last_term=7, last_index=12), back).survivor.broker_id == 3
 
 
 def test_an_uncommitted_config_that_replaces_a_replica_keeps_it_from_standing() -> None:

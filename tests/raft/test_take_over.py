@@ -156,7 +156,6 @@ async def survivor_is_behind(cluster: Cluster) -> Broker:
     cluster.heal()
     await two.start()
     await cluster.run_for(3.0)
-    accept_loss(cluster, one.group().log.last_index)
     return one
 
 
@@ -177,6 +176,7 @@ def accept_loss(cluster: Cluster, kept: int) -> None:
 def test_a_lost_disk_that_comes_back_gives_way() -> None:
     async def scenario(cluster: Cluster) -> None:
         one = await survivor_is_behind(cluster)
+        accept_loss(cluster, one.group().log.last_index)
         three = cluster.brokers[3]
         assert recover(cluster) is one
         for write in (b"a", b"b", b"c", b"d"):
@@ -196,7 +196,8 @@ def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
     """Its term is far above, and it stands again and again: it is of another generation."""
 
     async def scenario(cluster: Cluster) -> None:
-        await survivor_is_behind(cluster)
+        one = await survivor_is_behind(cluster)
+        accept_loss(cluster, one.group().log.last_index)
         three = cluster.brokers[3]
         recover(cluster)
         await cluster.commit(b"a")
@@ -213,6 +214,35 @@ def test_a_lost_disk_that_comes_back_moves_nobody() -> None:
         assert three.machine().payloads == [*WRITES, b"a", b"b"]
 
     simulate(scenario)
+
+
+def test_a_take_over_that_came_to_nothing_gives_up_nothing() -> None:
+    """It was begun without the broker that has most, cut short, and that broker is back before it is done again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await survivor_is_behind(cluster)
+        found = verdict(cluster)
+        assert isinstance(found, Lost)
+        cluster.isolate(1)
+        order(cluster, found)
+        await cluster.until(lambda: one.group().is_leader and _all_synced(one), 1.0)
+        one.power_cut()
+        cluster.heal()
+        await cluster.start()
+        await cluster.run_for(3.0)
+        assert not cluster.leaders(), "the log of 1 denies 3 its vote, and does not list it"
+        assert recover(cluster) is cluster.brokers[3]
+        await cluster.commit(b"new")
+        await cluster.until(lambda: all(has_a_vote(b) for b in cluster.running), 10.0)
+        await cluster.settle()
+        expected = [*WRITES, b"lost", b"lost too", b"new"]
+        assert [b.machine().payloads for b in cluster.running] == [expected] * 3
+
+    simulate(scenario)
+
+
+def _all_synced(broker: Broker) -> bool:
+    return broker.group().log.durable_index == broker.group().log.last_index
 
 
 def test_a_replica_alone_is_stuck() -> None:

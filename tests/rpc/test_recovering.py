@@ -92,7 +92,16 @@ def test_what_brokers_know_of_one_another_is_asked_too() -> None:
 
 def report(replica: Replica, group: GroupId = METADATA_GROUP, index: int = 10, **changes: object) -> Report:
     config = Membership(group, 1, tuple(OLD.values()))
-    values = {"healthy": True, "leads": False, "term": 3, "last_term": 3, "last_index": index, "high_watermark": 4}
+    values = {
+        "healthy": True,
+        "leads": False,
+        "term": 3,
+        "last_term": 3,
+        "last_index": index,
+        "high_watermark": 4,
+        "before_take_over": (3, 9),
+    }
+    values["before_take_over"] = (3, 9)
     return Report(replica, applied=config, newest=config, **{**values, **changes})  # type: ignore[arg-type]
 
 

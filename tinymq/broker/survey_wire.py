@@ -48,6 +48,8 @@ def report_to_wire(report: Report) -> pb.SurveyedReplica:
         newest_epoch=report.newest.epoch,
         newest=map(replica_to_wire, report.newest.replicas),
         reason=report.reason,
+        term_before_take_over=report.before_take_over[0],
+        index_before_take_over=report.before_take_over[1],
     )
 
 
@@ -65,6 +67,7 @@ def report_from_wire(said: pb.SurveyedReplica) -> Report:
         said.high_watermark,
         Membership(group, said.applied_epoch, replicas_from_wire(said.applied)),
         Membership(group, said.newest_epoch, replicas_from_wire(said.newest)),
+        (said.term_before_take_over, said.index_before_take_over),
         said.reason,
     )
 

@@ -1077,6 +1077,8 @@ class SurveyedReplica(_message.Message):
     NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
     NEWEST_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TERM_BEFORE_TAKE_OVER_FIELD_NUMBER: _builtins.int
+    INDEX_BEFORE_TAKE_OVER_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     """all zero: the metadata group"""
     partition: _builtins.int
@@ -1092,6 +1094,9 @@ class SurveyedReplica(_message.Message):
     newest_epoch: _builtins.int
     """of the last one in its log, committed or not"""
     reason: _builtins.str
+    term_before_take_over: _builtins.int
+    """last_term and last_index without a take-over not known to be committed"""
+    index_before_take_over: _builtins.int
     @_builtins.property
     def identity(self) -> Global___ReplicaIdentity: ...
     @_builtins.property
@@ -1115,10 +1120,12 @@ class SurveyedReplica(_message.Message):
         newest_epoch: _builtins.int = ...,
         newest: _abc.Iterable[Global___ReplicaIdentity] | None = ...,
         reason: _builtins.str = ...,
+        term_before_take_over: _builtins.int = ...,
+        index_before_take_over: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "partition", b"partition", "reason", b"reason", "term", b"term", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "index_before_take_over", b"index_before_take_over", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "partition", b"partition", "reason", b"reason", "term", b"term", "term_before_take_over", b"term_before_take_over", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

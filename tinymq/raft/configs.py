@@ -63,6 +63,12 @@ class Configs:
             return self._imposed
         return self.above[-1].membership if self.above else self.applied.membership
 
+    @property
+    def taken_over_at(self) -> int | None:
+        """Where a take-over begins in the log (its NOOP, right before its CONFIG) that is not known to be committed."""
+        ours = self.applied.membership.generation
+        return next((c.index - 1 for c in self.above if c.membership.generation > ours), None)
+
     def lists(self, replica: Replica) -> bool:
         """May this very replica vote?"""
         return self.membership.has(replica)

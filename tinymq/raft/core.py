@@ -30,7 +30,7 @@ from tinymq.raft.messages import (
     TimeoutNow,
     Vote,
 )
-from tinymq.raft.recovering import impose
+from tinymq.raft.recovering import NOBODY, impose
 from tinymq.raft.state import NEVER, StateMachine, Surroundings
 from tinymq.types import GroupId
 
@@ -79,6 +79,8 @@ class RaftCore(LeadingReplica):
             return
         if self._leadership is not None:
             self._look_after(peer)
+        elif self.leader_id == peer and self._leader_session != self._around.session(peer):
+            self.leader_gone(peer)  # nobody knew that process as alive when it ended, so nobody told of its end
         elif self.leader_id is None and self.membership.rank(self._me.broker_id) == 0:
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
@@ -86,8 +88,9 @@ class RaftCore(LeadingReplica):
     def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
         """An operator accepts loss: lead `term` unelected, for a group that is `replicas` from now on. Raises NotReady
         where a leader is heard, or `term` is over."""
-        if self._failure is not None or self.hears_leader or term <= self.term:
-            raise NotReady(f"{self._group}: it has a leader, or term {term} is over")
+        there = sum(r.incarnation != NOBODY for r in replicas)
+        if self._failure is not None or self.hears_leader or term <= self.term or 2 * there <= len(replicas):
+            raise NotReady(f"{self._group}: it has a leader, or term {term} is over, or too few replicas are there")
         self._follow(None)
         self._SyncObj__raftElectionDeadline = NEVER  # it leads as soon as the term is on disk
         self._SyncObj__setCurrentTerm(term, self._me.broker_id)

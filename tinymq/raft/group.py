@@ -136,16 +136,18 @@ class Group:
     def report(self) -> Report:
         """What a recovery needs to know of this replica."""
         core, log = self._core, self.log
-        failure = "" if core.failure is None else f"{core.failure.code}: {core.failure.message}"
+        reason = f"its earlier log is set aside: {self.repairing}" if self.repairing else ""
+        if core.failure is not None:
+            reason = f"{core.failure.code}: {core.failure.message}"
         return Report(
             core.me, core.failure is None, core.leading_term is not None, core.term, log.last_term, log.last_index,
-            core.high_watermark, core.membership, core.newest_membership, failure,
+            core.high_watermark, core.membership, core.newest_membership, core.before_take_over, reason,
         )  # fmt: skip
 
     def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
-        """Stand in `term` for a group that is `replicas` from now on: an operator accepts what is lost by it. Raises
-        NotReady when a leader is heard, or `term` is over."""
-        self._core.take_over(term, tuple(replicas))
+        """Lead `term` for a group that is `replicas` from now on: an operator accepts what is lost by it. Raises
+        NotReady where a leader is heard, or `term` is over."""
+        self._core.take_over(term, replicas)
 
     async def read_index(self, timeout_s: float) -> int:
         """Return once this replica has applied whatever was acknowledged anywhere before the call: what is read from

@@ -10,7 +10,7 @@ term is for one place in the list of members only. Of two, the one of the higher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tinymq.raft.membership import Membership, Replica
@@ -32,6 +32,7 @@ class Report:
     high_watermark: int
     applied: Membership
     newest: Membership  # in its log, committed or not
+    before_take_over: tuple[int, int]  # its position without a take-over that it does not know to be committed
     reason: str = ""
 
     @property
@@ -102,7 +103,7 @@ def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection
     majority = len(members) // 2 + 1
     if len(healthy) < majority:
         return Stuck(_too_few(reports, members, majority))
-    survivor = max(healthy.values(), key=lambda r: (*r.position, r.applied.has(r.replica), -members.index(r.broker_id)))
+    survivor = max(healthy.values(), key=_merit(reports, members))
     replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
     return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
 
@@ -125,13 +126,27 @@ def _can_win(candidate: Report, reports: Sequence[Report]) -> bool:
     if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):
         return False
     voters = [r for r in reports if newest.has(r.replica) and _may_vote(r, candidate)]
-    return len(voters) >= newest.quorum
+    return sum(r.position <= candidate.position for r in voters) >= newest.quorum
 
 
 def _may_vote(voter: Report, candidate: Report) -> bool:
     """It must know itself listed: by what it applied, or by what it holds and the candidate knows to be committed."""
     known = voter.newest.epoch <= candidate.applied.epoch and voter.newest.has(voter.replica)
     return voter.healthy and (voter.applied.has(voter.replica) or known)
+
+
+def _merit(reports: Sequence[Report], members: Sequence[int]) -> Callable[[Report], tuple[int, int, bool, int]]:
+    """Whose log goes on: the greatest. What a take-over appended that no majority can have got does not make one
+    great: it came to nothing, and hid what another log had more."""
+    unknown = len(members) - len(reports)
+    generations = [r.newest.generation for r in reports]
+
+    def merit(report: Report) -> tuple[int, int, bool, int]:
+        held = sum(g >= report.newest.generation for g in generations) + unknown > len(members) // 2
+        term, index = report.position if held else report.before_take_over
+        return term, index, report.applied.has(report.replica), -members.index(report.broker_id)
+
+    return merit
 
 
 def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -> str:

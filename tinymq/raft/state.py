@@ -61,6 +61,10 @@ class Surroundings(Line, Protocol):
     limits: Limits
     timing: Timing
 
+    def session(self, peer: int) -> int | None:
+        """Which process of that broker is there, as far as is known."""
+        ...
+
     def hears(self, peer: int) -> bool:
         """Was this broker heard lately? `alive` holds for longer."""
         ...
@@ -100,6 +104,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._log = log
         self._around = around
         self._configs = around.configs = configs
+        self._leader_session: int | None = None  # of the process that leads; another one of its broker does not
         self._peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         with stock.running_clock(around.clock):
             super().__init__(
@@ -160,12 +165,20 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return self._configs.membership
 
     @property
+    def before_take_over(self) -> tuple[int, int]:
+        """(last term, last index) of the log without what a take-over appended that may have come to nothing."""
+        taken = self._configs.taken_over_at
+        last = self._log.last_index if taken is None else taken - 1
+        return self._log.term_at(last) or 0, last
+
+    @property
     def newest_membership(self) -> Membership:
         """As the log ends, committed or not."""
         return self._configs.newest
 
     def _set_leader(self, leader: int | None) -> None:
         self._SyncObj__raftLeader = None if leader is None else stock.PeerNode(leader)
+        self._leader_session = None if leader is None else self._around.session(leader)
 
     def _change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:
         """Hazards 8, 20: a CONFIG comes with its entry, and is undone with it. Raises CorruptData, with nothing done,

@@ -282,4 +282,4 @@ def _to_open(
     some = [b for b in members if b in brokers and b not in there]
     nothing, unknown = Membership(group, 0, ()), b"?" * 16
     why = "opens once the metadata goes on"
-    return [Report(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, why) for b in some]
+    return [Report(Replica(b, unknown), True, False, 0, 0, 1, 0, nothing, nothing, (0, 1), why) for b in some]
