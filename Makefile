@@ -22,7 +22,7 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 
 test: check ## install what is needed, check the code, run the tests
 	@echo "make: running the tests"
-	@exec $(BIN)/pytest -n 2 --dist loadfile
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist loadfile
 
 check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 	@echo "make: ruff check";          $(BIN)/ruff check .

@@ -186,12 +186,10 @@ class World:
 
     def leads(self, broker_id: int, group: GroupId, term: int | None) -> None:
         """A replica's role is another: it leads in this term, or not (None)."""
-        if group in self._deleted:
-            return
         log = self.log_of(group)
         if term is None:
             self.history.leads_no_more(broker_id, log)
-        else:
+        elif group not in self._deleted:
             self.history.led(log, term, broker_id)
             self.ledger.led(log, broker_id, term)
 
@@ -199,13 +197,21 @@ class World:
         """A replica, in whose process this is called, has applied an entry."""
         process = running_process()
         if process is not None and group not in self._deleted:
-            broker_id = int(process.name.rsplit(" ", 1)[1])
-            self.ledger.applied(self.log_of(group), broker_id, entry.index, entry.term, entry.header.header_crc)
+            self.ledger.applied(
+                self.log_of(group), _broker_id(process), entry.index, entry.term, entry.header.header_crc
+            )
 
     def deleted(self, group: GroupId) -> None:
         """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
         may make it anew, until it hears of that; what is in it then is not judged."""
         self._deleted.add(group)
+        self.closed(group)
+
+    def closed(self, group: GroupId) -> None:
+        """A replica, in whose process this is called, takes part no more."""
+        process = running_process()
+        if process is not None:
+            self.leads(_broker_id(process), group, None)
 
     def unhealthy(self) -> str:
         """What is not as it should be, of all brokers; "" when all is well."""
@@ -261,10 +267,14 @@ class World:
             await asyncio.sleep(POLL_S)
 
 
+def _broker_id(process: Process) -> int:
+    return int(process.name.rsplit(" ", 1)[1])
+
+
 @contextlib.contextmanager
 def watched(world: World) -> Iterator[None]:
     """Tell the world of every entry that any replica applies, from its opening on."""
-    open_group, delete_group = Host.open_group, Host.delete_group
+    open_group, close_group, delete_group = Host.open_group, Host.close_group, Host.delete_group
 
     async def open_watched(self: Host, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
         apply = machine.apply
@@ -281,8 +291,13 @@ def watched(world: World) -> Iterator[None]:
         world.deleted(group_id)
         await delete_group(self, group_id)
 
+    async def close_watched(self: Host, group_id: GroupId) -> None:
+        world.closed(group_id)
+        await close_group(self, group_id)
+
     Host.open_group, Host.delete_group = open_watched, delete_watched  # type: ignore[method-assign]
+    Host.close_group = close_watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Host.open_group, Host.delete_group = open_group, delete_group  # type: ignore[method-assign]
+        Host.open_group, Host.close_group, Host.delete_group = open_group, close_group, delete_group  # type: ignore[method-assign]

@@ -1,0 +1,83 @@
+"""One direction of a call between a client and a broker: messages in their order, when the network lets them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from tinymq.clock import Timer
+from tinymq.errors import OutcomeUnknown
+from tinymq.testing.weather import Weather
+
+WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
+
+
+class Wire:
+    """One direction of a call: messages arrive in their order, when the network lets them. None is the end."""
+
+    def __init__(self, weather: Weather, direction: tuple[int, int]) -> None:
+        self._weather = weather
+        self._direction = direction
+        self._queue: deque[tuple[float, bytes | None]] = deque()  # (due, message): under way
+        self._inbox: deque[bytes | None] = deque()
+        self._bytes = 0  # of both
+        self._timer: Timer | None = None
+        self._more: asyncio.Future[None] | None = None  # the receiver waits
+        self._room: asyncio.Future[None] | None = None  # the sender waits
+        self.broken: str | None = None
+
+    def send(self, data: bytes | None) -> None:
+        due_s = self._weather.clock.monotonic() + self._weather.takes_s(self._direction)
+        if self._queue:
+            due_s = max(due_s, self._queue[-1][0])
+        self._queue.append((due_s, data))
+        self._bytes += len(data or b"")
+        self.schedule()
+
+    async def room(self) -> None:
+        """Return when more may be sent, or the wire is broken."""
+        while self._bytes > WINDOW_BYTES and self.broken is None:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    async def receive(self) -> bytes | None:
+        """The next message. Raises OutcomeUnknown when the connection is gone."""
+        while not self._inbox:
+            if self.broken is not None:
+                raise OutcomeUnknown(self.broken)
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        if self.broken is not None:
+            raise OutcomeUnknown(self.broken)
+        data = self._inbox.popleft()
+        self._bytes -= len(data or b"")
+        _wake(self._room)
+        return data
+
+    def schedule(self) -> None:
+        """Look at the queue when its first message is due; called again when a cut is healed."""
+        if self._timer is None and self._queue and not self._weather.is_cut(self._direction):
+            wait_s = self._queue[0][0] - self._weather.clock.monotonic()
+            self._timer = self._weather.clock.call_later(wait_s, self._arrive)
+
+    def _arrive(self) -> None:
+        self._timer = None
+        now_s = self._weather.clock.monotonic()
+        while self._queue and self._queue[0][0] <= now_s and not self._weather.is_cut(self._direction):
+            self._inbox.append(self._queue.popleft()[1])
+            _wake(self._more)
+        self.schedule()
+
+    def break_off(self, why: str) -> None:
+        if self.broken is None:
+            self.broken = why
+            self._queue.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+            _wake(self._more)
+            _wake(self._room)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
