@@ -21,7 +21,7 @@ from tinymq.client.ports import Method
 from tinymq.client.routing import usable_partitions
 from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
-from tinymq.clock import Timer
+from tinymq.clock import Clock, Timer
 from tinymq.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
@@ -61,6 +61,31 @@ class Errands:
             task.cancel()
 
 
+class Retries:
+    """When each lane is looked at again: one timer per lane."""
+
+    def __init__(self, clock: Clock, due: Callable[[Lane], None]) -> None:
+        self._clock = clock
+        self._due = due
+        self._timers: dict[Lane, Timer] = {}
+
+    def set(self, lane: Lane, delay_s: float) -> None:
+        """In `delay_s`, whatever was set before."""
+        timer = self._timers.pop(lane, None)
+        if timer is not None:
+            timer.cancel()
+
+        def again() -> None:
+            self._timers.pop(lane, None)
+            self._due(lane)
+
+        self._timers[lane] = self._clock.call_later(delay_s, again)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+
+
 class Sender:
     """The sending of one producer. All calls on the loop."""
 
@@ -71,7 +96,7 @@ class Sender:
         self._batcher = batcher
         self._acks = ACKS[config.acks]
         self._active: dict[Lane, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
-        self._retries: dict[Lane, Timer] = {}
+        self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
         self._producer_id = 0
@@ -99,13 +124,7 @@ class Sender:
 
     def look(self) -> None:
         """The view or a pipe has changed: whoever waited for that goes on."""
-        for sink in list(self._batcher.sinks.values()):
-            known = self._cluster.view.topics.get(sink.topic)
-            if known is not None and known.topic_id != sink.topic_id:  # made again: what is sent now is for the new one
-                self._batcher.forget(sink.topic, sink.topic_id)
-                continue
-            usable = usable_partitions(self._cluster.view, sink.topic, lambda b: self._cluster.cost(b)[0] > 0)
-            sink.usable = usable or range(len(sink.lanes))
+        _renew_sinks(self._cluster, self._batcher)
         for lane, seen in list(self._active.items()):
             topic = self._cluster.view.topics.get(lane.topic)
             if topic is not None and topic.topic_id == lane.topic_id and lane.partition < len(topic.partitions):
@@ -153,7 +172,7 @@ class Sender:
                 self._cluster.refresh_soon()
                 aside_s = self._cluster.cost(at.leader)[0]
                 if aside_s:
-                    self._again_at(lane, aside_s)
+                    self._retries.set(lane, aside_s)
                 else:
                     pipe.open()
             return
@@ -164,7 +183,7 @@ class Sender:
                 break
             self._send(lane, batch, pipe.submit)
         if lane.resume_s > now_s:
-            self._again_at(lane, lane.resume_s - now_s)
+            self._retries.set(lane, lane.resume_s - now_s)
 
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
@@ -176,17 +195,6 @@ class Sender:
             self._succeed(batch, -1, 0, False)
         else:
             submit(request_id, pieces, size, partial(self._answered, batch, request_id))
-
-    def _again_at(self, lane: Lane, delay_s: float) -> None:
-        timer = self._retries.pop(lane, None)
-        if timer is not None:
-            timer.cancel()
-
-        def again() -> None:
-            self._retries.pop(lane, None)
-            self._drive(lane)
-
-        self._retries[lane] = self._clock.call_later(delay_s, again)
 
     def _look_at_deadlines(self) -> None:
         self._tick = None
@@ -316,10 +324,22 @@ class Sender:
         finally:
             self._closed = True
             self._cluster.changed.discard(self.look)
-            for timer in (self._linger, self._tick, *self._retries.values()):
+            for timer in (self._linger, self._tick):
                 if timer is not None:
                     timer.cancel()
+            self._retries.close()
             self._errands.close()
+
+
+def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
+    """Keyless batches go to partitions whose leaders may be asked; a topic that was made again is another topic."""
+    for sink in list(batcher.sinks.values()):
+        known = cluster.view.topics.get(sink.topic)
+        if known is not None and known.topic_id != sink.topic_id:
+            batcher.forget(sink.topic, sink.topic_id)
+            continue
+        usable = usable_partitions(cluster.view, sink.topic, lambda b: cluster.cost(b)[0] > 0)
+        sink.usable = usable or range(len(sink.lanes))
 
 
 def _trouble(cluster: Cluster, lane: Lane) -> str:
