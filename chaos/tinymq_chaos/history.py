@@ -132,6 +132,16 @@ class Change:
     paused: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A replica found its log damaged, or short of what it had acknowledged, on a disk that nothing was done to."""
+
+    at_s: float
+    log: Log
+    broker: int
+    reason: str
+
+
 class History:
     """Calls in the order of invocation, and what else was seen."""
 
@@ -141,6 +151,7 @@ class History:
         self.calls: list[Call] = []
         self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
         self.changes: list[Change] = []  # in order
+        self.found: list[Found] = []  # damage without a cause
         self.replicas: list[Replica] = []  # at the end
         self.calm_s: float | None = None  # when the last fault had ended
         self.ended_s: float | None = None  # when the run had
@@ -166,6 +177,11 @@ class History:
         """A fault begins or ends. `paused`: all brokers that are stopped now, and will go on some time."""
         self.changes.append(Change(self.now(), what, tuple(paused)))
 
+    def damaged(self, log: Log, broker: int, reason: str) -> None:
+        """A replica says that its log is damaged. Not to be told of disks that were damaged, wiped or failed to sync:
+        kills and power cuts alone damage nothing."""
+        self.found.append(Found(self.now(), log, broker, reason))
+
     def calm(self) -> None:
         """The last fault has ended now."""
         self.calm_s = self.now()
@@ -185,6 +201,8 @@ class History:
             yield _line("led", asdict(led))
         for change in self.changes:
             yield _line("change", asdict(change))
+        for found in self.found:
+            yield _line("found", asdict(found))
         for replica in self.replicas:
             yield _line("replica", asdict(replica))
 
@@ -201,6 +219,8 @@ class History:
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
+            elif kind == "found":
+                history.found.append(Found(**values))
             elif kind == "change":
                 history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":

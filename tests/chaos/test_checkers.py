@@ -175,6 +175,10 @@ def a_high_watermark_beyond_the_commit(s: Story) -> None:
     s.end(replace(s.replica(1), commit_index=3))
 
 
+def damage_without_a_cause(s: Story) -> None:
+    s.history.damaged(LOG, 2, "the log ends at entry 3; it was durable up to 4")
+
+
 def a_replica_in_quarantine(s: Story) -> None:
     s.end(s.replica(1), s.replica(2), s.replica(3, role="quarantined"))
 
@@ -280,6 +284,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (a_broken_chain, Kind.BROKEN_CHAIN),
     (terms_that_go_back, Kind.BROKEN_CHAIN),
     (a_high_watermark_beyond_the_commit, Kind.HIGH_WATERMARK),
+    (damage_without_a_cause, Kind.INNOCENT_DAMAGE),
     (a_replica_in_quarantine, Kind.NOT_HEALED),
     (a_replica_that_lags, Kind.NOT_HEALED),
     (another_leader, Kind.TWO_LEADERS),

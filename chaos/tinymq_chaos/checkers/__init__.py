@@ -33,6 +33,7 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.gaps,
     replicas.replicas_differ,
     replicas.high_watermarks,
+    replicas.innocent_damage,
     replicas.not_healed,
     metadata.not_linearizable,
     ends.unanswered,

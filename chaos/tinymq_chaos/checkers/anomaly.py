@@ -27,6 +27,7 @@ class Kind(StrEnum):
     REPLICAS_DIFFER = "replicas differ"  # below the lowest high watermark
     BROKEN_CHAIN = "broken chain"  # an entry that does not follow from the one before it
     HIGH_WATERMARK = "high watermark"  # beyond what is committed
+    INNOCENT_DAMAGE = "innocent damage"  # found on a disk to which nothing was done
     NOT_HEALED = "not healed"  # a replica does not take part when all faults are over
     TWO_LEADERS = "two leaders"  # of one term
     LINGERING_LEADER = "lingering leader"  # leads on long after another one was elected

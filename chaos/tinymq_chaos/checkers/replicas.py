@@ -78,6 +78,14 @@ def high_watermarks(facts: Facts) -> Iterator[Anomaly]:
                 yield Anomaly(Kind.HIGH_WATERMARK, what, log, brokers=(replica.broker,))
 
 
+def innocent_damage(facts: Facts) -> Iterator[Anomaly]:
+    """Kills and power cuts damage nothing, and take nothing that was acknowledged: no replica has to be repaired. (It
+    would be, by its peers, and nobody would ever know how it came about.)"""
+    for found in facts.history.found:
+        what = f"nothing was done to its disk, and it says: {found.reason}"
+        yield Anomaly(Kind.INNOCENT_DAMAGE, what, found.log, brokers=(found.broker,), times_s=(found.at_s,))
+
+
 def not_healed(facts: Facts) -> Iterator[Anomaly]:
     """With all faults over for a while, every replica takes part, and each log has one leader."""
     if facts.history.calm_s is None:
