@@ -194,7 +194,7 @@ def changes_are_answered_early(p: Patches) -> None:
     p.set(ReplicatedRegistry, "_lead", lead)
 
 
-@mutant("producer ids are given once", Focus(workloads=NUMBERED))
+@mutant("producer ids are given once", Focus(faults=("client_reset",), workloads=("lone", "idempotent")))
 def producer_ids_are_given_twice(p: Patches) -> None:
     async def take(self: CommandedRegistry, count: int) -> range:
         return range(1, count + 1)

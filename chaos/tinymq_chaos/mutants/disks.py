@@ -40,7 +40,7 @@ def ballots_are_not_synced(p: Patches) -> None:
     p.set(ballots.BallotFile, "write", write)
 
 
-@mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut", "kill")))
+@mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_of_all")))
 def failed_syncs_are_ignored(p: Patches) -> None:
     real = Disk.sync
 

@@ -14,10 +14,11 @@ from tinymq.raft.messages import Append, AppendAck, CommitNotice
 from tinymq.raft.schedule import Schedule
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
+DIVERGING = Focus(faults=("isolate_one", "one_way"), workloads=("idempotent",), pace=0.25)
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
 
 
-@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified")
+@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", DIVERGING)
 def commit_not_clamped(p: Patches) -> None:
     real = core.RaftCore._learn_commit
 
