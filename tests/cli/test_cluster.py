@@ -72,20 +72,25 @@ def test_a_failed_sync_of_votes_fails_the_broker(capfd: pytest.CaptureFixture[st
         assert states == {gone: "unreachable", ill: "failed", 6 - gone - ill: "running"}
 
 
-def test_a_quarantined_replica_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quarantined_replica_is_shown_and_repaired_by_a_majority_without_it(capfd: pytest.CaptureFixture[str]) -> None:
     disks = Disks(3)
     with Cluster(nodes=3, files_factory=disks) as cluster:
         group = make(cluster)
-        ill = next(n for n in (1, 2, 3) if n != cluster.wait_leader("t"))
+        leader = cluster.wait_leader("t")
+        ill, away = (n for n in (1, 2, 3) if n != leader)
         cluster.wait_until(lambda: cluster.brokers[ill].host.groups[group].log.durable_index >= 3)
+        cluster.kill(away)
         cluster.stop(ill)
         segment = in_group(group_folder(group), 1, SEGMENT)
         disks.of[ill].flip_bit(segment, disks.of[ill].content(segment).index(NEEDLE))
         cluster.start(ill)
         cluster.wait_until(lambda: group in cluster.brokers[ill].host.groups)
-        assert ailing(status(cluster, Exit.FAILED, capfd)) == [("t", ill, "quarantined", "CorruptData")]
+        assert ("t", ill, "quarantined", "CorruptData") in ailing(status(cluster, Exit.FAILED, capfd))
         assert shown(cluster, capfd, "t", "quarantined", "CorruptData")
+        cluster.start(away)
         assert cluster.client().send("t", b"the others go on").offset == 1
+        cluster.wait_until(lambda: cluster.brokers[ill].host.groups[group].role.value == "follower")
+        assert ailing(status(cluster, Exit.OK, capfd)) == []
 
 
 def test_init_with_another_secret_is_denied(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
