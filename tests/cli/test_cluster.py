@@ -72,7 +72,7 @@ def test_a_failed_sync_of_votes_fails_the_broker(capfd: pytest.CaptureFixture[st
         assert states == {gone: "unreachable", ill: "failed", 6 - gone - ill: "running"}
 
 
-def test_a_quarantined_replica_is_shown_and_repaired_by_a_majority_without_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quarantined_replica_is_shown_and_repaired_by_a_majority(capfd: pytest.CaptureFixture[str]) -> None:
     disks = Disks(3)
     with Cluster(nodes=3, files_factory=disks) as cluster:
         group = make(cluster)
