@@ -19,6 +19,7 @@ from tinymq.raft import Role, leading, voting
 from tinymq.raft.configs import Config, Configs
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import Append, CommitNotice, Message, RequestVote, Vote
+from tinymq.raft.port import GroupPort
 from tinymq.raft.transport import Channel
 
 Scene = Callable[[Cluster], Awaitable[None]]
@@ -439,3 +440,37 @@ def test_it_is_noticed_when_a_truncated_config_stays(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Configs, "after", after)
     fails(a_config_is_undone, nodes=5)
+
+
+# ---- a leader whose end nobody was told of -----------------------------------------------------------------
+
+
+async def a_leader_ends_before_it_was_known_to_be_alive(cluster: Cluster) -> None:
+    """Two has an Append of it, and no heartbeat yet: when another process takes its place, two must not wait for it."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    one, two = cluster.brokers[1], cluster.brokers[2]
+    two.kill()
+    await cluster.run_for(0.5)
+    await two.start()
+    await cluster.until(lambda: two.group().leader == 1, 2.0)
+    one.wipe()
+    await one.start()
+    await cluster.until(cluster.leaders, 3.0)
+    await everybody_agrees(cluster, [b"x"])
+
+
+@pytest.mark.parametrize("seed", range(8))  # in about half of them the first heartbeat comes too late
+def test_a_leader_that_ended_before_it_was_known_to_be_alive_is_replaced(seed: int) -> None:
+    simulate(a_leader_ends_before_it_was_known_to_be_alive, seed)
+
+
+def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GroupPort, "session", lambda self, peer: None)
+    failed = []
+    for seed in range(8):
+        try:
+            simulate(a_leader_ends_before_it_was_known_to_be_alive, seed)
+        except AssertionError:
+            failed.append(seed)
+    assert failed

@@ -56,6 +56,10 @@ class GroupPort:
         who = self._transport.identity(peer)
         return None if who is None else who.incarnation
 
+    def session(self, peer: int) -> int | None:
+        who = self._transport.identity(peer)
+        return None if who is None else who.session
+
     def send(self, peer: int, message: Message) -> bool:
         """Appends and states go in order on the bulk connection; all else overtakes them (architecture, 13)."""
         head, body = to_wire(self._group, message)
