@@ -4,6 +4,7 @@ operation leaves the one or the other, whole, and never a count that came before
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,8 @@ from tests.log.values import GROUP, append, everything, faulty, first_entry, fol
 from tinymq.errors import CorruptData
 from tinymq.log import Log, OpenedLog, Store
 from tinymq.log.aside import has_aside
-from tinymq.log.layout import aside_folder
-from tinymq.log.states import AppliedState
+from tinymq.log.layout import STATE, aside_folder, group_folder, in_group
+from tinymq.log.states import AppliedState, StoredState, pack_state
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
@@ -116,6 +117,26 @@ def test_a_trimmed_log_can_be_cut_at_its_first_entry() -> None:
         log.append([following(log, term=5)])
         assert log.term_at(INDEX + 1) == 5
         await store.close()
+
+    run(body())
+
+
+def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
+    """A truncation that no sync made durable may bring the old entry back, under a state that is not its own."""
+    files = faulty()
+
+    async def body() -> None:
+        store, log = await old_log(files, 60)
+        at = log.segment_bounds()[0][1]
+        await store.close()
+        path = in_group(group_folder(GROUP), at + 1, STATE)
+        state = StoredState(at, 5, log.crc_at(at) or 0, b"state")
+        for stored, found in ((state, at), (replace(state, entry_crc=1), 0)):
+            files.open(path, create=True)
+            files.put(path, pack_state(stored))
+            store, opened = await open_both(files)
+            assert (opened.damage, opened.applied_index) == (None, found)
+            await store.close()
 
     run(body())
 
@@ -234,7 +255,7 @@ def test_a_damaged_log_is_kept_aside_and_begun_anew() -> None:
         await store.set_aside(GROUP)
         opened = await store.open_log(GROUP, first_entry())
         assert (opened.damage, opened.count, opened.log.last_index, opened.log.recovered_commit) == (None, 1, 1, 0)
-        assert store.ballots.get(GROUP) == (7, 2)
+        assert store.ballots.get(GROUP) == (0, None), "another identity: no vote of the one before binds it"
         assert before.items() <= kept(files).items()
         assert store.has_aside(GROUP)
         assert not await store.remove_aside(GROUP, commit=9)

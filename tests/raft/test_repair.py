@@ -211,15 +211,15 @@ def test_a_replica_that_is_damaged_again_keeps_what_was_set_aside_first() -> Non
 
 
 def test_a_group_that_is_closed_while_it_repairs_can_be_opened_again() -> None:
-    for seed in range(8):
+    for seed in range(24):
 
         async def scenario(cluster: Cluster, seed: int = seed) -> None:
-            await filled(cluster, 30)
+            await filled(cluster, 20)
             broker = cluster.followers()[0]
             flip_first(broker)
             with pytest.raises(CorruptData):
                 await broker.process.run(broker.group().log.read(2, 10_000))
-            await cluster.run_for(seed * 0.004)
+            await cluster.run_for(seed * 0.001)
             await broker.process.run(broker.host.close_group(GROUP))
             await broker.process.run(broker.open_group(GROUP, cluster.first_entries[GROUP]))
             await cluster.until(lambda: whole(broker), 6.0)
