@@ -14,7 +14,8 @@ from tinymq.log.states import read_state
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CRASHES = ("kill", "power_cut", "power_cut_of_all")
-POWER = Focus(faults=("power_cut", "power_cut_of_all"), segment_bytes=16 << 10)
+POWER = Focus(faults=("power_cut_of_all", "slow_disk"), segment_bytes=16 << 10, pace=0.5)
+FOUND = Focus(faults=("kill_of_all", "power_cut_of_all"), workloads=("idempotent",), pace=0.25)
 FLIPS = Focus(faults=("flip_bits", "kill", "isolate_one"), segment_bytes=16 << 10, seconds=16.0)
 
 
@@ -104,7 +105,7 @@ def damage_is_cut_off(p: Patches) -> None:
     p.set(recovery._Recovery, "_check_mark", lambda self: None)
 
 
-@mutant("what is found above the mark is written again and synced before it counts", Focus(faults=CRASHES))
+@mutant("what is found above the mark is written again and synced before it counts", FOUND)
 def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
     p.set(recovery._Recovery, "_rewrite", lambda self, segment: [])
 

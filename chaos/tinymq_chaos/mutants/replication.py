@@ -86,7 +86,10 @@ def _clipped(real: Any) -> Any:
     return acknowledged
 
 
-@mutant("7: an acknowledgement waits for the sync", Focus(faults=("power_cut", "power_cut_of_all")))
+@mutant(
+    "7: an acknowledgement waits for the sync",
+    Focus(faults=("power_cut_of_all", "slow_disk"), workloads=("idempotent",), pace=0.5),
+)
 def acks_before_the_sync(p: Patches) -> None:
     """Followers and the leader itself."""
     real: Any = core.RaftCore.__init__
@@ -185,6 +188,7 @@ def ticks_come_in_turns(p: Patches) -> None:
             self._clock.call_later(0.1, self._turn)
 
     p.set(Schedule, "wake", wake)
+    p.set(Leadership, "nothing_out", lambda self: False)  # else a lone write does not wait for its turn
 
 
 @mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", Focus(faults=CUTS))
