@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.errors import BY_CODE, TinymqError
 
-HELP_S_MAX = 0.2
 PRODUCE_S_MAX = 20  # with a timeout of 0.5 s; a producer's own is 60 s
 EXITS = {
     "UnknownTopic": Exit.NOT_FOUND,
@@ -130,17 +128,6 @@ loaded = {heavy} & set(sys.modules)
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-
-def test_help_comes_at_once() -> None:
-    """By the time that its processor works, so that a busy machine changes little; the best of a few."""
-    took = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "tinymq.cli.main", "--help"], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(took) < HELP_S_MAX, took
 
 
 def test_a_brokers_options_win_by_way_of_the_environment() -> None:

@@ -13,7 +13,7 @@ def tune() -> None:
     """Keep freed memory, and look for garbage less often.
 
     Batches are buffers of about 1 MiB. By default glibc maps and unmaps memory for each of them, and the kernel
-    clears every page again (docs/adr/0007 has the figures). Brokers hold many long-lived objects and make few cycles,
+    clears every page again (docs/adr/0008 has the figures). Brokers hold many long-lived objects and make few cycles,
     so the collector's default pace is wasted on them.
     """
     gc.freeze()
