@@ -12,7 +12,7 @@ from tests.raft.values import GROUP
 from tinymq.log.layout import BALLOTS, group_folder, topic_folder
 from tinymq.raft import Role
 from tinymq.raft.membership import Membership
-from tinymq.raft.messages import AppendAck, Vote
+from tinymq.raft.messages import Append, AppendAck, Vote
 
 
 async def wiped_follower(cluster: Cluster) -> None:
@@ -148,6 +148,24 @@ def test_a_strangers_vote_counts_for_nothing() -> None:
         assert cluster.brokers[1].group().role is Role.LEADER, "the check would have noticed"
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("member", [False, True])
+def test_a_stranger_raises_no_term(member: bool) -> None:
+    """Hazard 8. That a member's messages do is the check's check."""
+    messages: list[Append | AppendAck | Vote] = [
+        Append(7, 0, 0, 0), AppendAck(8, 0, 0, False, 0, 0, 0, 0), Vote(9, False, False, 0)
+    ]  # fmt: skip
+    for message in messages:
+
+        async def scenario(cluster: Cluster, message: Append | AppendAck | Vote = message) -> None:
+            await cluster.settle()
+            one = cluster.brokers[1]
+            before = one.group().term
+            deliver(one, 2 if member else 9, message)
+            assert one.group().term == (message.term if member else before)
+
+        simulate(scenario)
 
 
 def test_a_vote_counts_once() -> None:

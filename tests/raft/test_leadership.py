@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+import structlog
+
 from tests.raft.values import ListLog, chain, incarnation, membership
 from tinymq.config import Limits, Timing
 from tinymq.raft.configs import Config, Configs
@@ -94,6 +97,39 @@ def test_another_incarnation_does_not_count_and_starts_from_nothing() -> None:
     assert leader.commit(CONFIGS, ME, 1) == 1, "not even before it has said anything"
     leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
     assert (leader.progress[2].match, leader.progress[2].next) == (0, 2), "it is sent what the old one held"
+
+
+@pytest.mark.parametrize(("ends_at", "warned"), [(4, True), (5, False)])
+def test_a_disk_that_forgot_what_it_acknowledged_is_told_once_and_filled(ends_at: int, warned: bool) -> None:
+    """In one term a follower keeps what it acknowledged: one whose log ends before has lost it, and does not know."""
+    leader, lines, _ = leading(entries=6)
+    leader.acknowledged(2, ack(durable=5))
+    leader.lost(2)
+    with structlog.testing.capture_logs() as told:
+        assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
+        leader.lost(2)
+        assert leader.acknowledged(2, AppendAck(TERM, 0, ends_at, True, 5, 1, 1, 0))
+    assert [(t["event"], t["peer"], t["acknowledged"], t["holds"]) for t in told] == [("disk_forgot", 2, 5, 4)] * warned
+    assert leader.progress[2].match == 4
+    leader.pump(1)
+    (sent,) = lines.take(2)
+    assert isinstance(sent, Append)
+    assert (sent.prev_index, [e.index for e in sent.entries]) == (4, [5, 6])
+    leader.acknowledged(2, ack(durable=6))
+    assert leader.commit(CONFIGS, ME, 1) == 6
+
+
+def test_another_identity_that_kept_the_log_is_not_sent_all_of_it_again() -> None:
+    """Only its count is another. Its first answer is of a round or to nobody: it says nothing of its log."""
+    leader, lines, _ = leading(entries=5)
+    leader.acknowledged(2, ack(durable=5))
+    assert leader.acknowledged(2, ack(durable=0, count=1)), "there is something to be sent"
+    leader.pump(1)
+    (asked,) = lines.take(2)
+    assert isinstance(asked, Append)
+    assert (asked.prev_index, list(asked.entries)) == (5, []), "does it hold what the old one did?"
+    leader.acknowledged(2, ack(durable=5, count=1))
+    assert (leader.progress[2].match, leader.progress[2].mode) == (5, Mode.REPLICATE)
 
 
 def test_probing_sends_one_message_then_empty_ones_less_and_less_often() -> None:
@@ -191,8 +227,10 @@ def test_the_successor_is_alive_listed_and_holds_most() -> None:
     assert leader.successors(CONFIGS)[0] == 3
     leader.acknowledged(2, ack(durable=5))
     assert leader.successors(CONFIGS) == [2, 3], "the preferred one among equals"
+    assert leader.holds_all(2)
     lines.folders[2] = incarnation(9)
     assert leader.successors(CONFIGS)[0] == 3
+    assert not leader.holds_all(2), "the one before it did"
     lines.up.clear()
     assert leader.successors(CONFIGS) == []
 
@@ -215,12 +253,16 @@ def test_while_a_config_is_out_neither_identity_of_its_broker_counts() -> None:
 
 
 def test_a_new_identity_whose_first_answer_is_a_success_is_filled_all_the_same() -> None:
-    """An answer to a question says nothing of a log that is empty now."""
+    """An answer to a question says nothing of a log that is empty now; nor that it is."""
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=5, commit=5))
     lines.folders[2] = incarnation(9)
     leader.acknowledged(2, ack(durable=0))
     assert leader.progress[2].commit == 0
     leader.pump(1)
+    (asked,) = lines.take(2)
+    assert isinstance(asked, Append)
+    leader.acknowledged(2, AppendAck(TERM, 0, 1, True, 2, 1, 1, 0))
+    leader.pump(1)
     (message,) = [m for m in lines.take(2) if isinstance(m, Append)]
-    assert message.prev_index == 0
+    assert (message.prev_index, [e.index for e in message.entries]) == (1, [2, 3, 4, 5])

@@ -46,13 +46,19 @@ def test_a_success_never_lowers_next() -> None:
     assert (p.match, p.next) == (2, 6)
 
 
-def test_a_conflict_goes_back_to_one_message_at_a_time_but_not_below_what_is_durable() -> None:
+def test_a_conflict_goes_back_to_one_message_at_a_time() -> None:
     p = Progress(next=20, match=8, mode=Mode.REPLICATE)
     p.sent(25, 10, 0.0)
     p.conflicted(12)
     assert (p.mode, p.next, p.inflight_bytes, p.may_send(WINDOW)) == (Mode.PROBE, 12, 0, True)
-    p.conflicted(3)
-    assert p.next == 9
+    assert p.match == 8
+
+
+def test_who_lost_what_it_acknowledged_is_asked_again_what_it_holds() -> None:
+    """A flipped bit behind its last mark: going on behind `match` would conflict again, at once and for ever."""
+    p = Progress(next=20, match=8, mode=Mode.REPLICATE)
+    p.conflicted(6)
+    assert (p.mode, p.next, p.match) == (Mode.PROBE, 6, 5)
 
 
 def test_a_lost_connection_starts_again_behind_match() -> None:

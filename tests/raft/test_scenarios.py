@@ -18,9 +18,10 @@ from tinymq.raft import catchup, following, installing, leadership, replicas, vo
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
-from tinymq.raft.membership import Membership, quorum_index
-from tinymq.raft.messages import Append, AppendAck, RequestVote
+from tinymq.raft.membership import Membership, Replica, quorum_index
+from tinymq.raft.messages import Append, AppendAck, Message, RequestVote
 from tinymq.raft.reads import ReadRounds
+from tinymq.raft.replication import Progress
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -143,6 +144,22 @@ def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(installing, "need_of", lambda log, commit, offer, most: installing.Need.STATE)
 
 
+def what_was_acknowledged_is_still_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Progress, "conflicted", lambda self, index: self.restart(max(index, self.match + 1)))
+
+
+def whoever_is_there_now_is_told(patch: pytest.MonkeyPatch) -> None:
+    def post(self: voting.VotingReplica, peer: int, message: Message) -> None:
+        self._outbox.post(lambda: self._around.send(peer, message))
+
+    patch.setattr(voting.VotingReplica, "_post", post)
+
+
+def strangers_are_heard(patch: pytest.MonkeyPatch) -> None:
+    real = Membership.replica
+    patch.setattr(Membership, "replica", lambda self, broker: real(self, broker) or Replica(broker, bytes(16)))
+
+
 NOTICED: list[tuple[str, Patch]] = [
     ("figure_8_commit", old_terms_commit_by_counting),
     ("stale_ack", acks_of_any_term),
@@ -164,6 +181,9 @@ NOTICED: list[tuple[str, Patch]] = [
     ("old_disk", nobody_takes_another_count),
     ("state_transfer", an_offered_state_is_always_taken),
     ("read_round", any_round_will_do),
+    ("strangers", strangers_are_heard),
+    ("forgetful_disk", what_was_acknowledged_is_still_there),
+    ("vote_for_another", whoever_is_there_now_is_told),
     ("split_vote", votes_are_given_twice),
     ("power_cut_of_all", everything_counts_as_synced),
 ]

@@ -448,7 +448,7 @@ class AppendAck(_message.Message):
     durable: _builtins.int
     """last index that is synced here AND known to match the leader's log of this term"""
     received: _builtins.int
-    """last index that matches, synced or not: flow control only"""
+    """last index that matches, synced or not: flow control only; on conflict: our last index"""
     conflict: _builtins.bool
     """prev did not match: go on at `next`"""
     next: _builtins.int

@@ -56,8 +56,8 @@ class RaftCore(LeadingReplica):
     def receive(self, peer: int, message: Message, generation: int | None = None) -> None:
         """One message of a peer whose newest CONFIG is of `generation` (None: as ours). Checksums in it are verified
         already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired."""
-        if self._failure is not None:
-            return
+        if self._failure is not None or self.membership.replica(peer) is None:
+            return  # who is no member moves nobody, and no term (hazard 8)
         ours = self._configs.newest.generation
         hearing = hear(ours, ours if generation is None else generation, self.term, message)
         if hearing is Hearing.ABANDONED:

@@ -105,14 +105,14 @@ class FollowingReplica(VotingReplica):
         self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
     ) -> None:
         """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are."""
-        verified = self._verified if success else 0
-        durable = min(self._log.durable_index, verified)
+        received = self._verified if success else self._log.last_index if reset else 0
+        durable = min(self._log.durable_index, received) if success else 0
         self._post(
             int(node.id),
             AppendAck(
                 self.term,
                 durable,
-                verified,
+                received,
                 reset,
                 nextNodeIdx,
                 next_term,

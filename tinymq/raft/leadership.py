@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+import structlog
+
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
 from tinymq.log.log import Log
@@ -21,6 +23,8 @@ from tinymq.raft.offers import Offers
 from tinymq.raft.reads import Answer, ReadRounds
 from tinymq.raft.replication import Mode, Progress
 from tinymq.raft.stamps import TermStamps
+
+logger = structlog.get_logger("tinymq.raft")
 
 APPEND_BYTES = 1 << 20  # one Append carries about this much, and at least one entry
 PROBE_RETRY_S = 0.1
@@ -82,17 +86,22 @@ class Leadership:
         progress = self.progress.get(peer)
         if progress is None:
             return False
+        moved = False
         incarnation = self._line.incarnation(peer)
         if (incarnation, ack.count) != (progress.incarnation, progress.count):
             # Another incarnation: what the old one held and knew counts no more, nor need it hold that (hazard 22).
+            # It may hold it all the same: it is asked where we were, and says at once where the logs meet.
             if progress.incarnation is not None:
-                self.progress[peer] = progress = Progress(next=min(progress.next, ack.received + 1))
+                self.progress[peer] = progress = Progress(next=progress.next)
                 self._told.pop(peer, None)
+                moved = True
             progress.incarnation, progress.count = incarnation, ack.count
         if ack.conflict:
+            if ack.received < progress.match:
+                logger.warning("disk_forgot", peer=peer, acknowledged=progress.match, holds=ack.received)
             progress.conflicted(next_after_conflict(self._log, ack))
             return True
-        moved = progress.acknowledged(ack, self._line.now())
+        moved = progress.acknowledged(ack, self._line.now()) or moved
         assert progress.match <= self._log.last_index, f"peer {peer} acknowledged {ack.durable}, beyond our log"
         return moved or progress.next <= self._log.last_index
 
@@ -266,6 +275,10 @@ class Leadership:
         )  # fmt: skip
 
     # ---- handing over -----------------------------------------------------------------------------------
+
+    def holds_all(self, peer: int) -> bool:
+        """Does the replica that is there now, not one before it?"""
+        return self._replica(peer) is not None and self.progress[peer].match == self._log.last_index
 
     def successors(self, configs: Configs) -> list[int]:
         """The live, listed followers, the one that holds most first; the preferred one among equals."""

@@ -204,7 +204,7 @@ class LeadingReplica(FollowingReplica):
     def _continue_hand_over(self, leadership: Leadership, successor: int, now: float) -> None:
         if now > leadership.transfer_until:
             leadership.transfer_to = None
-        elif leadership.progress[successor].match == self._log.last_index:
+        elif leadership.holds_all(successor):
             self._around.send(successor, TimeoutNow(leadership.term))
 
     def describe(self) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AppendAck:
-    """What a follower holds. `durable` is synced and matches this term's leader; `received` matches only."""
+    """What a follower holds. `durable` is synced and matches this term's leader; `received` matches only. On conflict
+    nothing is said to match, and `received` is where the follower's log ends."""
 
     term: int
     durable: int

@@ -97,8 +97,10 @@ class Progress:
         self.unanswered += 1
 
     def conflicted(self, next_index: int) -> None:
-        """The logs do not meet where we thought: go on at `next_index`, one message at a time."""
-        self.restart(max(next_index, self.match + 1))
+        """The logs do not meet where we thought: go on at `next_index`, one message at a time. A disk may have lost
+        what it acknowledged, and nobody there knows it: it is asked again what it holds, and counts for no more."""
+        self.match = min(self.match, next_index - 1)
+        self.restart(next_index)
 
     def restart(self, next_index: int | None = None) -> None:
         """What was out may be lost (a connection closed, no answer came): start again behind `match`; while nothing is

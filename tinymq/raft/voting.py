@@ -127,8 +127,6 @@ class VotingReplica(RaftState):
     def _on_request_vote(self, peer: int, request: RequestVote) -> None:
         """Hazard 22: only who is listed votes. Of the candidate no more is asked than a member's number: it stands
         only if it is listed, and CONFIGs that it lacks, or we lack, are weighed with the rest of the logs."""
-        if self.membership.replica(peer) is None:
-            return
         self._learn_config(request)
         if not self.is_listed:
             return
