@@ -35,7 +35,10 @@ class SimApp(BrokerApp):
         self._sim = broker
 
     def _group_changed(self, group: Group) -> None:
-        self._sim.world.leads(self._sim.id, group.id, group.core.leading_term)
+        broker, world = self._sim, self._sim.world
+        world.leads(broker.id, group.id, group.core.leading_term)
+        if group.role in (Role.QUARANTINED, Role.LEARNER) and not broker.tampered:
+            world.history.damaged(world.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}")
         super()._group_changed(group)
 
 
@@ -50,6 +53,7 @@ class SimBroker:
         self.wanted = True  # started again when it ends
         self.damaged = False  # its disk was wiped or damaged, and it has not recovered yet
         self.scarred = False  # damage may lie undiscovered on it
+        self.tampered = False  # anything was done to its disk that may have cost a replica
         self.skew_us = 0
         self.rate = 1.0
         self.disk_s = DISK_S
@@ -192,7 +196,7 @@ class SimBroker:
         """Its disk is replaced by an empty one."""
         self.kill("loses its disk")
         self.files = SimFiles(random.Random(self.rng.random()))
-        self.damaged = True
+        self.damaged = self.tampered = True
 
     def crash_soon(self, steps: int, power: bool) -> None:
         """Between two of the next steps of its loop."""

@@ -29,6 +29,7 @@ SECONDS = 30.0  # virtual, of a whole run
 QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
 END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
 WORKLOADS_AT_ONCE = 2
+TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
 PACES = (2.0, 3.0, 5.0)
 
 
@@ -105,7 +106,7 @@ class Context:
         self._topics += 1
         name = f"{self.name}.{self._topics}"
         client = self.client()
-        while True:
+        for _ in range(TOPIC_TRIES_MAX):
             try:
                 await client.admin.create_topic(name, partitions, self._world.replication_factor, timeout=10.0)
                 return name
@@ -113,6 +114,7 @@ class Context:
                 if error.code == "TopicExists":  # by an earlier try
                     return name
                 self._world.say(f"topic {name}: {error.code}")
+        raise AssertionError(f"topic {name} could not be made")
 
     def client(self, **settings: Any) -> AsyncClient:
         return self._world.client(random.Random(self.rng.random()), **settings)

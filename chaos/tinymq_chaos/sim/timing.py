@@ -84,7 +84,7 @@ def healthy(cluster: Cluster) -> None:
 
 
 def loaded(cluster: Cluster) -> None:
-    cluster.background(cluster.load(pause_s=0.005))
+    cluster.background(cluster.load(pause_s=0.02))
 
 
 def delayed(seconds: float, jitter_s: float) -> Change:

@@ -220,6 +220,9 @@ class Process:
         """Call `crash` once so many callbacks of this process have begun to run: between any two awaits."""
         self._steps_left, self._crash = steps, crash
 
+    def forget_crash(self) -> None:
+        self._crash = None
+
     def pause(self) -> None:
         if self.held is None:
             self.held = deque()

@@ -52,7 +52,8 @@ def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
     if broker is None or not folders:
         yield None
         return
-    broker.damaged, broker.wanted = True, False
+    broker.damaged = broker.tampered = True
+    broker.wanted = False
     broker.kill()
     folder = rng.choice(folders)
     broker.files.lose_folder(folder)
@@ -69,7 +70,7 @@ def flip_bits(world: World, rng: random.Random) -> Iterator[str | None]:
     if broker is None or not files:
         yield None
         return
-    broker.damaged = broker.scarred = True
+    broker.damaged = broker.scarred = broker.tampered = True
     flips = []
     for _ in range(rng.randint(1, BITS_MAX)):
         path = rng.choice(files)
@@ -86,7 +87,7 @@ def read_error(world: World, rng: random.Random) -> Iterator[str | None]:
     if broker is None:
         yield None
         return
-    broker.damaged = broker.scarred = True
+    broker.damaged = broker.scarred = broker.tampered = True
     broker.files.fail_read("groups/*")
     yield f"at broker {broker.id}"
     broker.files.mend_reads()

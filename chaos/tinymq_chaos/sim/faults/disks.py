@@ -42,6 +42,7 @@ def fail_sync(world: World, rng: random.Random) -> Iterator[str | None]:
         yield None
         return
     pattern, starts = rng.choice(SYNCED), broker.starts
+    broker.tampered = True
     broker.files.fail_sync(pattern)
     yield f"the next sync of {pattern} at broker {broker.id}"
     if broker.up and broker.starts == starts:
@@ -54,6 +55,7 @@ def disk_full(world: World, rng: random.Random) -> Iterator[str | None]:
         yield None
         return
     left = rng.randrange(30_000)
+    broker.tampered = True
     broker.files.disk_full(left)
     yield f"{left} bytes are left at broker {broker.id}"
     broker.files.disk_full(None)

@@ -82,8 +82,10 @@ def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
         yield None
         return
     steps, power = int(rng.expovariate(1 / STEPS_MEAN)) + 1, rng.random() < 0.5
+    process = broker.process
     broker.crash_soon(steps, power)
     yield f"broker {broker.id} after {steps} steps, {'power cut' if power else 'kill -9'}"
+    process.forget_crash()  # it was too idle to come so far
 
 
 def crash_at_point(world: World, rng: random.Random) -> Iterator[str | None]:
