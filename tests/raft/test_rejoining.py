@@ -474,3 +474,54 @@ def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: p
         except AssertionError:
             failed.append(seed)
     assert failed
+
+
+# ---- all of it at random -----------------------------------------------------------------------------------
+
+
+def all_are_members(cluster: Cluster) -> bool:
+    """Under the identities that they have, with one leader, and everybody knows it."""
+    if not cluster.all_up() or len(cluster.leaders()) != 1:
+        return False
+    groups = [broker.group() for broker in cluster.brokers.values()]
+    newest = cluster.leader().group().core.newest_membership
+    return all(g.role in (Role.LEADER, Role.FOLLOWER) and newest.has(g.core.me) for g in groups) and all(
+        g.membership == newest for g in groups
+    )
+
+
+async def minorities_are_lost(cluster: Cluster) -> None:
+    """A minority at a time loses its disks or dies, in the middle of writes and wherever the others are; once all are
+    members again, the next one does. The ledger holds that nothing acknowledged is lost."""
+    await cluster.settle()
+    rng = cluster.rng
+    cluster.background(cluster.load(pause_s=0.004, payload_bytes_max=100))
+    for _ in range(6):
+        hurt = [
+            cluster.brokers[i] for i in rng.sample(sorted(cluster.brokers), rng.randint(1, len(cluster.brokers) // 2))
+        ]
+        for broker in hurt:
+            rng.choice([broker.wipe, broker.wipe, broker.kill, broker.power_cut])()
+            await cluster.run_for(rng.choice([0.0, 0.01, 0.3, 1.0]))
+        if rng.random() < 0.3:
+            cluster.cut(*rng.sample(sorted(cluster.brokers), 2))
+        await cluster.run_for(rng.choice([0.0, 0.02, 0.2]))
+        for broker in hurt:
+            await broker.start()
+            await cluster.run_for(rng.choice([0.0, 0.01, 0.05]))
+        cluster.heal()
+        await cluster.until(lambda: all_are_members(cluster), 10.0, "all are members")
+    cluster.end_background()
+    await cluster.run_for(0.5)
+    await cluster.settle()
+    await cluster.check_logs()
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [*((3, seed) for seed in range(6)), (5, 0), (5, 1)])
+def test_any_minority_may_be_lost_again_and_again(nodes: int, seed: int) -> None:
+    simulate(minorities_are_lost, seed, nodes=nodes)
+
+
+def test_it_is_noticed_when_nobody_is_listed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Configs, "replacement", lambda self, seen: None)
+    fails(minorities_are_lost)
