@@ -13,6 +13,7 @@ from tinymq.errors import CorruptData
 from tinymq.log import Log, OpenedLog, Store
 from tinymq.log.aside import has_aside
 from tinymq.log.layout import STATE, aside_folder, group_folder, in_group
+from tinymq.log.segment import SegmentHeader, pack_segment_header
 from tinymq.log.states import AppliedState, StoredState, pack_state
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
@@ -141,7 +142,8 @@ def test_a_state_of_another_entry_of_the_same_index_is_none() -> None:
     run(body())
 
 
-def test_a_base_that_is_not_as_marked_is_damage() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_base_that_is_not_as_marked_is_damage(whole: bool) -> None:
     files = faulty()
 
     async def body() -> None:
@@ -149,7 +151,11 @@ def test_a_base_that_is_not_as_marked_is_damage() -> None:
         await installed(store)
         await store.close()
         (path,) = [p for p in files.paths() if p.endswith(".log")]
-        files.flip_bit(path, 40)
+        if whole:
+            header = SegmentHeader(GROUP, INDEX + 1, APPLIED.next_offset, APPLIED.entry_term, APPLIED.entry_crc ^ 1)
+            files.put(path, pack_segment_header(header))
+        else:
+            files.flip_bit(path, 40)
         store, opened = await open_both(files)
         assert opened.damage is not None
         assert (opened.count, opened.tail_intact) == (1, False)
