@@ -12,11 +12,11 @@
     ├── OutcomeUnknown         it may have been done, or not
     ├── NotDelivered           what a producer could not send, with the records
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
-    ├── StorageError           DiskFull, SyncFailed, CorruptData, FolderInUse, PortInUse
+    ├── StorageError           DiskFull, SyncFailed, CorruptData, BrokenInvariant, FolderInUse, PortInUse
     └── Closed                 used after it was closed
 
 Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
-AssertionError and ends the process. On the wire an error is its `code`, message, hint and detail.
+AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an error is its `code`, message, hint and detail.
 """
 
 from __future__ import annotations
@@ -269,6 +269,12 @@ class CorruptData(StorageError):
     """Stored bytes are not what was written. They are never served."""
 
     default_hint = "check the disk; the other replicas have the data"
+
+
+class BrokenInvariant(StorageError):
+    """What cannot be, is: a bug here or in another broker, and no damage. What is stored stays as it lies."""
+
+    default_hint = "this is a bug: keep the broker's data folder and log, and report it; the other replicas serve"
 
 
 class FolderInUse(StorageError):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.values import ListLog, chain
 from tinymq.entry import Entry
-from tinymq.errors import CorruptData
+from tinymq.errors import BrokenInvariant
 from tinymq.raft.catchup import Accept, Conflict, next_after_conflict, receive
 from tinymq.raft.messages import Append, AppendAck
 
@@ -41,11 +41,11 @@ def test_only_what_conflicts_is_truncated() -> None:
     assert decision == Accept(4, theirs[3:], 6)
 
 
-def test_a_conflict_with_what_is_committed_is_damage() -> None:
+def test_a_conflict_with_what_is_committed_cannot_be() -> None:
     common = chain([0, 1])
     ours = common + chain([2], common[-1])
     theirs = common + chain([3], common[-1])
-    with pytest.raises(CorruptData, match="committed"):
+    with pytest.raises(BrokenInvariant, match="committed"):
         receive(ListLog(ours), 3, append(theirs, prev=2, count=1))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.entry import Entry
-from tinymq.errors import CorruptData
+from tinymq.errors import BrokenInvariant
 from tinymq.raft.messages import Append, AppendAck
 
 
@@ -46,8 +46,8 @@ class Accept:
 
 
 def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
-    """Decide on an Append of the current term. Raises CorruptData for a conflict at or below `commit`: one of the two
-    logs is not what its disk was given, or comes from before a loss was accepted."""
+    """Decide on an Append of the current term. Raises BrokenInvariant for a conflict at or below `commit`: one of the
+    two logs has lost what was committed, or comes from before a loss was accepted."""
     prev = message.prev_index
     entries = message.entries
     if prev < log.first_index - 1:
@@ -70,7 +70,8 @@ def receive(log: LogView, commit: int, message: Append) -> Conflict | Accept:
         if ours is None:
             return Accept(None, entries[i:], verified)
         if entry.index <= commit:
-            raise CorruptData(f"entry {entry.index} of term {entry.term} conflicts with one committed here ({commit})")
+            what = f"entry {entry.index} of term {entry.term} conflicts with one committed here ({commit})"
+            raise BrokenInvariant(what)
         return Accept(entry.index, entries[i:], verified)
     return Accept(None, (), verified)
 

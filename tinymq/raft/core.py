@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, NotReady
+from tinymq.errors import BrokenInvariant, CorruptData, NotReady
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
@@ -55,7 +55,8 @@ class RaftCore(LeadingReplica):
 
     def receive(self, peer: int, message: Message, generation: int | None = None) -> None:
         """One message of a peer whose newest CONFIG is of `generation` (None: as ours). Checksums in it are verified
-        already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired."""
+        already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired;
+        BrokenInvariant when nobody can tell whose history is right."""
         if self._failure is not None or self.membership.replica(peer) is None:
             return  # who is no member moves nobody, and no term (hazard 8)
         ours = self._configs.newest.generation
@@ -63,7 +64,12 @@ class RaftCore(LeadingReplica):
         if hearing is Hearing.ABANDONED:
             raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
         if hearing is Hearing.TAKE:
-            self._SyncObj__onMessageReceived(stock.PeerNode(peer), message)
+            try:
+                self._SyncObj__onMessageReceived(stock.PeerNode(peer), message)
+            except BrokenInvariant as error:
+                if generation is None or generation <= ours:
+                    raise
+                raise CorruptData(f"{error.message}, since `tinymq cluster recover`") from error
         elif self._leadership is not None and peer in self._leadership.progress:
             self._look_after(peer)  # it hears from us what goes on
 
@@ -167,7 +173,10 @@ class RaftCore(LeadingReplica):
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
             self._around.wake()  # what waits for the count of replicas may be there
-        self._machine.apply(entry)
+        try:
+            self._machine.apply(entry)
+        except CorruptData as error:  # its checksums are right, so each replica's state machine says so
+            raise BrokenInvariant(f"entry {entry.index} cannot be applied: {error.message}") from error
         leadership = self._leadership
         if leadership is None:
             return

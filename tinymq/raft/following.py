@@ -6,7 +6,7 @@ The decisions are `catchup` and `commit`, pure; an answer names only what is syn
 from __future__ import annotations
 
 from tinymq.entry import ENTRY_VERSION, Kind
-from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.errors import BrokenInvariant, UnsupportedVersion
 from tinymq.raft import stock
 from tinymq.raft.catchup import Conflict, receive
 from tinymq.raft.commit import follower_commit
@@ -68,7 +68,7 @@ class FollowingReplica(VotingReplica):
         if isinstance(message, StateOffer) and message.index <= self.commit_index:
             ours = self._log.term_at(message.index)
             if ours not in (None, message.entry_term):
-                raise CorruptData(
+                raise BrokenInvariant(
                     f"entry {message.index} was committed here in term {ours}, and elsewhere in {message.entry_term}"
                 )
         self._around.take_state(peer, message)

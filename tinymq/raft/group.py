@@ -27,7 +27,7 @@ class Role(Enum):
     CANDIDATE = "candidate"
     LEARNER = "learner"  # CONFIG does not list this incarnation: it holds data and has no vote
     QUARANTINED = "quarantined"  # damage was found: it serves and answers nothing
-    FAILED = "failed"  # its disk refused, or it met what it does not know
+    FAILED = "failed"  # its disk refused, or it met what it does not know, or what cannot be
 
 
 @dataclass(frozen=True, slots=True)

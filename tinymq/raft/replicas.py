@@ -14,7 +14,7 @@ import structlog
 
 from tinymq.config import Limits
 from tinymq.entry import Entry
-from tinymq.errors import CorruptData, NotReady, TinymqError
+from tinymq.errors import BrokenInvariant, CorruptData, NotReady, TinymqError
 from tinymq.log.states import AppliedState
 from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.group import Group, Role
@@ -131,17 +131,16 @@ class Replicas:
 
     def fail(self, group: Group, error: Exception) -> None:
         """This replica stops; the broker and its other groups go on."""
-        reason = error if isinstance(error, TinymqError) else CorruptData(f"broken invariant: {error!r}")
+        reason = error if isinstance(error, TinymqError) else BrokenInvariant(repr(error))
         if group.core.failure is None:
-            trace = None if reason is error else error
+            trace = error if isinstance(reason, BrokenInvariant) else None
             logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
             group.core.fail(reason)
-            if trace is not None:
-                self._failures[group.id] = reason  # not the disk's: a person has to look
         self._changed(group)
 
     def look(self, group: Group) -> None:
-        """Its role is another: what is damaged repairs itself, and one that is listed again is whole."""
+        """Its role is another: what is damaged repairs itself, and one that is listed again is whole. Only damage: a
+        bug that every replica meets in turn must not have each of them set aside what it holds."""
         failure = group.core.failure
         if isinstance(failure, CorruptData) and self._failures.get(group.id) is not failure:
             self._failures[group.id] = failure

@@ -16,6 +16,7 @@ from pysyncobj import SyncObj
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
+from tinymq.errors import BrokenInvariant, CorruptData
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
@@ -181,9 +182,12 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._leader_session = None if leader is None else self._around.session(leader)
 
     def _change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:
-        """Hazards 8, 20: a CONFIG comes with its entry, and is undone with it. Raises CorruptData, with nothing done,
-        for a CONFIG that does not follow from the one before."""
-        above = self._configs.after(cut_from, entries)
+        """Hazards 8, 20: a CONFIG comes with its entry, and is undone with it. Raises BrokenInvariant, with nothing
+        done, for a CONFIG that does not follow from the one before."""
+        try:
+            above = self._configs.after(cut_from, entries)
+        except CorruptData as error:  # as its leader sent it: the disk here is not to blame
+            raise BrokenInvariant(error.message) from error
         if cut_from is not None:
             self._SyncObj__deleteEntriesFrom(cut_from)
         if entries:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tinymq.app import BrokerApp, Outside
 from tinymq.broker.partition import Partition
 from tinymq.config import BrokerConfig
-from tinymq.errors import TinymqError
+from tinymq.errors import BrokenInvariant, TinymqError
 from tinymq.log.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.transport import Transport
@@ -37,7 +37,8 @@ class SimApp(BrokerApp):
     def _group_changed(self, group: Group) -> None:
         broker, world = self._sim, self._sim.world
         world.leads(broker.id, group.id, group.core.leading_term)
-        if group.role in (Role.QUARANTINED, Role.LEARNER) and not broker.tampered:
+        damaged = group.role in (Role.QUARANTINED, Role.LEARNER) and not broker.tampered
+        if damaged or isinstance(group.failure, BrokenInvariant):
             world.history.damaged(world.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}")
         super()._group_changed(group)
 
