@@ -13,6 +13,9 @@ removed instead (DELETING): its replica was no member since, so the earlier one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from tinymq.log.files import Files
 from tinymq.log.layout import (
     ASIDE,
@@ -24,6 +27,8 @@ from tinymq.log.layout import (
     first_index_of,
     group_folder,
 )  # fmt: skip
+from tinymq.log.marks import ASIDE as BEING_SET_ASIDE
+from tinymq.log.marks import DELETING, SUSPECT, Mark
 from tinymq.types import GroupId
 
 
@@ -78,3 +83,18 @@ def count_on_disk(files: Files, group: GroupId) -> int:
     which know better, are lost. A count that came twice would let what one log acknowledged count for another."""
     names = (*files.list(group_folder(group)), *files.list(aside_folder(group)))
     return max((count for name in names if (count := count_of(name)) is not None), default=0)
+
+
+def settle(files: Files, mark: Mark, put_mark: Callable[[Mark], None]) -> Mark:
+    """A group's mark, once what it says is still to be done is done."""
+    group = mark.group
+    if mark.flags & SUSPECT:  # a lost mark may have said more
+        known = max(mark.count, count_on_disk(files, group))
+        mark = replace(mark, count=known + 1 if mark.flags & BEING_SET_ASIDE else known)
+    if mark.flags & DELETING:
+        files.remove_tree(group_folder(group))
+    if mark.flags & BEING_SET_ASIDE:
+        move_aside(files, group)
+        mark = Mark(group, count=mark.count)
+        put_mark(mark)  # before a log begins there, which a crash would have moved, too
+    return mark

@@ -13,7 +13,7 @@ from tinymq.clock import Clock
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, WrongBroker, WrongCluster
-from tinymq.log.aside import aside_commit, count_on_disk, has_aside, move_aside, prepare_aside, remove_aside
+from tinymq.log.aside import aside_commit, has_aside, prepare_aside, remove_aside, settle
 from tinymq.log.ballots import BallotFile, Ballots, LoadedBallots, load_ballots
 from tinymq.log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
 from tinymq.log.files import Files, Lock
@@ -135,7 +135,7 @@ class Store:
         assert first_entry.index == 1, first_entry
         mark = self._marks.get(group)
         if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
-            mark = await self.writer.alone(partial(self._settled_mark, mark))
+            mark = await self.writer.alone(partial(settle, self._files, mark, self._rounds.put_mark))
         if mark is not None and mark.index and not self._files.exists(group_folder(group)):
             mark = Mark(group, count=mark.count + 1)
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
@@ -158,20 +158,6 @@ class Store:
         return OpenedLog(
             log, recovered.applied_index, recovered.state, count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
-
-    def _settled_mark(self, mark: Mark) -> Mark:
-        """A group's mark, once what it says is still to be done is done. Blocks."""
-        files, group = self._files, mark.group
-        if mark.flags & SUSPECT:  # a lost mark may have said more
-            known = max(mark.count, count_on_disk(files, group))
-            mark = replace(mark, count=known + 1 if mark.flags & ASIDE else known)
-        if mark.flags & DELETING:
-            files.remove_tree(group_folder(group))
-        if mark.flags & ASIDE:
-            move_aside(files, group)
-            mark = Mark(group, count=mark.count)
-            self._rounds.put_mark(mark)  # before a log begins there that must not be taken for the damaged one
-        return mark
 
     async def quarantine(self, log: Log, error: CorruptData) -> None:
         """A read found damage: `log` takes nothing more, and is found damaged when it is opened again. Durable.
