@@ -30,8 +30,11 @@ class Bench:
         self.groups = FakeGroups()
         self.hosting = self.make()
 
-    def make(self, broker_id: int = 2) -> Hosting:
-        return Hosting(broker_id, self.registry, self.groups, self.partition)
+    def make(self, broker_id: int = 2, *, up_to_date: bool = True) -> Hosting:
+        hosting = Hosting(broker_id, self.registry, self.groups, self.partition)
+        if up_to_date:
+            hosting.up_to_date()
+        return hosting
 
     def partition(self, queue: QueueRecord) -> Partition:
         soon = asyncio.get_running_loop().call_soon
@@ -78,6 +81,7 @@ def test_every_replica_begins_with_the_same_bytes() -> None:
     async def scenario(b: Bench) -> None:
         others = [Hosting(n, b.registry, FakeGroups(), b.partition) for n in (1, 3)]
         for other in others:
+            other.up_to_date()
             other.start([])
         topic = await b.registry.register_topic("t", 1, 3)
         await settle()
@@ -133,6 +137,33 @@ def test_a_restart_opens_what_there_is_and_deletes_what_was_deleted_meanwhile() 
         await settle()
         assert {topic_id for topic_id, _ in b.hosting.partitions} == {kept.topic_id}
         assert set(b.groups.on_disk) == {q.group for q in kept.queues} | {stranger}, "never without a recorded deletion"
+
+    run(scenario)
+
+
+def test_a_registry_that_lags_behind_begins_nothing() -> None:
+    """All brokers restart shortly after a deletion: each replays that the topic was made, and hears the rest later."""
+
+    async def scenario(b: Bench) -> None:
+        kept = await b.registry.register_topic("kept", 1, 3)
+        gone = await b.registry.register_topic("gone", 1, 3)
+        await settle()
+        await b.hosting.stop()
+        b.groups.open.clear()
+        del b.groups.on_disk[gone.queues[0].group]
+        b.hosting = b.make(up_to_date=False)
+        b.hosting.start(list(b.groups.on_disk))
+        await settle()
+        assert set(b.groups.open) == {kept.queues[0].group}, "what has data is open at once"
+        assert not b.hosting.opened.is_set()
+        await b.registry.unregister_topic("gone")
+        late = await b.registry.register_topic("late", 1, 3)
+        await settle()
+        assert set(b.groups.open) == {kept.queues[0].group}
+        b.hosting.up_to_date()
+        await settle()
+        assert set(b.groups.open) == {kept.queues[0].group, late.queues[0].group}
+        assert b.hosting.opened.is_set()
 
     run(scenario)
 

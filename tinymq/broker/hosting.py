@@ -1,7 +1,8 @@
 """Which partitions this broker holds: opened as the registry places them, deleted as it deletes them.
 
-Only a deletion that the registry recorded removes data: a registry that lags, or lost its disk, never does.
-Follows the registry's effects in order; all state belongs to the loop.
+Only a deletion that the registry recorded removes data: a registry that lags, or lost its disk, never does. Nor does
+one that lags begin a partition: after a restart of all brokers it may show a topic that was made, and hear only from the
+next leader that it was deleted. Follows the registry's effects in order; all state belongs to the loop.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Hosting:
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}
         self._pending: dict[GroupId, tuple[QueueRecord, int] | None] = {}  # to open as made then; None: to delete
+        self._up_to_date = False  # the registry: what has no data here may be begun
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -97,6 +99,11 @@ class Hosting:
             await asyncio.gather(self._task, return_exceptions=True)
         for partition in self._open.values():
             partition.close(NotReady(f"{partition}: the broker stops"))
+
+    def up_to_date(self) -> None:
+        """The registry here shows all that was done before this broker started."""
+        self._up_to_date = True
+        self._wake.set()
 
     def group_changed(self, group: GroupId) -> None:
         """The host says that a group's role, leader or term is another."""
@@ -139,12 +146,18 @@ class Hosting:
 
     async def _run(self) -> None:
         while not self._stopping:
-            while self._pending and not self._stopping:
-                some = [self._pending.popitem() for _ in range(min(OPENING_MAX, len(self._pending)))]
-                await asyncio.gather(*(self._do(group, wanted) for group, wanted in some))
-            self.opened.set()
+            while (due := self._due()) and not self._stopping:
+                while due and not self._stopping:
+                    some = [due.pop() for _ in range(min(OPENING_MAX, len(due)))]
+                    await asyncio.gather(*(self._do(group, self._pending.pop(group)) for group in some))
+            if not self._pending:
+                self.opened.set()
             await self._wake.wait()
             self._wake.clear()
+
+    def _due(self) -> list[GroupId]:
+        begun = self._on_disk
+        return [g for g, wanted in self._pending.items() if wanted is None or self._up_to_date or g in begun]
 
     async def _do(self, group: GroupId, wanted: tuple[QueueRecord, int] | None) -> None:
         try:

@@ -53,8 +53,10 @@ class Member:
             config.broker_id, self._machine, host, means.clock, means.rng, config.timing
         )
         self._deadlines = Deadlines(means.clock)
-        self._registration = Registration(self._registry, record, means.clock, config.timing)
         self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition)
+        self._registration = Registration(
+            self._registry, record, means.clock, config.timing, self._hosting.up_to_date
+        )  # whoever is registered has applied all that was done before
         cluster_id = means.store.identity.cluster_id
         assert cluster_id is not None, "a member of no cluster"
         around = Surroundings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -18,10 +19,14 @@ logger = structlog.get_logger("tinymq.broker")
 
 
 class Registration:
-    """Renews until stopped. `registered` is set once the registry knows this broker."""
+    """Renews until stopped. `registered` is set once the registry knows this broker, and `on_registered` called."""
 
-    def __init__(self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing) -> None:
+    def __init__(
+        self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing,
+        on_registered: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.registered = asyncio.Event()
+        self._on_registered = on_registered
         self._registry = registry
         self._broker = broker
         self._clock = clock
@@ -60,5 +65,7 @@ class Registration:
             if failing or not self.registered.is_set():
                 logger.info("broker_registered", broker=self._broker.broker_id, address=self._broker.address)
             failing = False
-            self.registered.set()
+            if not self.registered.is_set():
+                self.registered.set()
+                self._on_registered()
             await self._clock.sleep(self._timing.registration_renew_s)
