@@ -9,7 +9,8 @@ from tests.raft.values import GROUP
 from tinymq.entry import Entry
 from tinymq.errors import NotReady
 from tinymq.raft import Role
-from tinymq.raft.recovering import Lost, Stuck, Verdict, Well, judge
+from tinymq.raft.membership import Replica
+from tinymq.raft.recovering import NOBODY, Lost, Stuck, Verdict, Well, judge
 from tinymq.types import GroupId
 
 WRITES = [b"%d" % i for i in range(5)]
@@ -253,5 +254,20 @@ def test_a_replica_alone_is_stuck() -> None:
             cluster.brokers[broker_id].kill()
         await cluster.run_for(3.0)
         assert isinstance(verdict(cluster), Stuck)
+
+    simulate(scenario)
+
+
+def test_a_replica_refuses_to_lead_a_group_that_could_not_answer_it() -> None:
+    """It would have no majority, and stand in the way of those that come back with more."""
+
+    async def scenario(cluster: Cluster) -> None:
+        one = await two_lost(cluster)
+        found = verdict(cluster)
+        assert isinstance(found, Lost)
+        nobody = tuple(r if r.broker_id == 1 else Replica(r.broker_id, NOBODY) for r in found.replicas)
+        with pytest.raises(NotReady, match="too few"):
+            one.process.do(lambda: one.group().take_over(found.term, nobody))
+        assert one.group().term < found.term
 
     simulate(scenario)

@@ -1,8 +1,8 @@
 """Which partitions this broker holds: opened as the registry places them, deleted as it deletes them.
 
 Only a deletion that the registry recorded removes data: a registry that lags, or lost its disk, never does. Nor does
-one that lags begin a partition: after a restart of all brokers it may show a topic that was made, and hear only from the
-next leader that it was deleted. Follows the registry's effects in order; all state belongs to the loop.
+one that lags begin a partition: after a restart of all brokers it may show a topic whose deletion only the next leader
+tells it of. Follows the registry's effects in order; all state belongs to the loop.
 """
 
 from __future__ import annotations
