@@ -120,6 +120,7 @@ def test_a_follower_behind_the_first_entry_is_caught_up_while_the_group_goes_on(
         assert away.group() is group
         assert group.log.first_index == cluster.leader().group().log.first_index
         assert [at for _, at in pieces(heard)] == [i * STATE_PIECE_BYTES for i in range(PIECES)]
+        assert sum(m.HasField("state_offer") for _, _, _, m, _ in heard) == 1, "it says by itself that it has it"
         await cluster.check_logs()
         before = group.log.last_index
         away.power_cut()
