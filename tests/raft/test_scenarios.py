@@ -14,13 +14,14 @@ import pytest
 from tests.raft.transcript import replayed
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
-from tinymq.raft import catchup, following, installing, leadership, replicas, voting
+from tinymq.raft import Group, catchup, following, installing, leadership, replicas, voting
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
 from tinymq.raft.membership import Membership, Replica, quorum_index
 from tinymq.raft.messages import Append, AppendAck, Message, RequestVote
 from tinymq.raft.reads import ReadRounds
+from tinymq.raft.repair import Repairs
 from tinymq.raft.replication import Progress
 
 FOLDER = Path(__file__).parent / "scenarios"
@@ -160,6 +161,61 @@ def strangers_are_heard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "replica", lambda self, broker: real(self, broker) or Replica(broker, bytes(16)))
 
 
+def acks_say_only_what_did_not_match(patch: pytest.MonkeyPatch) -> None:
+    real = catchup.receive
+
+    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+        decision = real(log, commit, message)
+        if isinstance(decision, catchup.Conflict):
+            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        return decision
+
+    patch.setattr(following, "receive", receive)
+
+
+def appends_of_any_term(patch: pytest.MonkeyPatch) -> None:
+    real = following.FollowingReplica._on_append
+
+    def on_append(self: following.FollowingReplica, peer: int, message: Append) -> None:
+        real(self, peer, dataclasses.replace(message, term=max(self.term, message.term)))
+
+    patch.setattr(following.FollowingReplica, "_on_append", on_append)
+
+
+def the_first_entry_of_a_log_stays(patch: pytest.MonkeyPatch) -> None:
+    real = Log.truncate_from
+
+    def truncate(self: Log, index: int) -> None:
+        assert index > self.first_index
+        real(self, index)
+
+    patch.setattr(Log, "truncate_from", truncate)
+
+
+def nobody_asks_who_does_without_it(patch: pytest.MonkeyPatch) -> None:
+    async def may_begin(self: Repairs, group: Group) -> None:
+        pass
+
+    patch.setattr(Repairs, "may_begin", may_begin)
+
+
+def no_generation_is_looked_at(patch: pytest.MonkeyPatch) -> None:
+    real = RaftCore.receive
+    patch.setattr(RaftCore, "receive", lambda self, peer, message, generation: real(self, peer, message, None))
+
+
+def who_lacks_entries_is_told_to_stand(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leadership.Leadership, "holds_all", lambda self, peer: True)
+
+
+def a_sync_may_hang(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leadership.Leadership, "sync_hangs", lambda self: False)
+
+
+def only_the_applied_config_is_asked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Configs, "newest", property(lambda self: self.membership))
+
+
 NOTICED: list[tuple[str, Patch]] = [
     ("figure_8_commit", old_terms_commit_by_counting),
     ("stale_ack", acks_of_any_term),
@@ -182,6 +238,16 @@ NOTICED: list[tuple[str, Patch]] = [
     ("state_transfer", an_offered_state_is_always_taken),
     ("read_round", any_round_will_do),
     ("strangers", strangers_are_heard),
+    ("one_round_trip", acks_say_only_what_did_not_match),
+    ("stale_leader", appends_of_any_term),
+    ("state_then_conflict", the_first_entry_of_a_log_stays),
+    ("nobody_left_to_say", only_the_applied_config_is_asked),
+    ("repair", every_incarnation_votes),
+    ("repair_of_two", nobody_asks_who_does_without_it),
+    ("taking_over", no_generation_is_looked_at),
+    ("transfer", who_lacks_entries_is_told_to_stand),
+    ("sync_hangs", a_sync_may_hang),
+    ("uncommitted_of_old_leader", nobody_steps_down),
     ("forgetful_disk", what_was_acknowledged_is_still_there),
     ("vote_for_another", whoever_is_there_now_is_told),
     ("split_vote", votes_are_given_twice),
