@@ -87,15 +87,15 @@ class Leadership:
         if progress is None:
             return False
         moved = False
-        incarnation = self._line.incarnation(peer)
-        if (incarnation, ack.count) != (progress.incarnation, progress.count):
+        incarnation, known = self._line.incarnation(peer), progress.replica
+        if incarnation is not None and (known is None or (known.incarnation, known.count) != (incarnation, ack.count)):
             # Another incarnation: what the old one held and knew counts no more, nor need it hold that (hazard 22).
             # It may hold it all the same: it is asked where we were, and says at once where the logs meet.
-            if progress.incarnation is not None:
+            if known is not None:
                 self.progress[peer] = progress = Progress(next=progress.next)
                 self._told.pop(peer, None)
                 moved = True
-            progress.incarnation, progress.count = incarnation, ack.count
+            progress.replica = Replica(peer, incarnation, ack.count)
         if ack.conflict:
             if ack.received < progress.match:
                 logger.warning("disk_forgot", peer=peer, acknowledged=progress.match, holds=ack.received)
@@ -114,6 +114,8 @@ class Leadership:
 
     def commit(self, configs: Configs, me: Replica, commit: int) -> int:
         """The commit index now. The leader's own vote is its durable index."""
+        if commit == self._log.last_index:
+            return commit
         match = {peer: p.match for peer, p in self.progress.items() if configs.counts(self._replica(peer))}
         if configs.counts(me):
             match[me.broker_id] = self._log.durable_index
@@ -131,10 +133,12 @@ class Leadership:
 
     def _replica(self, peer: int) -> Replica | None:
         """Who acknowledged last, unless another one has taken its place since."""
-        progress = self.progress[peer]
-        if progress.incarnation is None or progress.incarnation != self._line.incarnation(peer):
-            return None
-        return Replica(peer, progress.incarnation, progress.count)
+        replica = self.progress[peer].replica
+        return replica if replica is not None and replica.incarnation == self._line.incarnation(peer) else None
+
+    def counts(self, configs: Configs, peer: int) -> bool:
+        """Is this follower, as it acknowledged last, one of those whose word counts?"""
+        return peer in self.progress and configs.counts(self._replica(peer))
 
     def present(self) -> list[Replica]:
         """Who of the members' brokers is there, as it acknowledged in this term."""

@@ -163,7 +163,8 @@ class LeadingReplica(FollowingReplica):
             self._around.wake()
         if not ack.conflict:
             self._advance(reported_commit(self.commit_index, ack.commit, ack.durable))
-        self._list_anew()
+        if not leadership.counts(self._configs, peer):
+            self._list_anew()
         if moved:
             self._commit()
             if self._settle_at == NEVER or leadership.wants_tick(peer, self.commit_index):

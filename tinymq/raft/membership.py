@@ -41,7 +41,10 @@ class Membership:
     retired: tuple[Replica, ...] = ()  # replaced identities, the newest last: their disks may turn up again
 
     def replica(self, broker_id: int) -> Replica | None:
-        return next((r for r in self.replicas if r.broker_id == broker_id), None)
+        for replica in self.replicas:  # asked for every answer: a generator costs three times as much
+            if replica.broker_id == broker_id:
+                return replica
+        return None
 
     def lists(self, broker_id: int, incarnation: bytes | None, count: int) -> bool:
         """Is this very incarnation a member?"""

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tinymq.raft.membership import Replica
 from tinymq.raft.messages import AppendAck
 from tinymq.raft.offering import Sending
 
@@ -31,8 +32,7 @@ class Progress:
     match: int = 0  # durable there, and equal to ours
     mode: Mode = Mode.PROBE
     commit: int = 0  # the commit index that it has acknowledged to know
-    incarnation: bytes | None = None  # its data folder when it acknowledged last
-    count: int = 0  # its incarnation count, as its acks say
+    replica: Replica | None = None  # who acknowledged last
     waiting: bool = False  # PROBE, STATE: a message is out, or what it is made from is being read
     sending: Sending | None = None  # STATE: what is sent; None while it is read
     unanswered: int = 0  # messages in a row that got no answer; from the first on they are only questions
