@@ -22,6 +22,7 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.inbound import Inbound, groups_with
+from tinymq.raft.leadership import APPEND_BYTES
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.port import GroupPort
 from tinymq.raft.repair import Repairs
@@ -213,7 +214,7 @@ class Host:
     async def _read_for(self, group: Group, core: RaftCore, term: int, peer: int, index: int) -> None:
         entries: list[Entry] = []
         try:
-            entries = await group.log.read(index, 1 << 20)
+            entries = await group.log.read(index, APPEND_BYTES)
         except TinymqError as error:
             self._read_failed(group, core, error)
         if self._groups.get(group.id) is group:

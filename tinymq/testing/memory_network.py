@@ -25,9 +25,12 @@ from tinymq.raft.handshake import NONCE_BYTES, Handshake, State
 from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 from tinymq.testing.weather import Weather
+from tinymq.types import GroupId
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
+
+_REPEATED = frozenset({"request_vote", "vote", "append_ack", "commit_notice", "state_ack"})
 
 Matching = Callable[[peer_pb2.Peer], bool]
 OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
@@ -167,6 +170,18 @@ class MemoryNetwork:
             self._silent[transport.address] = transport
             transport.fall_silent()
 
+    def waiting_bytes(self, a: int, b: int, group: GroupId) -> int:
+        """Of entries of one group that `a` has sent to `b` and that have not arrived."""
+        topic, partition = group.topic_id, group.partition
+        waiting = 0
+        for pipe in self._pipes:
+            if pipe.direction == (a, b) and pipe.channel is Channel.BULK and pipe.queued_bytes:
+                for sent in pipe.queue:
+                    named = peer_pb2.Peer.FromString(sent.head).append.group
+                    if (named.topic_id, named.partition) == (topic, partition):
+                        waiting += len(sent.body)
+        return waiting
+
     @property
     def idle(self) -> bool:
         """Whether no message is on its way, held ones included."""
@@ -299,7 +314,15 @@ class MemoryNetwork:
             if self.on_delivered is not None:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
+            if pipe.channel is Channel.CONTROL:
+                self._again(pipe, message, sent.body)
         self._schedule(pipe)
+
+    def _again(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
+        """What two replicas say to one another may arrive once more, much later, if the connection is open still."""
+        late_s = self._weather.again_after_s(pipe.direction)
+        if late_s is not None and message.WhichOneof("message") in _REPEATED:
+            self._clock.call_later(late_s, lambda: pipe.target.deliver(pipe, message, body) if pipe.open else None)
 
 
 def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:

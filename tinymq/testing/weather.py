@@ -14,6 +14,7 @@ from tinymq.clock import Clock
 
 RETRANSMIT_S = 0.2  # the first time; doubles
 RETRANSMITS_MAX = 6
+STALE_S = 4.0
 
 Direction = tuple[int, int]
 """(from, to): broker ids, or other numbers of places."""
@@ -28,6 +29,7 @@ class Conditions:
     loss: float = 0.0  # of packets: each is sent again, later
     drop: float = 0.0  # of control messages, for good
     duplicate: float = 0.0  # of control messages
+    stale: float = 0.0  # of control messages of groups: each arrives again, up to STALE_S later
 
 
 class Weather:
@@ -79,3 +81,10 @@ class Weather:
         if self._rng.random() < known.drop:
             return 0
         return 2 if self._rng.random() < known.duplicate else 1
+
+    def again_after_s(self, direction: Direction) -> float | None:
+        """When a control message that has just arrived does so once more; None: never."""
+        known = self._conditions.get(direction)
+        if known is None or not known.stale or self._rng.random() >= known.stale:
+            return None
+        return self._rng.uniform(0, STALE_S)

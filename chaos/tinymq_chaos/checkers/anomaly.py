@@ -33,10 +33,22 @@ class Kind(StrEnum):
     LINGERING_LEADER = "lingering leader"  # leads on long after another one was elected
     RESTLESS = "restless"  # leaders come and go, and nothing around them changes
     TWO_ENTRIES = "two entries"  # were applied at one index
+    TWO_VOTES = "two votes"  # of one replica in one term, or one that went out before it was synced
+    NO_QUORUM = "no quorum"  # fewer than a majority of listed replicas was counted for a commit
+    NOT_SYNCED = "not synced"  # a replica vouches for what its disk would lose
+    FORGOTTEN = "forgotten"  # a replica comes back with less than it vouched for, and as the same one
+    STATES_DIFFER = "states differ"  # of replicas that applied the same entries
+    STALE = "stale"  # a linearizable read of what was over when it began
+    UNCOMMITTED = "uncommitted"  # answered or shown, and nobody has it committed yet
     NOT_LINEARIZABLE = "not linearizable"  # metadata
     NO_ANSWER = "no answer"  # by the deadline
     SLOW = "slow"  # writes, when all is quiet
     NO_PROGRESS = "no progress"  # soon after the last fault
+    UNLISTED_VOTE = "unlisted vote"  # of a replica that no committed CONFIG ever listed
+    NOT_ELECTED = "not elected"  # leads without votes of a majority of listed replicas
+    INCOMPLETE_LEADER = "incomplete leader"  # leads, or serves, without what is committed
+    NOT_COMMITTED = "not committed"  # and taken for it
+    TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.log.ballots import Ballots
-from tinymq.raft import configs, voting
+from tinymq.raft import configs, replicas, voting
+from tinymq.raft.commit import leader_commit
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
-from tinymq.raft.membership import Membership
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import RequestVote
+from tinymq.raft.pace import Gaps
+from tinymq.raft.state import NEVER
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill", "duplicate")
+CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
+LEADERLESS = Focus(faults=("isolate_one", "kill", "partition"))
+DOUBLED = Focus(faults=("duplicate", "stale", "isolate_one", "kill"), nodes=5)
+LAGGING = Focus(faults=("cut_link", "one_way", "kill", "isolate_one"), workloads=("idempotent",), pace=0.25)
+LONG = Focus(faults=("isolate_one", "chain"), seconds=20.0)
 
 
-@mutant("4: votes are attributed to voters", Focus(faults=CUTS))
+@mutant("4: votes are attributed to voters", DOUBLED)
 def votes_are_counted(p: Patches) -> None:
     real = voting.VotingReplica._count_vote
 
@@ -26,7 +34,7 @@ def votes_are_counted(p: Patches) -> None:
     p.set(voting.VotingReplica, "_count_vote", count)
 
 
-@mutant("4: a vote counts in the candidacy that asked for it", Focus(faults=CUTS))
+@mutant("4: a vote counts in the candidacy that asked for it", LEADERLESS)
 def any_vote_counts(p: Patches) -> None:
     """A pre-vote for a vote, and one of an earlier term."""
     real = voting.VotingReplica._on_vote
@@ -46,7 +54,7 @@ def votes_before_their_sync(p: Patches) -> None:
     p.set(Ballots, "durable", lambda self, group: True)
 
 
-@mutant("a vote is given once in a term", Focus(faults=CUTS))
+@mutant("a vote is given once in a term", Focus(faults=("isolate_one", "kill", "slow_link"), nodes=5))
 def votes_given_twice(p: Patches) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
         free = Voter(voter.term, None, voter.last_index, voter.last_term, voter.hears_leader)
@@ -60,7 +68,7 @@ def votes_given_twice(p: Patches) -> None:
     p.set(Ballots, "set", put)
 
 
-@mutant("a vote is given to a log that holds as much as one's own", Focus(faults=CUTS))
+@mutant("a vote is given to a log that holds as much as one's own", LAGGING)
 def votes_for_any_log(p: Patches) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
         return answer_vote(Voter(voter.term, voter.voted_for, 0, 0, voter.hears_leader), candidate, request)
@@ -76,12 +84,12 @@ def membership_of_the_first_entry(p: Patches) -> None:
     p.set(configs.Configs, "apply", lambda self, entry: None)
 
 
-@mutant("13: a leader that a majority no longer hears steps down", Focus(faults=("isolate_one", "partition")))
+@mutant("13: a leader that a majority no longer hears steps down", LONG)
 def leaders_never_step_down(p: Patches) -> None:
     p.set(RaftCore, "check_quorum", lambda self: None)
 
 
-@mutant("14: pre-votes, and who hears a leader grants none", Focus(faults=("chain", "isolate_one", "cut_link")))
+@mutant("14: pre-votes, and who hears a leader grants none", LONG)
 def no_pre_votes(p: Patches) -> None:
     real = voting.VotingReplica._stand
 
@@ -117,7 +125,7 @@ def any_config_is_taken(p: Patches) -> None:
 
 
 DAMAGE = Focus(faults=("flip_bits", "remove_group", "isolate_one", "kill"), seconds=16.0, segment_bytes=16 << 10)
-AMNESIA = Focus(faults=("wipe", "kill", "isolate_one", "power_cut"), seconds=16.0)
+AMNESIA = Focus(faults=("wipe", "kill"), seconds=16.0)
 
 
 @mutant("22: only listed incarnations vote, stand and count", AMNESIA)
@@ -169,3 +177,64 @@ def _believing(real: Any) -> Any:
 @mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
 def learners_count(p: Patches) -> None:
     p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
+
+
+@mutant(
+    "22: an identity that was replaced is never listed again: its replica takes another", Focus(faults=("old_disk",))
+)
+def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
+    p.set(replicas, "other_count", lambda membership, me: None)
+
+
+@mutant(
+    "8: a CONFIG is undone with the entry that a truncation takes",
+    Focus(faults=("lost_config",), nodes=5, seconds=20.0),
+)
+def truncated_configs_stay(p: Patches) -> None:
+    real: Any = configs.Configs.after
+
+    def after(self: configs.Configs, cut_from: int | None, entries: Any) -> Any:
+        return real(self, None, entries)
+
+    p.set(configs.Configs, "after", after)
+
+
+@mutant(
+    "8: nothing behind a CONFIG that is not committed commits by its word alone",
+    Focus(faults=("lost_config",), seconds=16.0),
+)
+def configs_count_when_appended(p: Patches) -> None:
+    """As in the paper: a new identity counts at once, the commit jumps over the CONFIG that lists it."""
+
+    def commit(self: Leadership, known: configs.Configs, me: Replica, commit: int) -> int:
+        match = {
+            peer: g.match for peer, g in self.progress.items() if (r := self._replica(peer)) and known.newest.has(r)
+        }
+        match[me.broker_id] = self._log.durable_index
+        return leader_commit(known.newest, match, commit, self.first_of_term)
+
+    p.set(Leadership, "commit", commit)
+
+
+@mutant("13: how long a silence must be is measured, and bounded", LONG)
+def silences_are_long(p: Patches) -> None:
+    p.set(Gaps, "gone_after_s", lambda self, timing: 20.0)
+
+
+@mutant(
+    "a group at rest wakes when its leader is gone",
+    Focus(faults=("isolate_one", "power_cut"), workloads=("metadata",), seconds=16.0),
+)
+def sleepers_do_not_wake(p: Patches) -> None:
+    real = RaftCore.leader_gone
+
+    def leader_gone(self: RaftCore, broker_id: int) -> None:
+        if self.next_wake() != NEVER:
+            real(self, broker_id)
+
+    p.set(RaftCore, "leader_gone", leader_gone)
+
+
+@mutant("a leader whose sync hangs hands over", Focus(faults=("hung_disk",), seconds=20.0))
+def hanging_leaders_stay(p: Patches) -> None:
+    p.set(Leadership, "sync_hangs", lambda self: False)

@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinymq.entry import Entry, Kind
+from tinymq.log.view import LogView
 from tinymq.raft import catchup, core, following, heartbeats, leadership
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import Append, AppendAck, CommitNotice
+from tinymq.raft.replication import Progress
 from tinymq.raft.schedule import Schedule
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 DIVERGING = Focus(faults=("isolate_one", "one_way"), workloads=("idempotent",), pace=0.25)
+STALE = Focus(faults=("stale", "isolate_one", "partition"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
+BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.05, seconds=16.0)
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
 
 
@@ -44,7 +48,7 @@ def matching_entries_truncated(p: Patches) -> None:
     p.set(following, "receive", receive)
 
 
-@mutant("3: acknowledgements of another term are dropped")
+@mutant("3: acknowledgements of another term are dropped", STALE)
 def acks_of_other_terms_count(p: Patches) -> None:
     real = core.RaftCore._on_ack
 
@@ -130,7 +134,10 @@ def leader_counts_itself_early(p: Patches) -> None:
     p.set(Leadership, "commit", commit)
 
 
-@mutant("11: a conflict is repaired in one round trip", Focus(faults=("isolate_one",), latency_s=0.05))
+@mutant(
+    "11: a conflict is repaired in one round trip",
+    Focus(faults=("isolate_one", "kill"), workloads=("idempotent",), nodes=5, pace=0.25),
+)
 def conflicts_back_off_by_one(p: Patches) -> None:
     real = catchup.receive
 
@@ -175,6 +182,23 @@ def heartbeats_carry_a_log_position(p: Patches) -> None:
     p.set(Host, "__init__", init)
     p.set(heartbeats.Heartbeats, "next", next_beat)
     p.set(heartbeats.Heartbeats, "heard", heard)
+
+
+@mutant("17: a message carries a bounded slice of the log", BACKLOG)
+def slices_are_not_bounded(p: Patches) -> None:
+    tail, read = LogView.tail, LogView.read
+    p.set(LogView, "tail", lambda self, index, bytes_max: tail(self, index, 1 << 40))
+    p.set(LogView, "read", lambda self, index, bytes_max: read(self, index, 1 << 40))
+
+
+@mutant("18: what is out to one follower of one group is bounded", BACKLOG)
+def followers_are_not_waited_for(p: Patches) -> None:
+    real = Progress.may_send
+
+    def may_send(self: Progress, window_bytes: int) -> bool:
+        return real(self, 1 << 40)
+
+    p.set(Progress, "may_send", may_send)
 
 
 @mutant("15: what happens is acted upon at once")

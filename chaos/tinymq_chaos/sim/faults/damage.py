@@ -11,8 +11,9 @@ import posixpath
 import random
 from collections.abc import Iterator
 
+from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.brokers import SimBroker
-from tinymq_chaos.sim.faults.chosen import anyone
+from tinymq_chaos.sim.faults.chosen import anyone, both_ways
 from tinymq_chaos.sim.world import World
 
 BITS_MAX = 3
@@ -43,6 +44,46 @@ def wipe(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"broker {broker.id}"
     broker.wanted = True
     broker.revive()
+
+
+def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Its disk is replaced by an empty one, and later the old one turns up again."""
+    broker = _victim(world, rng)
+    if broker is None:
+        yield None
+        return
+    files = broker.files
+    broker.wipe()
+    broker.revive()
+    yield f"broker {broker.id}"
+    broker.kill("gets its old disk back")
+    broker.files = files
+    broker.revive()
+
+
+def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
+    """A broker comes back with an empty disk, and together with the leader of the metadata is cut off: the CONFIG that
+    lists it anew is appended there, and by nobody else."""
+    broker, leader = _victim(world, rng), world.leader(METADATA_GROUP)
+    if broker is None or leader in (None, broker):
+        yield None
+        return
+    assert leader is not None
+    few = [leader.id, broker.id]
+    over = False
+
+    def cut_off() -> None:
+        if broker.groups() and not over:
+            world.cut("lost config", both_ways(few, [n for n in world.brokers if n not in few]))
+        elif not over:
+            world.clock.call_later(0.001, cut_off)
+
+    broker.wipe()
+    broker.revive()
+    cut_off()
+    yield f"{few}, broker {broker.id} with an empty disk"
+    over = True
+    world.mend("lost config")
 
 
 def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:

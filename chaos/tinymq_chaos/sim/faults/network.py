@@ -89,6 +89,16 @@ def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
         world.weather.of(direction).duplicate = 0.0
 
 
+def stale(world: World, rng: random.Random) -> Iterator[str | None]:
+    """What replicas say to one another arrives again, seconds later, if the connection is open still."""
+    share, some = rng.choice((0.1, 0.5)), directions(world, rng)
+    for direction in some:
+        world.weather.of(direction).stale = share
+    yield f"{share:.0%} of what replicas say, {in_words(some)}"
+    for direction in some:
+        world.weather.of(direction).stale = 0.0
+
+
 def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
     """Great jitter: connections overtake one another; each keeps its own order."""
     some, jitter_s = directions(world, rng), rng.choice((0.05, 0.2))

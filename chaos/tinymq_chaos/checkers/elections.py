@@ -1,0 +1,127 @@
+"""Elections and what comes of them, judged as they happen: who was elected by whom, and what is taken for committed.
+
+Told by a simulator, which can watch every replica at once. What is right is worked out from identities as CONFIG
+entries list them, and from nothing that the replicas themselves conclude: a mutant may conclude anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.history import Log
+
+Identity = tuple[int, bytes, int]
+"""(broker, its data folder's incarnation, the count)."""
+
+Place = tuple[int, int]
+"""(index, term) of an entry."""
+
+TERMS_MAX = 12  # between two leaders, one after the other: candidacies that came to nothing
+CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the logs do not meet
+UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
+
+
+class Elections:
+    """Notes what is wrong into `anomalies`."""
+
+    def __init__(self, anomalies: list[Anomaly], now: Callable[[], float]) -> None:
+        self._anomalies = anomalies
+        self._now = now
+        self._members: dict[Log, set[Identity]] = {}  # whom any committed CONFIG ever listed
+        self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
+        self._terms: dict[Log, int] = {}  # of the newest leader
+        self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
+        self._conflicts: dict[tuple[Log, int, Identity], int] = {}  # in a row
+        self._led_s: dict[Log, tuple[frozenset[int], float]] = {}  # the well majority, and when it had a leader last
+
+    def listed(self, log: Log, members: Iterable[Identity]) -> None:
+        """A CONFIG entry was applied somewhere."""
+        self._members.setdefault(log, set()).update(members)
+
+    def voted(self, log: Log, term: int, candidate: int, voter: Identity) -> None:
+        """A granted vote (no pre-vote) leaves."""
+        if voter not in self._members.get(log, {voter}):
+            what = f"broker {voter[0]} votes in term {term}, and no committed CONFIG lists it with count {voter[2]}"
+            self._note(Kind.UNLISTED_VOTE, what, log, voter[0], candidate)
+        self._votes.setdefault((log, term, candidate), set()).add(voter)
+
+    def elected(
+        self, log: Log, term: int, leader: Identity, listed: Collection[Identity],
+        last_index: int, term_at: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        """A replica begins to lead. `listed`: by the newest CONFIG in its log; `term_at`: None where it cannot say."""
+        broker = leader[0]
+        voters = {*self._votes.get((log, term, broker), ()), leader} & set(listed)
+        if 2 * len(voters) <= len(listed):
+            who = sorted(voter[0] for voter in voters)
+            self._note(Kind.NOT_ELECTED, f"leads term {term} with votes of {who} of {len(listed)} listed", log, broker)
+        for earlier, (index, entry_term) in self._committed.get(log, {}).items():
+            if earlier < term and (index > last_index or term_at(index) not in (None, entry_term)):
+                what = f"leads term {term} without entry {index} of term {entry_term}, which term {earlier} committed"
+                self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+                break
+        before = self._terms.get(log, term)
+        if term - before > TERMS_MAX:
+            self._note(Kind.RESTLESS, f"{term - before - 1} terms without a leader after term {before}", log, broker)
+        self._terms[log] = max(term, before)
+
+    def committed(self, log: Log, broker: int, place: Place, leads: int | None) -> None:
+        """A replica's commit index rose to `place`. `leads`: in which term it leads, if it does."""
+        index, entry_term = place
+        known = self._committed.setdefault(log, {})
+        if index <= max((last for last, _ in known.values()), default=1):  # entry 1 is there from the beginning
+            return  # who applies another entry there is found out by the ledger
+        if leads is None:
+            what = f"takes entry {index} of term {entry_term} for committed, which no leader has committed"
+            self._note(Kind.NOT_COMMITTED, what, log, broker)
+        elif entry_term != leads:
+            what = f"commits entry {index} of term {entry_term} by counting, and leads term {leads} (paper, 5.4.2)"
+            self._note(Kind.NOT_COMMITTED, what, log, broker)
+        if leads is not None:
+            known[leads] = place
+
+    def serves(self, log: Log, broker: int, term: int, applied: int) -> None:
+        """A leader accepts from now on."""
+        known = max((place[0] for earlier, place in self._committed.get(log, {}).items() if earlier < term), default=0)
+        if applied < known:
+            what = f"accepts in term {term} when it has applied {applied}, and {known} was committed before"
+            self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+
+    def answered(self, log: Log, term: int, follower: Identity, *, conflict: bool) -> None:
+        """A leader is told whether a follower's log meets its own."""
+        at = (log, term, follower)
+        self._conflicts[at] = self._conflicts.get(at, 0) + 1 if conflict else 0
+        if self._conflicts[at] == CONFLICTS_MAX + 1:
+            what = f"answers in term {term} for the {CONFLICTS_MAX + 1}th time in a row that the logs do not meet"
+            self._note(Kind.SLOW, what, log, follower[0])
+
+    def sent(self, log: Log, peer: int, sizes: Sequence[int], bound: int) -> None:
+        """A leader sends entries of these sizes in one message: about `bound` bytes, and one at least."""
+        if sum(sizes) > bound + max(sizes):
+            what = f"sends {len(sizes)} entries of {sum(sizes)} bytes in one message; {bound} are enough"
+            self._note_once(Kind.TOO_MUCH, what, log, peer)
+
+    def waits(self, log: Log, peer: int, waiting: int, bound: int) -> None:
+        """So many bytes of entries are on their way to one follower, and `bound` may be."""
+        if waiting > bound:
+            self._note_once(Kind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
+
+    def looked(self, log: Log, well: frozenset[int], *, led: bool) -> None:
+        """Now and then. `well`: a majority of replicas to which nothing is done, and that reach each other, if there is
+        one; `led`: somebody leads who reaches a majority."""
+        now_s = self._now()
+        before, led_s = self._led_s.get(log, (well, now_s))
+        if led or not well or well != before:
+            led_s = now_s
+        elif now_s - led_s > UNLED_S:
+            self._note(Kind.NO_PROGRESS, f"a majority that is well has had no leader for {UNLED_S:g} s", log, *well)
+            led_s = float("inf")
+        self._led_s[log] = well, led_s
+
+    def _note_once(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+        if not any((a.kind, a.log) == (kind, log) for a in self._anomalies):
+            self._note(kind, what, log, *brokers)
+
+    def _note(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+        self._anomalies.append(Anomaly(kind, what, log, brokers=brokers, times_s=(self._now(),)))

@@ -1,0 +1,216 @@
+"""What every replica does to be elected, to commit, and to send, told to `checkers.elections` as it happens.
+
+It wraps what runs, mutants included, and changes nothing but one bound that is too wide for small disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tinymq.config import KIB
+from tinymq.entry import Entry, Kind
+from tinymq.raft import Role, host, leadership
+from tinymq.raft.core import RaftCore
+from tinymq.raft.group import Group
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.membership import Membership, Replica, parse_membership
+from tinymq.raft.messages import Append, AppendAck, Message, Vote
+from tinymq.raft.port import GroupPort
+from tinymq.raft.transport import Channel
+from tinymq.types import GroupId
+from tinymq_chaos.checkers.elections import Elections, Identity
+from tinymq_chaos.history import Log
+from tinymq_chaos.sim.brokers import DISK_S
+from tinymq_chaos.sim.virtual import running_process
+from tinymq_chaos.sim.world import World, broker_of
+
+APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here
+WINDOWS_MAX = 4  # on one connection: of this term, and of earlier ones that a cut holds back
+LOOK_S = 0.1
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def electing(world: World) -> Iterator[None]:
+    """Watch, until the block ends. Inside the running loop."""
+    watch = _Watch(world)
+    before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in watch.wrapped]
+    for owner, name, wrapper in watch.wrapped:
+        setattr(owner, name, wrapper(getattr(owner, name)))
+    looking = asyncio.get_running_loop().create_task(watch.look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        for owner, name, real in before:
+            delattr(owner, name) if real is _ABSENT else setattr(owner, name, real)
+
+
+def _identity(replica: Replica) -> Identity:
+    return replica.broker_id, replica.incarnation, replica.count
+
+
+def _identities(membership: Membership) -> list[Identity]:
+    return [_identity(replica) for replica in membership.replicas]
+
+
+class _Watch:
+    """Wrappers, and a look around now and then."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._elections = Elections(world.ledger.anomalies, world.clock.monotonic)
+        self.wrapped: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            (RaftCore, "_SyncObj__onBecomeLeader", self._elected),
+            (RaftCore, "_set_commit", self._committed),
+            (RaftCore, "_apply", self._applied),
+            (Leadership, "acknowledged", self._answered),
+            (GroupPort, "send", self._sent),
+            (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
+            (host, "APPEND_BYTES", lambda real: APPEND_BYTES),
+        ]
+
+    def _log(self, group: GroupId) -> Log | None:
+        """None: nobody judges it any more."""
+        return None if self._world.is_deleted(group) else self._world.log_of(group)
+
+    # ---- what is wrapped ---------------------------------------------------------------------------------
+
+    def _elected(self, real: Any) -> Any:
+        def become(core: RaftCore) -> None:
+            log = self._log(core._group)
+            if log is not None and core._configs.imposed is None:
+                listed = _identities(core.newest_membership)
+                self._elections.elected(
+                    log, core.term, _identity(core.me), listed, core._log.last_index, core._log.term_at
+                )
+            real(core)
+
+        return become
+
+    def _committed(self, real: Any) -> Any:
+        def set_commit(core: RaftCore, commit: int) -> None:
+            log = self._log(core._group)
+            if log is not None:
+                place = commit, core._log.term_at(commit) or 0
+                self._elections.committed(log, core.me.broker_id, place, core.leading_term)
+            real(core, commit)
+
+        return set_commit
+
+    def _applied(self, real: Any) -> Any:
+        def apply(core: RaftCore, entry: Entry) -> None:
+            log = self._log(core._group)
+            if log is not None and entry.header.kind == Kind.CONFIG:
+                self._elections.listed(log, _identities(parse_membership(entry.payload)))
+            self._watch_machine(core)
+            real(core, entry)
+
+        return apply
+
+    def _watch_machine(self, core: RaftCore) -> None:
+        """`lead` of the state machine behind a replica: from then on it accepts."""
+        machine: Any = core._machine
+        machine.watched_core = core  # a replica that is made anew keeps its machine
+        if "lead" in vars(machine):
+            return
+        real = machine.lead
+
+        def lead(term: int) -> None:
+            core: RaftCore = machine.watched_core
+            log = self._log(core._group)
+            if log is not None:
+                self._elections.serves(log, core.me.broker_id, term, core.applied_index)
+            real(term)
+
+        machine.lead = lead
+
+    def _answered(self, real: Any) -> Any:
+        def acknowledged(led: Leadership, peer: int, ack: AppendAck) -> Any:
+            log = self._log(led._log.group)
+            who = led._line.incarnation(peer)
+            if log is not None and who is not None:
+                self._elections.answered(log, led.term, (peer, who, ack.count), conflict=ack.conflict)
+            return real(led, peer, ack)
+
+        return acknowledged
+
+    def _sent(self, real: Any) -> Any:
+        def send(port: GroupPort, peer: int, message: Message) -> Any:
+            log = self._log(port._group)
+            if log is not None and isinstance(message, Vote) and message.granted and not message.pre:
+                sender = self._replica(port._group)
+                if sender is not None:
+                    self._elections.voted(log, message.term, peer, _identity(sender.core.me))
+            sent = real(port, peer, message)
+            if log is not None and sent and isinstance(message, Append) and message.entries:
+                self._weigh(log, port, peer, message)
+            return sent
+
+        return send
+
+    def _weigh(self, log: Log, port: GroupPort, peer: int, message: Append) -> None:
+        sizes = [entry.size for entry in message.entries]
+        self._elections.sent(log, peer, sizes, APPEND_BYTES)
+        bound = WINDOWS_MAX * (port.limits.inflight_bytes_max + APPEND_BYTES + max(sizes))
+        process = running_process()
+        if process is not None and port._transport.buffered_bytes(peer, Channel.BULK) > bound:
+            waiting = self._world.network.waiting_bytes(broker_of(process), peer, port._group)
+            self._elections.waits(log, peer, waiting, bound)
+
+    def _replica(self, group: GroupId) -> Group | None:
+        process = running_process()
+        if process is None:
+            return None
+        return next((g for g in self._world.brokers[broker_of(process)].groups() if g.id == group), None)
+
+    # ---- looking around ----------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Whether majorities to which nothing is done have leaders."""
+        world = self._world
+        while not world.over:
+            await world.clock.sleep(LOOK_S)
+            replicas: dict[GroupId, dict[int, Group]] = {}
+            led: set[GroupId] = set()
+            for broker in world.brokers.values():
+                if not broker.running or broker.disk.hung is not None:
+                    continue
+                for group in broker.groups():
+                    if group.is_leader and self._reaches_a_majority(broker.id, group):
+                        led.add(group.id)
+                    if broker.disk_s == DISK_S and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
+                        replicas.setdefault(group.id, {})[broker.id] = group
+            for group_id, held in replicas.items():
+                log = self._log(group_id)
+                if log is not None:
+                    self._elections.looked(log, self._together(held), led=group_id in led)
+
+    def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
+        """However slowly."""
+        weather, members = self._world.weather, [r.broker_id for r in group.membership.replicas]
+        reached = [n for n in members if not (weather.is_cut((n, broker_id)) or weather.is_cut((broker_id, n)))]
+        return 2 * len(reached) > len(members)
+
+    def _together(self, held: dict[int, Group]) -> frozenset[int]:
+        """A majority of a group's members that reach one another as they should, if there is one."""
+        members = {r.broker_id for group in held.values() for r in group.membership.replicas}
+        for first in held:
+            some = [first]
+            for other in held:
+                if other != first and all(self._well_linked(other, one) for one in some):
+                    some.append(other)
+            if 2 * len(some) > len(members):
+                return frozenset(some)
+        return frozenset()
+
+    def _well_linked(self, a: int, b: int) -> bool:
+        weather, usual = self._world.weather, self._world.link_s
+        for way in ((a, b), (b, a)):
+            known = weather.of(way)
+            if weather.is_cut(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
+                return False
+        return True

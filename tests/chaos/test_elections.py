@@ -1,0 +1,172 @@
+"""What is told of elections, commits and messages: each thing that is wrong is noted, and nothing that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tinymq_chaos.checkers import Kind
+from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.checkers.elections import CONFLICTS_MAX, TERMS_MAX, UNLED_S, Elections, Identity
+from tinymq_chaos.history import Log
+
+LOG: Log = ("t#00", 0)
+A, B, C = members = tuple((broker, b"%016d" % broker, 0) for broker in (1, 2, 3))
+B_WIPED: Identity = (2, b"another folder..", 0)
+
+
+class Told:
+    """Three replicas; `entries` is the log of who stands next: its terms, from index 1 on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.anomalies: list[Anomaly] = []
+        self.elections = Elections(self.anomalies, lambda: self.now_s)
+        self.elections.listed(LOG, members)
+        self.entries = [0, 1, 1]
+
+    def elect(self, term: int, leader: Identity, *voters: Identity) -> None:
+        for voter in voters:
+            self.elections.voted(LOG, term, leader[0], voter)
+        entries = self.entries
+
+        def term_at(index: int) -> int | None:
+            return entries[index - 1] if 0 < index <= len(entries) else None
+
+        self.elections.elected(LOG, term, leader, members, len(entries), term_at)
+
+    def commit(self, index: int, term: int, *, leads: int | None, broker: int = 1) -> None:
+        self.elections.committed(LOG, broker, (index, term), leads)
+
+    def look(self, seconds: float, *, led: bool, well: tuple[int, ...] = (2, 3)) -> None:
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.elections.looked(LOG, frozenset(well), led=led)
+            self.now_s += 0.1
+
+    def kinds(self) -> list[Kind]:
+        assert all(str(anomaly).startswith(anomaly.kind) for anomaly in self.anomalies)
+        return [anomaly.kind for anomaly in self.anomalies]
+
+
+def test_what_is_right_is_not_noted() -> None:
+    told = Told()
+    elections = told.elections
+    told.elect(1, A, B)
+    told.commit(3, 1, leads=1)
+    told.commit(2, 1, leads=None, broker=2)
+    told.commit(3, 1, leads=None, broker=2)
+    elections.serves(LOG, 1, 1, 3)
+    told.look(UNLED_S - 1, led=False)
+    told.look(1, led=True)
+    told.look(UNLED_S - 1, led=False)
+    told.look(UNLED_S - 1, led=False, well=(1, 2))
+    told.look(2 * UNLED_S, led=False, well=())
+    told.elect(TERMS_MAX, C, B)
+    elections.listed(LOG, [A, B_WIPED, C])
+    elections.voted(LOG, 20, 3, B_WIPED)
+    for _ in range(CONFLICTS_MAX):
+        elections.answered(LOG, 2, A, conflict=True)
+    elections.answered(LOG, 2, A, conflict=False)
+    for _ in range(CONFLICTS_MAX):
+        elections.answered(LOG, 2, A, conflict=True)
+    elections.sent(LOG, 2, [90, 90], 100)
+    elections.waits(LOG, 2, 100, 100)
+    assert told.kinds() == []
+
+
+def its_own_vote_alone(t: Told) -> None:
+    t.elect(1, A)
+
+
+def one_voter_twice(t: Told) -> None:
+    t.elections.listed(LOG, [B_WIPED])
+    t.elect(1, A, B_WIPED, B_WIPED)
+
+
+def votes_of_another_term(t: Told) -> None:
+    t.elections.voted(LOG, 1, 1, B)
+    t.elect(2, A)
+
+
+def votes_for_another(t: Told) -> None:
+    t.elections.voted(LOG, 1, 3, B)
+    t.elect(1, A)
+
+
+def a_shorter_log(t: Told) -> None:
+    t.commit(4, 1, leads=1)
+    t.elect(2, C, B)
+
+
+def another_entry(t: Told) -> None:
+    t.commit(3, 2, leads=2)
+    t.elect(3, C, B)
+
+
+def a_leader_that_lags(t: Told) -> None:
+    t.commit(3, 1, leads=1)
+    t.elections.serves(LOG, 3, 2, 2)
+
+
+def a_stranger(t: Told) -> None:
+    t.elections.voted(LOG, 1, 1, B_WIPED)
+
+
+def terms_that_run_away(t: Told) -> None:
+    t.elect(1, A, B)
+    t.elect(2 + TERMS_MAX, C, B)
+
+
+def by_a_follower(t: Told) -> None:
+    t.commit(3, 1, leads=1)
+    t.commit(4, 1, leads=None, broker=2)
+
+
+def an_earlier_term_by_counting(t: Told) -> None:
+    t.commit(3, 1, leads=2)
+
+
+def one_conflict_after_another(t: Told) -> None:
+    for _ in range(2 * CONFLICTS_MAX):
+        t.elections.answered(LOG, 1, B, conflict=True)
+
+
+def nobody_stands(t: Told) -> None:
+    t.look(3 * UNLED_S, led=False)
+
+
+def a_long_message(t: Told) -> None:
+    t.elections.sent(LOG, 2, [50, 60, 60], 100)
+    t.elections.sent(LOG, 2, [50, 60, 60], 100)
+
+
+def a_long_queue(t: Told) -> None:
+    t.elections.waits(LOG, 2, 101, 100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tell"),
+    [
+        (Kind.NOT_ELECTED, its_own_vote_alone),
+        (Kind.NOT_ELECTED, one_voter_twice),
+        (Kind.NOT_ELECTED, votes_of_another_term),
+        (Kind.NOT_ELECTED, votes_for_another),
+        (Kind.INCOMPLETE_LEADER, a_shorter_log),
+        (Kind.INCOMPLETE_LEADER, another_entry),
+        (Kind.INCOMPLETE_LEADER, a_leader_that_lags),
+        (Kind.UNLISTED_VOTE, a_stranger),
+        (Kind.RESTLESS, terms_that_run_away),
+        (Kind.NOT_COMMITTED, by_a_follower),
+        (Kind.NOT_COMMITTED, an_earlier_term_by_counting),
+        (Kind.SLOW, one_conflict_after_another),
+        (Kind.NO_PROGRESS, nobody_stands),
+        (Kind.TOO_MUCH, a_long_message),
+        (Kind.TOO_MUCH, a_long_queue),
+    ],
+)
+def test_what_is_wrong_is_noted_once(kind: Kind, tell: Callable[[Told], None]) -> None:
+    told = Told()
+    tell(told)
+    assert told.kinds() == [kind]
