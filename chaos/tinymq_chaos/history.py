@@ -153,6 +153,7 @@ class History:
         self.changes: list[Change] = []  # in order
         self.found: list[Found] = []  # damage without a cause
         self.replicas: list[Replica] = []  # at the end
+        self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.calm_s: float | None = None  # when the last fault had ended
         self.ended_s: float | None = None  # when the run had
 
@@ -182,6 +183,12 @@ class History:
         kills and power cuts alone damage nothing."""
         self.found.append(Found(self.now(), log, broker, reason))
 
+    def committed(self, log: Log, end_offset: int) -> None:
+        """All records below `end_offset` are committed now, and some replica has applied them."""
+        commits = self.commits.setdefault(log, [])
+        if not commits or end_offset > commits[-1][1]:
+            commits.append((self.now(), end_offset))
+
     def calm(self) -> None:
         """The last fault has ended now."""
         self.calm_s = self.now()
@@ -203,6 +210,8 @@ class History:
             yield _line("change", asdict(change))
         for found in self.found:
             yield _line("found", asdict(found))
+        for log, commits in self.commits.items():
+            yield _line("commits", {"log": log, "commits": commits})
         for replica in self.replicas:
             yield _line("replica", asdict(replica))
 
@@ -221,6 +230,8 @@ class History:
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
             elif kind == "found":
                 history.found.append(Found(**values))
+            elif kind == "commits":
+                history.commits[values["log"]] = [(at_s, end) for at_s, end in values["commits"]]
             elif kind == "change":
                 history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":

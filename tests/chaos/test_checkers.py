@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.chaos import test_ledger
 from tests.chaos.story import LOG, Story, T, chained, good
-from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, Ledger, check
-from tinymq_chaos.history import METADATA, Replica
+from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, check
+from tinymq_chaos.history import Replica
 
 Spoil = Callable[[Story], None]
 
@@ -254,7 +255,34 @@ def not_read_to_the_end(s: Story) -> None:
     s.begin("end", "drain", reader="end", topic=T).failed("DeadlineExceeded")
 
 
+def acknowledged_before_the_commit(s: Story) -> None:
+    s.history.commits[LOG] = [(0.0, 4)]
+    s.send("a-0", at=4, by="a")
+    s.now_s += 0.1
+    s.history.committed(LOG, 5)
+    s.stored("a-0")
+
+
+def shown_before_the_commit(s: Story) -> None:
+    s.history.commits[LOG] = [(0.0, 4)]
+    s.send("a-0", by="a").unknown("OutcomeUnknown")
+    s.stored("a-0")
+    s.poll(4, "a-0")
+    s.now_s += 0.1
+    s.history.committed(LOG, 5)
+
+
+def an_end_told_before_the_commit(s: Story) -> None:
+    s.history.commits[LOG] = [(0.0, 4)]
+    s.send("a-0", by="a").unknown("OutcomeUnknown")
+    s.stored("a-0")
+    s.begin("d", "offsets", topic=T).ok([[0, 0, 5]])
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (acknowledged_before_the_commit, Kind.UNCOMMITTED),
+    (shown_before_the_commit, Kind.UNCOMMITTED),
+    (an_end_told_before_the_commit, Kind.UNCOMMITTED),
     (lost_at_the_end, Kind.LOST_WRITE),
     (lost_and_replaced, Kind.LOST_WRITE),
     (lost_with_every_replica, Kind.LOST_WRITE),
@@ -327,7 +355,8 @@ def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
 
 
 def test_every_kind_has_a_bad_history() -> None:
-    assert {kind for _, kind in BAD} | {Kind.TWO_ENTRIES} == set(Kind)
+    told = {kind for _, kind in (*BAD, *test_ledger.BAD)}
+    assert told == set(Kind)
 
 
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.__name__)
@@ -335,22 +364,6 @@ def test_no_checker_is_idle(checker: Checker) -> None:
     """Without it some bad history would pass for a better one."""
     others = [c for c in CHECKERS if c is not checker]
     assert any(k not in {a.kind for a in check(bad(s).history, checkers=others)} for s, k in BAD)
-
-
-def test_two_entries_at_one_index_and_two_leaders_are_seen_as_they_happen() -> None:
-    ledger = Ledger(lambda: 1.5)
-    for broker in (1, 2, 3):
-        ledger.applied(LOG, broker, 1, 1, 77)
-        ledger.led(METADATA, 1, 1)
-    assert check(Story().history, ledger) == []
-    assert ledger.end(LOG) == 1
-    ledger.applied(LOG, 3, 2, 1, 78)
-    ledger.applied(LOG, 2, 2, 2, 79)
-    ledger.led(METADATA, 3, 1)
-    found = check(Story().history, ledger)
-    assert [a.kind for a in found] == [Kind.TWO_ENTRIES, Kind.TWO_LEADERS]
-    assert found[0].brokers == (3, 2)
-    assert "entry 2" in str(found[0])
 
 
 # ---- what is no anomaly --------------------------------------------------------------------------------------

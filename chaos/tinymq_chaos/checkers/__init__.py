@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import ends, metadata, reads, replicas, writes
+from tinymq_chaos.checkers import early, ends, metadata, reads, replicas, writes
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.ledger import Ledger
@@ -23,6 +23,8 @@ CHECKERS: tuple[Checker, ...] = (
     writes.duplicates,
     writes.reordered,
     writes.nonmonotonic_sends,
+    early.early_answers,
+    early.early_reads,
     reads.shown_records,
     reads.shown_ends,
     reads.steady_readers,

@@ -22,7 +22,8 @@ from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.storm import Storm
 from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
-from tinymq_chaos.sim.world import LINK_S, Surroundings, World, watched
+from tinymq_chaos.sim.watching import watched
+from tinymq_chaos.sim.world import LINK_S, Surroundings, World
 from tinymq_chaos.workloads.context import Workload
 
 SECONDS = 30.0  # virtual, of a whole run
@@ -114,6 +115,7 @@ class Context:
                 if error.code == "TopicExists":  # by an earlier try
                     return name
                 self._world.say(f"topic {name}: {error.code}")
+                await self._world.clock.sleep(0.1)  # some broker is not registered yet
         raise AssertionError(f"topic {name} could not be made")
 
     def client(self, **settings: Any) -> AsyncClient:

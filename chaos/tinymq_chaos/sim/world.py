@@ -6,10 +6,9 @@ Nothing here chooses a fault or judges what happened: see faults.py and ../check
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.raft import Group, Host, Replica, Role, StateMachine, make_first_entry
+from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.testing.weather import Direction, Weather
@@ -34,6 +33,7 @@ from tinymq_chaos.sim.virtual import Killed, Process, VirtualClock, VirtualLoop,
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
+INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
 
 
@@ -56,7 +56,9 @@ class World:
         self.secret = self.rng.randbytes(32)
         chosen = self.rng.choice(SEGMENT_BYTES)
         segment_bytes = like.segment_bytes if like.segment_bytes is not None else chosen
-        self.limits = Limits(segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes // 2)
+        self.limits = Limits(
+            segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes // 2, inflight_bytes_max=INFLIGHT_BYTES
+        )
         self.timing = Timing()
         self.clock = VirtualClock(loop)
         self.transcript = transcript
@@ -197,9 +199,13 @@ class World:
         """A replica, in whose process this is called, has applied an entry."""
         process = running_process()
         if process is not None and group not in self._deleted:
-            self.ledger.applied(
-                self.log_of(group), _broker_id(process), entry.index, entry.term, entry.header.header_crc
-            )
+            log = self.log_of(group)
+            self.ledger.applied(log, broker_of(process), entry.index, entry.term, entry.header.header_crc)
+            self.history.committed(log, entry.header.next_offset)
+
+    def is_deleted(self, group: GroupId) -> bool:
+        """Some replica has deleted its data: the group is not judged any more."""
+        return group in self._deleted
 
     def deleted(self, group: GroupId) -> None:
         """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
@@ -211,7 +217,7 @@ class World:
         """A replica, in whose process this is called, takes part no more."""
         process = running_process()
         if process is not None:
-            self.leads(_broker_id(process), group, None)
+            self.leads(broker_of(process), group, None)
 
     def unhealthy(self) -> str:
         """What is not as it should be, of all brokers; "" when all is well."""
@@ -267,37 +273,6 @@ class World:
             await asyncio.sleep(POLL_S)
 
 
-def _broker_id(process: Process) -> int:
+def broker_of(process: Process) -> int:
+    """Whose process it is."""
     return int(process.name.rsplit(" ", 1)[1])
-
-
-@contextlib.contextmanager
-def watched(world: World) -> Iterator[None]:
-    """Tell the world of every entry that any replica applies, from its opening on."""
-    open_group, close_group, delete_group = Host.open_group, Host.close_group, Host.delete_group
-
-    async def open_watched(self: Host, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
-        apply = machine.apply
-
-        def apply_watched(entry: Entry) -> None:
-            world.applied(group_id, entry)
-            apply(entry)
-
-        if "apply" not in vars(machine):
-            machine.apply = apply_watched  # type: ignore[method-assign]
-        return await open_group(self, group_id, first_entry, machine)
-
-    async def delete_watched(self: Host, group_id: GroupId) -> None:
-        world.deleted(group_id)
-        await delete_group(self, group_id)
-
-    async def close_watched(self: Host, group_id: GroupId) -> None:
-        world.closed(group_id)
-        await close_group(self, group_id)
-
-    Host.open_group, Host.delete_group = open_watched, delete_watched  # type: ignore[method-assign]
-    Host.close_group = close_watched  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Host.open_group, Host.close_group, Host.delete_group = open_group, close_group, delete_group  # type: ignore[method-assign]

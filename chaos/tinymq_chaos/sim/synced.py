@@ -1,0 +1,77 @@
+"""What of a disk a power cut would leave, whatever the dice: synced sectors under synced names."""
+
+from __future__ import annotations
+
+from tinymq.entry import Entry
+from tinymq.log.layout import SEGMENT, first_index_of, group_folder
+from tinymq.log.segment import Segment
+from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.testing.faulty_inodes import Folder, Inode
+from tinymq.types import GroupId
+
+
+class Synced:
+    """One disk's durable half, read-only: as much of `Files` as reading ballots asks for."""
+
+    def __init__(self, files: FaultyFiles) -> None:
+        self._files = files
+        self._found: dict[str, int] = {}  # by path: where the last frame that was looked for ended
+
+    def open(self, path: str) -> SyncedFile:
+        node = self.node(path)
+        if not isinstance(node, Inode):
+            raise FileNotFoundError(path)
+        return SyncedFile(node)
+
+    def node(self, path: str) -> Inode | Folder | None:
+        node: Inode | Folder | None = self._files._root
+        for name in path.split("/"):
+            node = node.durable.get(name) if isinstance(node, Folder) else None
+        return node
+
+    def holds(self, group: GroupId, entry: Entry) -> bool:
+        """This very entry, or a log that begins behind it."""
+        path = group_folder(group)
+        folder = self.node(path)
+        names = folder.durable if isinstance(folder, Folder) else {}
+        firsts = sorted((first, name) for name in names if (first := first_index_of(name, SEGMENT)) is not None)
+        below = [(first, name) for first, name in firsts if first <= entry.index]
+        if not below:
+            return bool(firsts)
+        name = below[-1][1]
+        node = names[name]
+        return isinstance(node, Inode) and self._has_frame(f"{path}/{name}", node.durable, entry)
+
+    def _has_frame(self, path: str, content: bytearray, entry: Entry) -> bool:
+        at = content.find(entry.head, self._found.get(path, 0))
+        if at < 0:
+            at = content.find(entry.head)
+        begin = at + len(entry.head)
+        end = begin + len(entry.payload)
+        if at < 0 or content[begin:end] != entry.payload:
+            return False
+        self._found[path] = end
+        return True
+
+    def holds_segment(self, segment: Segment) -> bool:
+        """All of it that counts, as programs see it."""
+        node = self.node(segment.path)
+        if not isinstance(node, Inode) or node is not self._files._node(segment.path):
+            return False
+        return node.durable[: segment.end] == node.content[: segment.end]
+
+
+class SyncedFile:
+    """A file as the disk holds it."""
+
+    def __init__(self, inode: Inode) -> None:
+        self._inode = inode
+
+    def size(self) -> int:
+        return len(self._inode.durable)
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._inode.durable[position : position + length])
+
+    def close(self) -> None:
+        pass

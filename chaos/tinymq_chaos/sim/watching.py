@@ -1,0 +1,264 @@
+"""How a world learns what its replicas do: calls of the product, watched on their way. Nothing is changed by it.
+
+What is watched is told to the ledger (../checkers/ledger.py), together with what only a simulator knows: whether the
+disks that a replica speaks for hold what it says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tinymq.entry import Entry
+from tinymq.errors import TinymqError
+from tinymq.log.ballots import NO_BALLOT, load_ballots
+from tinymq.log.log import Log
+from tinymq.raft import Group, Host
+from tinymq.raft.configs import Configs
+from tinymq.raft.leadership import Leadership
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.messages import Message, RequestVote, Vote
+from tinymq.raft.port import GroupPort
+from tinymq.raft.replicas import Replicas
+from tinymq.types import GroupId
+from tinymq_chaos.checkers.ledger import Ballot, Identity
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.synced import Synced
+from tinymq_chaos.sim.virtual import running_process
+from tinymq_chaos.sim.world import World, broker_of
+
+
+def identity_of(replica: Replica) -> Identity:
+    return replica.incarnation, replica.count
+
+
+class Watcher:
+    """Turns what was watched into what the ledger is told."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._entries: dict[tuple[GroupId, int], Entry] = {}  # that a leader committed
+        self._disks: dict[int, tuple[object, Synced]] = {}  # by broker
+        self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
+
+    # ---- entries -------------------------------------------------------------------------------------------
+
+    def commits(self, leadership: Leadership, configs: Configs, me: Replica, known: int, commit: int) -> None:
+        """A leader has found that more is committed."""
+        log, group = leadership._log, leadership._log.group
+        broker = self._judged(group)
+        if broker is None or commit <= known:
+            return
+        for index in range(known + 1, commit + 1):
+            if (entry := _entry_of(log, index)) is not None:
+                self._entries[group, index] = entry
+        who = {n: identity_of(p.replica) for n, p in leadership.progress.items() if p.match >= commit and p.replica}
+        if log.durable_index >= commit:
+            who[me.broker_id] = identity_of(me)
+        name, ledger = self._world.log_of(group), self._world.ledger
+        for voter, identity in who.items():
+            self._look_at_disk(group, voter, ledger.vouched(name, voter, identity), commit, broker.id)
+        listed = _listed_by_both(configs.membership, configs.newest)
+        ledger.counted(name, broker.id, commit, log.term_at(commit) or 0, who, listed)
+
+    def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
+        """Does its disk hold what it is counted for, as far as nobody has looked before?"""
+        if self._world.brokers[voter].damaged:
+            return  # what was taken from it was no promise of its own
+        disk = self._disk(self._world.brokers[voter])
+        for index in range(looked + 1, commit + 1):
+            entry = self._entries.get((group, index))
+            if entry is not None and not disk.holds(group, entry):
+                self._world.ledger.lacks(self._world.log_of(group), voter, index, leader)
+                return
+
+    # ---- replicas ------------------------------------------------------------------------------------------
+
+    def opens(self, group: Group) -> None:
+        """A replica was made, around a log that is not damaged."""
+        broker = self._judged(group.id)
+        if broker is None or group.failure is not None:
+            return
+        disk, log = self._disk(broker), group.log
+        unsynced = [segment.path for segment in log._segments if not disk.holds_segment(segment)]
+        self._world.ledger.opened(
+            self._world.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
+            log.term_at, log.last_index, unsynced,
+        )  # fmt: skip
+
+    def sends(self, group: GroupId, message: Message, peer: int) -> None:
+        """A message leaves: what it rests on has to be on the disk."""
+        broker = self._judged(group)
+        if broker is None or (isinstance(message, Vote | RequestVote) and message.pre):
+            return
+        me = broker.app.host.groups[group].core.me
+        vote = None
+        if isinstance(message, RequestVote):
+            vote = me.broker_id
+        elif isinstance(message, Vote) and message.granted:
+            vote = peer
+        ballot = (message.term, vote)
+        durable = self._is_durable(broker, group, ballot)
+        self._world.ledger.rests_on(self._world.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
+
+    def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
+        found = self._durable.get((broker.files, group), NO_BALLOT)
+        if not _covers(found, ballot):
+            found = load_ballots(self._disk(broker)).ballots.get(group, NO_BALLOT)  # type: ignore[arg-type]
+            self._durable[broker.files, group] = found
+        return _covers(found, ballot)
+
+    def dumps(self, log: Log, index: int, data: bytes) -> None:
+        broker = self._judged(log.group)
+        if broker is not None:
+            self._world.ledger.state(self._world.log_of(log.group), broker.id, index, zlib.crc32(data))
+
+    # ---- reads ---------------------------------------------------------------------------------------------
+
+    def due(self, group: GroupId) -> int:
+        """What a read that begins now has to see."""
+        return self._world.ledger.end(self._world.log_of(group))
+
+    def reads(self, group: Group, due: int) -> None:
+        broker = self._judged(group.id)
+        if broker is not None:
+            self._world.ledger.read(self._world.log_of(group.id), broker.id, due, group.applied_index)
+
+    def _judged(self, group: GroupId) -> SimBroker | None:
+        """The broker in whose process this is called; None where nothing is judged."""
+        process = running_process()
+        if process is None or self._world.is_deleted(group):
+            return None
+        return self._world.brokers[broker_of(process)]
+
+    def _disk(self, broker: SimBroker) -> Synced:
+        files, disk = self._disks.get(broker.id, (None, None))
+        if disk is None or files is not broker.files:
+            disk = Synced(broker.files)
+            self._disks[broker.id] = broker.files, disk
+        return disk
+
+
+def _entry_of(log: Log, index: int) -> Entry | None:
+    """Without a trace in the log."""
+    window = log._window
+    try:
+        return log.entry(index)
+    except TinymqError:
+        return None
+    finally:
+        log._window = window
+
+
+def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:
+    """Brokers of the group; who is not listed alike by both counts as nobody."""
+    other = {r.broker_id: identity_of(r) for r in newest.replicas}
+    mine = {r.broker_id: identity_of(r) for r in applied.replicas}
+    return {broker: identity if other.get(broker) == identity else (None, -1) for broker, identity in mine.items()}
+
+
+def _covers(durable: Ballot, ballot: Ballot) -> bool:
+    return durable[0] > ballot[0] or (durable[0] == ballot[0] and ballot[1] in (None, durable[1]))
+
+
+@contextmanager
+def watched(world: World) -> Iterator[None]:
+    """Tell the world what its replicas do, from their opening on."""
+    watcher = Watcher(world)
+    with ExitStack() as stack:
+        for owner, name, wrap in _WRAPPED:
+            before = getattr(owner, name)
+            stack.callback(setattr, owner, name, before)
+            setattr(owner, name, wrap(before, watcher, world))
+        yield
+
+
+def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def open_group(self: Host, group_id: GroupId, first_entry: Entry, machine: Any) -> Group:
+        apply = machine.apply
+
+        def apply_watched(entry: Entry) -> None:
+            world.applied(group_id, entry)
+            apply(entry)
+
+        if "apply" not in vars(machine):
+            machine.apply = apply_watched
+        group: Group = await real(self, group_id, first_entry, machine)
+        return group
+
+    return open_group
+
+
+def _delete_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def delete_group(self: Host, group_id: GroupId) -> None:
+        world.deleted(group_id)
+        await real(self, group_id)
+
+    return delete_group
+
+
+def _close_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def close_group(self: Host, group_id: GroupId) -> None:
+        world.closed(group_id)
+        await real(self, group_id)
+
+    return close_group
+
+
+def _make(real: Any, watcher: Watcher, world: World) -> Any:
+    async def make(self: Replicas, opened: Any, machine: Any) -> Any:
+        opened, group = await real(self, opened, machine)
+        if opened.damage is None:
+            watcher.opens(group)
+        return opened, group
+
+    return make
+
+
+def _commit(real: Any, watcher: Watcher, world: World) -> Any:
+    def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
+        found: int = real(self, configs, me, known)
+        watcher.commits(self, configs, me, known, found)
+        return found
+
+    return commit
+
+
+def _send(real: Any, watcher: Watcher, world: World) -> Any:
+    def send(self: GroupPort, peer: int, message: Message) -> bool:
+        watcher.sends(self._group, message, peer)
+        return bool(real(self, peer, message))
+
+    return send
+
+
+def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
+    def put_state(self: Log, applied_index: int, data: bytes) -> None:
+        watcher.dumps(self, applied_index, data)
+        real(self, applied_index, data)
+
+    return put_state
+
+
+def _read_index(real: Any, watcher: Watcher, world: World) -> Any:
+    async def read_index(self: Group, timeout_s: float) -> int:
+        due = watcher.due(self.id)
+        index: int = await real(self, timeout_s)
+        watcher.reads(self, due)
+        return index
+
+    return read_index
+
+
+_WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
+    (Host, "open_group", _open_group),
+    (Host, "delete_group", _delete_group),
+    (Host, "close_group", _close_group),
+    (Replicas, "_make", _make),
+    (Leadership, "commit", _commit),
+    (GroupPort, "send", _send),
+    (Log, "put_state", _put_state),
+    (Group, "read_index", _read_index),
+)

@@ -1,0 +1,162 @@
+"""What replicas do and claim is judged as it happens: every anomaly of the ledger, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.story import LOG, Story
+from tinymq_chaos.checkers import Kind, Ledger, check
+from tinymq_chaos.checkers.ledger import Ballot, Identity
+
+Spoil = Callable[[Ledger], None]
+ME: dict[int, Identity] = {broker: (bytes([broker]), 0) for broker in (1, 2, 3)}
+
+
+def opens(ledger: Ledger, last: int = 5, ballot: Ballot = (2, 1), identity: Identity = ME[2], **more: object) -> None:
+    """Broker 2 does, with entries 3 and later of term 2."""
+    unsynced: list[str] = more.get("unsynced", [])  # type: ignore[assignment]
+    ledger.opened(LOG, 2, identity, ballot, lambda i: None if i < 2 else 1 if i < 3 else 2, last, unsynced)
+
+
+def good() -> Ledger:
+    """Three replicas in term 2: broker 1 was elected by broker 2, and both hold entry 5."""
+    ledger = Ledger(lambda: 1.5)
+    for broker in (1, 2):
+        ledger.rests_on(LOG, broker, ME[broker], (2, 1), durable=True)
+        ledger.rests_on(LOG, broker, ME[broker], (2, None), durable=True)
+    ledger.rests_on(LOG, 3, ME[3], (2, None), durable=True)
+    ledger.counted(LOG, 1, 5, 2, {1: ME[1], 2: ME[2]}, ME)
+    for broker in (1, 2):
+        ledger.applied(LOG, broker, 5, 2, 99)
+        ledger.state(LOG, broker, 5, 7)
+    opens(ledger)
+    ledger.read(LOG, 1, 5, 5)
+    return ledger
+
+
+def test_a_good_one_has_none() -> None:
+    assert good().anomalies == []
+
+
+def another_entry(ledger: Ledger) -> None:
+    ledger.applied(LOG, 3, 5, 1, 98)
+
+
+def another_leader(ledger: Ledger) -> None:
+    ledger.led(LOG, 1, 2)
+    ledger.led(LOG, 3, 2)
+
+
+def a_minority_counts(ledger: Ledger) -> None:
+    ledger.counted(LOG, 1, 6, 2, {1: ME[1]}, ME)
+
+
+def half_of_four_counts(ledger: Ledger) -> None:
+    ledger.counted(LOG, 1, 6, 2, {1: ME[1], 2: ME[2]}, ME | {4: (b"4", 0)})
+
+
+def one_that_is_not_listed_counts(ledger: Ledger) -> None:
+    ledger.counted(LOG, 1, 6, 2, {1: ME[1], 2: (b"other", 0)}, ME)
+
+
+def a_repaired_one_counts(ledger: Ledger) -> None:
+    ledger.counted(LOG, 1, 6, 2, {1: ME[1], 2: (ME[2][0], 1)}, ME)
+
+
+def counted_before_the_sync(ledger: Ledger) -> None:
+    ledger.lacks(LOG, 2, 6, 1)
+
+
+def opened_before_the_sync(ledger: Ledger) -> None:
+    opens(ledger, unsynced=["groups/x/0/1.log"])
+
+
+def back_with_less(ledger: Ledger) -> None:
+    opens(ledger, last=4)
+
+
+def back_with_another_entry(ledger: Ledger) -> None:
+    ledger.counted(LOG, 3, 6, 3, {2: ME[2], 3: ME[3]}, ME)
+    opens(ledger, last=6)
+
+
+def back_with_an_older_term(ledger: Ledger) -> None:
+    opens(ledger, ballot=(1, 1))
+
+
+def back_without_its_vote(ledger: Ledger) -> None:
+    opens(ledger, ballot=(2, None))
+
+
+def a_second_vote(ledger: Ledger) -> None:
+    ledger.rests_on(LOG, 2, ME[2], (2, 3), durable=True)
+
+
+def a_vote_before_its_sync(ledger: Ledger) -> None:
+    ledger.rests_on(LOG, 2, ME[2], (3, 3), durable=False)
+
+
+def another_state(ledger: Ledger) -> None:
+    ledger.state(LOG, 3, 5, 8)
+
+
+def a_read_of_the_past(ledger: Ledger) -> None:
+    ledger.read(LOG, 1, 6, 5)
+
+
+BAD: list[tuple[Spoil, Kind]] = [
+    (another_entry, Kind.TWO_ENTRIES),
+    (another_leader, Kind.TWO_LEADERS),
+    (a_minority_counts, Kind.NO_QUORUM),
+    (half_of_four_counts, Kind.NO_QUORUM),
+    (one_that_is_not_listed_counts, Kind.NO_QUORUM),
+    (a_repaired_one_counts, Kind.NO_QUORUM),
+    (counted_before_the_sync, Kind.NOT_SYNCED),
+    (opened_before_the_sync, Kind.NOT_SYNCED),
+    (back_with_less, Kind.FORGOTTEN),
+    (back_with_another_entry, Kind.FORGOTTEN),
+    (back_with_an_older_term, Kind.FORGOTTEN),
+    (back_without_its_vote, Kind.FORGOTTEN),
+    (a_second_vote, Kind.TWO_VOTES),
+    (a_vote_before_its_sync, Kind.TWO_VOTES),
+    (another_state, Kind.STATES_DIFFER),
+    (a_read_of_the_past, Kind.STALE),
+]
+
+
+@pytest.mark.parametrize(("spoil", "kind"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])
+def test_it_is_found(spoil: Spoil, kind: Kind) -> None:
+    ledger = good()
+    spoil(ledger)
+    found = check(Story().history, ledger)
+    assert [a.kind for a in found] == [kind]
+    assert found[0].times_s == (1.5,)
+
+
+# ---- what is no anomaly --------------------------------------------------------------------------------------
+
+
+def test_another_identity_may_begin_with_nothing() -> None:
+    ledger = good()
+    opens(ledger, last=1, ballot=(0, None), identity=(ME[2][0], 1))
+    opens(ledger, last=1, ballot=(0, None), identity=(b"another folder", 0))
+    ledger.rests_on(LOG, 2, (b"another folder", 0), (2, 3), durable=True)
+    assert ledger.anomalies == []
+
+
+def test_a_log_may_begin_behind_what_was_counted() -> None:
+    ledger = good()
+    ledger.counted(LOG, 1, 1, 1, {1: ME[1], 2: ME[2]}, ME)
+    opens(ledger)
+    assert ledger.anomalies == []
+
+
+def test_a_vote_may_be_told_twice_and_terms_rise() -> None:
+    ledger = good()
+    ledger.rests_on(LOG, 2, ME[2], (2, 1), durable=True)
+    ledger.rests_on(LOG, 2, ME[2], (3, None), durable=True)
+    ledger.rests_on(LOG, 2, ME[2], (3, 3), durable=True)
+    opens(ledger, ballot=(4, None))
+    assert ledger.anomalies == []
