@@ -44,6 +44,11 @@ class Kind(StrEnum):
     NO_ANSWER = "no answer"  # by the deadline
     SLOW = "slow"  # writes, when all is quiet
     NO_PROGRESS = "no progress"  # soon after the last fault
+    UNLISTED_VOTE = "unlisted vote"  # of a replica that no committed CONFIG ever listed
+    NOT_ELECTED = "not elected"  # leads without votes of a majority of listed replicas
+    INCOMPLETE_LEADER = "incomplete leader"  # leads, or serves, without what is committed
+    NOT_COMMITTED = "not committed"  # and taken for it
+    TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tinymq.clock import Clock
 from tinymq.errors import TinymqError
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.sim.electing import electing
 from tinymq_chaos.sim.storm import Storm
 from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
@@ -135,7 +136,7 @@ def run(plan: Plan) -> Result:
         world = World(loop, plan.seed, surroundings, transcript)
         kept.append(world)
         try:
-            with watched(world):
+            with watched(world), electing(world):
                 await _phases(world, plan, result)
         finally:
             result.virtual_s, result.steps = loop.time(), loop.steps
