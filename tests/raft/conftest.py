@@ -19,4 +19,5 @@ def quiet_log() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scripts", type=int, default=3, help="how many random scripts of each kind are tried")
     parser.addoption("--rewrite", action="store_true", help="write the records of raft/scenarios/*.txt anew")

@@ -51,7 +51,7 @@ from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.types import GroupId
 
-DELIVERIES_MAX = 300
+DELIVERIES_MAX = 3_000
 ELECTIONS_MAX = 4
 READ_S = 5.0
 STEP_S = 0.005

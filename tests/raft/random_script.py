@@ -1,0 +1,178 @@
+"""Commands of `scripted.py` drawn at random, and what must hold whatever they are.
+
+Where `test_storms` runs many brokers in one virtual time, here each message, sync and timer is moved by itself: orders
+of events that no network would produce soon. What was done is a scenario that can be read, cut down, and kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.raft.scripted import Scenario
+from tests.raft.scripted_brokers import ScriptedBroker, Sent
+from tests.raft.scripted_words import kind_of
+from tests.raft.values import GROUP
+from tinymq.raft import Role
+
+HEAL_S = 15.0  # more than a repair takes that was refused a few times
+MARKED_S = 0.3  # after so long without writes a mark covers all that is synced
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A copy of a message, and between which processes it was sent: it may be replayed between these alone."""
+
+    name: str
+    sent: Sent
+    processes: tuple[object, object]
+
+
+class RandomScript:
+    """One life of a group of `count` brokers. `commands` is what was done."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.commands: list[str] = []
+        self._rng = random.Random(f"{seed}/{count}")
+        self._scenario = Scenario()
+        self._count = count
+        self._written = 0
+        self._kept: list[Kept] = []
+        self._wiped: set[int] = set()  # whose disk before is still about
+        self._damaged: set[int] = set()
+        self._draws: list[tuple[int, Callable[[ScriptedBroker], str]]] = [
+            (42, self._message), (3, self._replay), (12, self._propose), (3, self._stand), (3, self._trim),
+            (9, lambda b: f"run {self._rng.choice([0.02, 0.1, 0.3, 0.6])}"),
+            (4, lambda b: f"wait {self._rng.choice([0.05, 0.3, 0.8])}"), (4, self._cut), (4, lambda b: "join"),
+            (4, self._end), (8, self._restart), (4, self._disk), (3, self._hurt),
+        ]  # fmt: skip
+
+    @property
+    def _brokers(self) -> dict[int, ScriptedBroker]:
+        return self._scenario._brokers
+
+    async def live(self, steps: int) -> None:
+        """Raises AssertionError when anything is not as it must be."""
+        await self._do(f"brokers {self._count} segments=4096")
+        await self._do("elect 1")
+        weights = [weight for weight, _ in self._draws]
+        for _ in range(steps):
+            (draw,) = self._rng.choices([draw for _, draw in self._draws], weights)
+            if command := draw(self._brokers[self._rng.randint(1, self._count)]):
+                await self._do(command)
+        await self._heal()
+        await self._scenario.close()
+
+    async def _do(self, command: str) -> None:
+        self.commands.append(command)
+        for line in await self._scenario.do(command):
+            number, _, what = line.strip().partition(" ")
+            assert not what.startswith("is failed"), line
+            assert not what.startswith("is quarantined") or int(number) in self._damaged, line
+
+    async def _heal(self) -> None:
+        """No fault lasts: everybody is a member again, and the group takes writes."""
+        for b in self._brokers.values():
+            await self._do(f"unhang {b.id}" if b.up else f"restart {b.id}")
+        await self._do("join")
+        for _ in range(round(HEAL_S / 0.5)):
+            await self._do("run 0.5")
+            leader = max((b for b in self._brokers.values() if b.group.is_leader), key=_term, default=None)
+            if leader is None or not all(b.group.role in (Role.LEADER, Role.FOLLOWER) for b in self._brokers.values()):
+                continue
+            end = self._scenario.ledger.end(GROUP)
+            await self._do(f"propose {leader.id} last; run 0.5")
+            if self._scenario.ledger.end(GROUP) > end:
+                return
+        await self._do("status")
+        raise AssertionError("the group never heals")
+
+    # ---- what may come next; "" when it cannot be now -----------------------------------------------------------
+
+    def _message(self, _: ScriptedBroker) -> str:
+        queue = self._scenario._links.queue
+        if not queue:
+            return ""
+        sent = self._rng.choice([queue[0], self._rng.choice(queue)])
+        way, kind = f"{sent.source}->{sent.target}", kind_of(sent)
+        fate = self._rng.random()
+        if fate < 0.1:
+            return f"drop {way} {kind}"
+        if fate < 0.2:
+            last = [s for s in queue if (s.source, s.target, kind_of(s)) == (sent.source, sent.target, kind)][-1]
+            self._kept.append(Kept(f"k{len(self._kept)}", last, self._between(last)))
+            return f"copy {way} {kind} as {self._kept[-1].name}; deliver {way}"
+        return f"deliver {way} {kind}" if fate < 0.6 else f"deliver {way}"
+
+    def _between(self, sent: Sent) -> tuple[object, object]:
+        source, target = (self._brokers[n] for n in (sent.source, sent.target))
+        return source.clock, target.clock  # each process has its own
+
+    def _replay(self, _: ScriptedBroker) -> str:
+        """The transport promises that nothing survives the processes between which it was sent."""
+        able = [
+            k for k in self._kept
+            if k.processes == self._between(k.sent) and self._scenario._links.linked(k.sent.source, k.sent.target)
+        ]  # fmt: skip
+        return f"replay {self._rng.choice(able).name}" if able else ""
+
+    def _propose(self, _: ScriptedBroker) -> str:
+        leaders = [b.id for b in self._brokers.values() if b.up and b.group.is_leader]
+        self._written += 1
+        return f"propose {self._rng.choice(leaders)} v{self._written}*{self._rng.choice([10, 2500])}" if leaders else ""
+
+    def _stand(self, broker: ScriptedBroker) -> str:
+        return f"stand {broker.id}" if broker.up else ""
+
+    def _trim(self, broker: ScriptedBroker) -> str:
+        able = broker.up and broker.group.failure is None and not broker.disk.hangs
+        return f"trim {broker.id} {broker.group.applied_index}" if able else ""
+
+    def _cut(self, broker: ScriptedBroker) -> str:
+        other = self._rng.choice([n for n in self._brokers if n != broker.id])
+        return f"cut {broker.id} from {other}" if self._scenario._links.linked(broker.id, other) else ""
+
+    def _end(self, broker: ScriptedBroker) -> str:
+        return f"{self._rng.choice(['crash', 'power-cut'])} {broker.id}" if broker.up else ""
+
+    def _restart(self, _: ScriptedBroker) -> str:
+        down = [b.id for b in self._brokers.values() if not b.up]
+        return f"restart {self._rng.choice(down)}" if down else ""
+
+    def _disk(self, broker: ScriptedBroker) -> str:
+        return f"{'unhang' if broker.disk.hangs else 'hang'} {broker.id}" if broker.up else ""
+
+    def _hurt(self, broker: ScriptedBroker) -> str:
+        """A disk loses something while the others are whole: no more is promised. What is flipped is behind a mark
+        (docs/guarantees.md, known limits)."""
+        whole = [
+            b.id for b in self._brokers.values()
+            if b.up and b.group.role in (Role.LEADER, Role.FOLLOWER) and not b.group.repairing
+        ]  # fmt: skip
+        if not broker.up or len([n for n in whole if n != broker.id]) <= self._count // 2:
+            return ""
+        what = self._rng.choice(["wipe", "wipe", "forget", "damage", *["swap"] * (broker.id in self._wiped)])
+        if what == "wipe":
+            self._wiped.add(broker.id)
+        if what == "damage":
+            if broker.disk.hangs:
+                return ""
+            self._damaged.add(broker.id)
+            return f"run {MARKED_S}; crash {broker.id}; damage {broker.id}"
+        return f"crash {broker.id}; {what} {broker.id}"
+
+
+def _term(broker: ScriptedBroker) -> int:
+    return broker.group.term
+
+
+def lived(seed: int, count: int, steps: int) -> None:
+    """Raises AssertionError with all that was done."""
+    script = RandomScript(seed, count)
+    try:
+        asyncio.run(script.live(steps))
+    except Exception as error:
+        done = "".join(f"> {command}\n" for command in script.commands)
+        raise AssertionError(f"seed {seed}, {count} brokers: {error!r}\n{done}") from error
