@@ -120,6 +120,10 @@ def nobody_steps_down(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftCore, "check_quorum", lambda self: None)
 
 
+def whoever_led_leads_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RaftCore, "stepped_down", lambda self, broker_id, term: self.leader_gone(broker_id))
+
+
 def every_incarnation_votes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Configs, "lists", lambda self, replica: True)
 
@@ -228,6 +232,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("prevote", votes_whoever_leads),
     ("chained_partition", votes_whoever_leads),
     ("check_quorum", nobody_steps_down),
+    ("ended_leader", whoever_led_leads_on),
     ("isolated_leader", nobody_steps_down),
     ("amnesia", every_incarnation_votes),
     ("rejoining", every_ack_counts),

@@ -31,13 +31,13 @@ class FollowingReplica(VotingReplica):
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
 
     def _heeds(self, peer: int, term: int) -> bool:
-        """A message of who leads `term`: follow it, unless the term is over."""
+        """A message of who leads `term`, or did: follow it, unless that is over. False: it is not to be taken."""
         self._adopt(term)
         if term < self.term:
             self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer))  # hazard 14: a stale leader is told our term
             return False
         assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {term}"
-        if self.leader_id != peer or self._ballot is not None:
+        if term != self._ended_term and (self.leader_id != peer or self._ballot is not None):
             self._follow(peer)
         return True
 

@@ -262,8 +262,8 @@ class Host:
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
         group = self._groups.get(group_id)
-        if group is not None and group.term <= term:
-            group.core.leader_gone(peer)
+        if group is not None:
+            group.core.stepped_down(peer, term)
 
     # ---- the disk --------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class VotingReplica(RaftState):
         self._verified = 0  # last index shown in this term to match the leader's log; invariant: <= last_index
         self._round = 0  # the greatest that a leader's notice of this term asked for; acks say it
         self._announced_commit = 0  # by this term's leader, whether we hold as much or not
+        self._ended_term = 0  # the newest whose leader has said that it leads no more
         self._settle_at = NEVER
         self._failure: TinymqError | None = None
         super().__init__(group, me, log, ballots, around, configs, applied_index)
@@ -78,8 +79,15 @@ class VotingReplica(RaftState):
     def _deadline_from_now(self) -> float:
         return float(self._around.now() + self._SyncObj__generateRaftTimeout())
 
+    def stepped_down(self, broker_id: int, term: int) -> None:
+        """Who led `term` says that it leads no more. What it sent before that may come after it: it is taken, and
+        nobody is followed for it."""
+        if self.term <= term:
+            self._ended_term = term
+            self.leader_gone(broker_id)
+
     def leader_gone(self, broker_id: int) -> None:
-        """The broker that led is gone, restarted, or says that it leads no more."""
+        """The broker that led is gone, restarted, or leads no more."""
         if self._failure is None and self.leader_id == broker_id and broker_id != self._me.broker_id:
             self._set_leader(None)
             spread = self._around.election_s()[0]
@@ -128,6 +136,8 @@ class VotingReplica(RaftState):
         """Hazard 22: only who is listed votes. Of the candidate no more is asked than a member's number: it stands
         only if it is listed, and CONFIGs that it lacks, or we lack, are weighed with the rest of the logs."""
         self._learn_config(request)
+        if request.term > self.term:
+            self.leader_gone(peer)  # it asks, so it leads no more, whether or not we have heard that it stepped down
         if not self.is_listed:
             return
         log = self._log
