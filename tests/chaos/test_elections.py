@@ -146,27 +146,27 @@ def a_long_queue(t: Told) -> None:
     t.elections.waits(LOG, 2, 101, 100)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tell"),
-    [
-        (Kind.NOT_ELECTED, its_own_vote_alone),
-        (Kind.NOT_ELECTED, one_voter_twice),
-        (Kind.NOT_ELECTED, votes_of_another_term),
-        (Kind.NOT_ELECTED, votes_for_another),
-        (Kind.INCOMPLETE_LEADER, a_shorter_log),
-        (Kind.INCOMPLETE_LEADER, another_entry),
-        (Kind.INCOMPLETE_LEADER, a_leader_that_lags),
-        (Kind.UNLISTED_VOTE, a_stranger),
-        (Kind.RESTLESS, terms_that_run_away),
-        (Kind.NOT_COMMITTED, by_a_follower),
-        (Kind.NOT_COMMITTED, an_earlier_term_by_counting),
-        (Kind.SLOW, one_conflict_after_another),
-        (Kind.NO_PROGRESS, nobody_stands),
-        (Kind.TOO_MUCH, a_long_message),
-        (Kind.TOO_MUCH, a_long_queue),
-    ],
-)
-def test_what_is_wrong_is_noted_once(kind: Kind, tell: Callable[[Told], None]) -> None:
+BAD: list[tuple[Callable[[Told], None], Kind]] = [
+    (its_own_vote_alone, Kind.NOT_ELECTED),
+    (one_voter_twice, Kind.NOT_ELECTED),
+    (votes_of_another_term, Kind.NOT_ELECTED),
+    (votes_for_another, Kind.NOT_ELECTED),
+    (a_shorter_log, Kind.INCOMPLETE_LEADER),
+    (another_entry, Kind.INCOMPLETE_LEADER),
+    (a_leader_that_lags, Kind.INCOMPLETE_LEADER),
+    (a_stranger, Kind.UNLISTED_VOTE),
+    (terms_that_run_away, Kind.RESTLESS),
+    (by_a_follower, Kind.NOT_COMMITTED),
+    (an_earlier_term_by_counting, Kind.NOT_COMMITTED),
+    (one_conflict_after_another, Kind.SLOW),
+    (nobody_stands, Kind.NO_PROGRESS),
+    (a_long_message, Kind.TOO_MUCH),
+    (a_long_queue, Kind.TOO_MUCH),
+]
+
+
+@pytest.mark.parametrize(("tell", "kind"), BAD)
+def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: Kind) -> None:
     told = Told()
     tell(told)
     assert told.kinds() == [kind]
