@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos import test_ledger
+from tests.chaos import test_elections, test_ledger
 from tests.chaos.story import LOG, Story, T, chained, good
 from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, check
 from tinymq_chaos.history import Replica
@@ -355,7 +355,7 @@ def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
 
 
 def test_every_kind_has_a_bad_history() -> None:
-    told = {kind for _, kind in (*BAD, *test_ledger.BAD)}
+    told = {kind for _, kind in (*BAD, *test_ledger.BAD, *test_elections.BAD)}
     assert told == set(Kind)
 
 
