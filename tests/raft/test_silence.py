@@ -13,7 +13,7 @@ from tinymq.raft.voting import VotingReplica
 from tinymq_chaos.sim import timing
 from tinymq_chaos.sim.timing import FAILOVERS, STEADY, Row, failovers, steady
 
-SEEDS = range(20)
+SEEDS = range(6)
 
 
 def failover(name: str, seeds: range = SEEDS) -> Row:
@@ -21,7 +21,7 @@ def failover(name: str, seeds: range = SEEDS) -> Row:
 
 
 @pytest.mark.parametrize(
-    ("name", "seeds"), [("killed", 20), ("power loss", 20), ("SIGSTOP for 6 s", 20), ("power loss under load", 4)]
+    ("name", "seeds"), [("killed", 12), ("power loss", 12), ("SIGSTOP for 6 s", 6), ("power loss under load", 3)]
 )
 def test_a_lost_leader_is_replaced_within_a_second(name: str, seeds: int) -> None:
     row = failover(name, range(seeds))

@@ -2,7 +2,7 @@
 
 Two things are measured from heartbeats. The longest *gap* between two of them lately says how long a silence must be to
 mean something: no distribution is assumed, for what stretches gaps (a busy machine, a long pause, a retransmission) has
-none. *Round trips* say how long an election takes. docs/adr/0007 has the figures.
+none. *Round trips* say how long an election takes. docs/adr/0009 has the figures.
 """
 
 from __future__ import annotations
