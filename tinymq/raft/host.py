@@ -64,7 +64,7 @@ class Host:
         repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
         self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
         self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
-        self._known: dict[GroupId, tuple[object, ...]] = {}  # role, leader, term, leading term as last announced
+        self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
         self._handing: list[Group] = []  # whose leadership is being handed over
         self._handed = asyncio.Event()  # set while none of them is led here
         store.ballots.on_durable.append(self._on_ballots_durable)
@@ -183,11 +183,12 @@ class Host:
         return group.core.next_wake()
 
     def _announce(self, group: Group) -> None:
-        """Tell whom it concerns when role, leader or term changed."""
+        """Tell whom it concerns when role, leader, term or CONFIG changed: one that retires it makes no other role of a
+        learner, and it has to see to that."""
         if self._groups.get(group.id) is not group:
             return
         core = group.core
-        now = (group.role, group.leader, group.term, core.leading_term)
+        now = (group.role, group.leader, group.term, core.leading_term, group.membership.epoch)
         before = self._known.get(group.id)
         if now == before:
             return
