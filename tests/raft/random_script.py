@@ -16,6 +16,7 @@ from tests.raft.scripted_brokers import ScriptedBroker, Sent
 from tests.raft.scripted_words import kind_of
 from tests.raft.values import GROUP
 from tinymq.raft import Role
+from tinymq.raft.membership import Membership, Replica
 
 HEAL_S = 15.0  # more than a repair takes that was refused a few times
 MARKED_S = 0.3  # after so long without writes a mark covers all that is synced
@@ -41,7 +42,8 @@ class RandomScript:
         self._written = 0
         self._kept: list[Kept] = []
         self._wiped: set[int] = set()  # whose disk before is still about
-        self._damaged: set[int] = set()
+        self._damaged: dict[int, Replica] = {}  # who held the flipped bit: it may be found much later, or never
+        self._listed: Membership | None = None  # the newest CONFIG that anybody applied
         self._draws: list[tuple[int, Callable[[ScriptedBroker], str]]] = [
             (42, self._message), (3, self._replay), (12, self._propose), (3, self._stand), (3, self._trim),
             (9, lambda b: f"run {self._rng.choice([0.02, 0.1, 0.3, 0.6])}"),
@@ -67,7 +69,10 @@ class RandomScript:
 
     async def _do(self, command: str) -> None:
         self.commands.append(command)
-        for line in await self._scenario.do(command):
+        told = await self._scenario.do(command)
+        applied = [b.group.membership for b in self._brokers.values() if b.up]
+        self._listed = max((m for m in (*applied, self._listed) if m is not None), key=_epoch, default=None)
+        for line in told:
             number, _, what = line.strip().partition(" ")
             assert not what.startswith("is failed"), line
             assert not what.startswith("is quarantined") or int(number) in self._damaged, line
@@ -144,14 +149,17 @@ class RandomScript:
     def _disk(self, broker: ScriptedBroker) -> str:
         return f"{'unhang' if broker.disk.hangs else 'hang'} {broker.id}" if broker.up else ""
 
+    def _is_whole(self, broker: ScriptedBroker) -> bool:
+        """A member that has lost nothing. Its own word is not enough: an old disk takes itself for one."""
+        if not broker.up or self._listed is None or not self._listed.has(broker.core.me):
+            return False
+        return broker.group.role in (Role.LEADER, Role.FOLLOWER) and self._damaged.get(broker.id) != broker.core.me
+
     def _hurt(self, broker: ScriptedBroker) -> str:
         """A disk loses something while the others are whole: no more is promised. What is flipped is behind a mark
         (docs/guarantees.md, known limits)."""
-        whole = [
-            b.id for b in self._brokers.values()
-            if b.up and b.group.role in (Role.LEADER, Role.FOLLOWER) and not b.group.repairing
-        ]  # fmt: skip
-        if not broker.up or len([n for n in whole if n != broker.id]) <= self._count // 2:
+        others = [b for b in self._brokers.values() if b is not broker and self._is_whole(b)]
+        if not broker.up or len(others) <= self._count // 2:
             return ""
         what = self._rng.choice(["wipe", "wipe", "forget", "damage", *["swap"] * (broker.id in self._wiped)])
         if what == "wipe":
@@ -159,9 +167,13 @@ class RandomScript:
         if what == "damage":
             if broker.disk.hangs:
                 return ""
-            self._damaged.add(broker.id)
+            self._damaged[broker.id] = broker.core.me
             return f"run {MARKED_S}; crash {broker.id}; damage {broker.id}"
         return f"crash {broker.id}; {what} {broker.id}"
+
+
+def _epoch(membership: Membership) -> int:
+    return membership.epoch
 
 
 def _term(broker: ScriptedBroker) -> int:
