@@ -18,7 +18,8 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
 LEADERLESS = Focus(faults=("isolate_one", "kill", "partition"))
-DOUBLED = Focus(faults=("duplicate", "stale", "isolate_one", "kill"), nodes=5)
+DOUBLED = Focus(faults=("duplicate", "partition"), nodes=5, seconds=16.0)
+SPLIT = Focus(faults=("isolate_one", "kill"), nodes=5, latency_s=0.015)
 LAGGING = Focus(faults=("cut_link", "one_way", "kill", "isolate_one"), workloads=("idempotent",), pace=0.25)
 LONG = Focus(faults=("isolate_one", "chain"), seconds=20.0)
 
@@ -54,7 +55,7 @@ def votes_before_their_sync(p: Patches) -> None:
     p.set(Ballots, "durable", lambda self, group: True)
 
 
-@mutant("a vote is given once in a term", Focus(faults=("isolate_one", "kill", "slow_link"), nodes=5))
+@mutant("a vote is given once in a term", SPLIT)
 def votes_given_twice(p: Patches) -> None:
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
         free = Voter(voter.term, None, voter.last_index, voter.last_term, voter.hears_leader)

@@ -16,8 +16,9 @@ from tinymq.raft.replication import Progress
 from tinymq.raft.schedule import Schedule
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
-DIVERGING = Focus(faults=("isolate_one", "one_way"), workloads=("idempotent",), pace=0.25)
-STALE = Focus(faults=("stale", "isolate_one", "partition"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
+DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
+STALE = Focus(faults=("stale", "seesaw"), workloads=("idempotent",), nodes=5, latency_s=0.015, pace=1.0, seconds=20.0)
+SEESAW = Focus(faults=("seesaw", "kill"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
 BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.05, seconds=16.0)
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
 
@@ -151,7 +152,7 @@ def conflicts_back_off_by_one(p: Patches) -> None:
     p.set(leadership, "next_after_conflict", lambda log, ack: ack.next)
 
 
-@mutant("11: a heartbeat says nothing of logs", Focus(faults=CUTS))
+@mutant("11: a heartbeat says nothing of logs", DIVERGING)
 def heartbeats_carry_a_log_position(p: Patches) -> None:
     """It overtakes appends: its commit index is taken up to the follower's own last entry."""
     from tinymq.raft.host import Host
@@ -215,7 +216,7 @@ def ticks_come_in_turns(p: Patches) -> None:
     p.set(Leadership, "nothing_out", lambda self: False)  # else a lone write does not wait for its turn
 
 
-@mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", Focus(faults=CUTS))
+@mutant("entries of earlier terms are committed with one of the leader's own (paper, 5.4.2)", SEESAW)
 def earlier_terms_committed_by_counting(p: Patches) -> None:
     def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
         return leader_commit(membership, match, known, 0)
@@ -228,7 +229,10 @@ def a_minority_commits(p: Patches) -> None:
     p.set(Membership, "quorum", property(lambda self: len(self.replicas) // 2))
 
 
-@mutant("a leader serves once it has applied what earlier terms committed", Focus(faults=CUTS))
+@mutant(
+    "a leader serves once it has applied what earlier terms committed",
+    Focus(faults=("kill", "isolate_one"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
+)
 def leads_before_its_noop_is_applied(p: Patches) -> None:
     real = core.RaftCore._SyncObj__onBecomeLeader
 

@@ -34,6 +34,7 @@ FAULTS: dict[str, Kind] = {
     "star": Kind(network.star, 2, (0.5, 6.0)),
     "slow_link": Kind(network.slow_link, 3, (0.5, 6.0)),
     "loss": Kind(network.loss, 3, (0.5, 6.0)),
+    "seesaw": Kind(network.seesaw, 2, (4.0, 10.0)),
     "duplicate": Kind(network.duplicate, 2, (0.5, 5.0)),
     "stale": Kind(network.stale, 2, (0.5, 6.0)),
     "reorder": Kind(network.reorder, 2, (0.5, 5.0)),

@@ -58,6 +58,35 @@ def star(world: World, rng: random.Random) -> Iterator[str | None]:
     world.mend("star")
 
 
+def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Again and again a minority with who leads a group is cut off; in between all is well for a moment."""
+    groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
+    if not groups:
+        yield None
+        return
+    group, over, ids = rng.choice(groups), False, list(world.brokers)
+
+    def cut_off() -> None:
+        leader = world.leader(group)
+        if over or leader is None:
+            again_s = 0.1
+        else:
+            others = rng.sample([n for n in ids if n != leader.id], (len(ids) - 3) // 2)
+            few = [leader.id, *others]
+            world.changed(f"cut off with the leader of {group}: {few}")
+            world.cut("seesaw", both_ways(few, [n for n in ids if n not in few]))
+            again_s = rng.uniform(1.0, 2.5)
+            world.clock.call_later(again_s, lambda: world.mend("seesaw"))
+            again_s += rng.uniform(0.02, 0.8)
+        if not over:
+            world.clock.call_later(again_s, cut_off)
+
+    cut_off()
+    yield f"of {group}"
+    over = True
+    world.mend("seesaw")
+
+
 def slow_link(world: World, rng: random.Random) -> Iterator[str | None]:
     broker_id = rng.choice(list(world.brokers))
     seconds, jitter_s = rng.choice(((0.001, 0.002), (0.01, 0.02), (0.05, 0.1), (0.1, 0.2), (0.3, 0.3)))
@@ -81,7 +110,7 @@ def loss(world: World, rng: random.Random) -> Iterator[str | None]:
 
 def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
     """Control messages arrive twice, which TCP never does."""
-    share, some = rng.choice((0.05, 0.3)), directions(world, rng)
+    share, some = rng.choice((0.05, 0.3, 0.9)), directions(world, rng)
     for direction in some:
         world.weather.of(direction).duplicate = share
     yield f"{share:.0%} of control messages, {in_words(some)}"
@@ -91,12 +120,22 @@ def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
 
 def stale(world: World, rng: random.Random) -> Iterator[str | None]:
     """What replicas say to one another arrives again, seconds later, if the connection is open still."""
-    share, some = rng.choice((0.1, 0.5)), directions(world, rng)
+    share, some = rng.choice((0.1, 0.5)), [(a, b) for a in world.brokers for b in world.brokers if a != b]
     for direction in some:
         world.weather.of(direction).stale = share
     yield f"{share:.0%} of what replicas say, {in_words(some)}"
     for direction in some:
         world.weather.of(direction).stale = 0.0
+
+
+def drop(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Control messages are lost for good, which TCP never does."""
+    share, some = rng.choice((0.02, 0.1)), directions(world, rng)
+    for direction in some:
+        world.weather.of(direction).drop = share
+    yield f"{share:.0%} of control messages, {in_words(some)}"
+    for direction in some:
+        world.weather.of(direction).drop = 0.0
 
 
 def reorder(world: World, rng: random.Random) -> Iterator[str | None]:
