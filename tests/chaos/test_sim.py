@@ -40,7 +40,7 @@ def test_a_seed_is_one_run_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_a_fault_begins_and_ends_and_all_is_well_again(kind: str) -> None:
-    plan = Plan(3, faults=(kind,), workloads=("lone", "churn"), seconds=14.0, pace=3.0)
+    plan = Plan(3, faults=(kind,), workloads=("lone", "churn"), seconds=14.0, pace=3.0, segment_bytes=4096)
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"to replay it: {plan.command}"])
     assert result.faults.get(kind, 0) > 0

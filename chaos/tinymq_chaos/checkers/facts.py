@@ -79,8 +79,15 @@ def _by_log(replicas: list[Replica]) -> dict[Log, list[Replica]]:
 
 
 def _longest(replicas: list[Replica]) -> Final:
-    """What the replica that shows most holds; if replicas differ, another checker says so."""
+    """What the replica that shows most holds, and what others hold of before its log's start; if replicas differ,
+    another checker says so."""
     best = max(replicas, key=lambda r: (r.role in WELL, r.high_watermark))
-    entries = [e for e in best.entries if e.records and e.base_offset < best.high_watermark]
-    start = entries[0].base_offset if entries else best.log_start
-    return Final(start, [name for entry in entries for name in entry.records], certain=True)
+    start, names = best.log_start, _names(best, best.log_start, best.high_watermark)
+    for other in sorted(replicas, key=lambda r: r.log_start):
+        if other.role in WELL and other.log_start < start <= other.high_watermark:
+            return Final(other.log_start, _names(other, other.log_start, start) + names, certain=True)
+    return Final(start, names, certain=True)
+
+
+def _names(replica: Replica, start: int, end: int) -> list[str | None]:
+    return [name for entry in replica.entries if start <= entry.base_offset < end for name in entry.records]

@@ -47,12 +47,13 @@ def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
         if len(known) < 2:
             continue
         upto = min(r.commit_index for r in known)
-        first = known[0]
-        chosen = {e.index: e for e in first.entries if e.index <= upto}
+        chosen = {e.index: (e, known[0]) for e in known[0].entries if e.index <= upto}
         for other in known[1:]:
             for entry in other.entries:
-                one = chosen.get(entry.index)
-                if one is None or one.header_crc == entry.header_crc:
+                one, first = chosen.get(entry.index, (entry, other))
+                if one.header_crc == entry.header_crc:
+                    if entry.index <= upto:
+                        chosen[entry.index] = entry, other  # below the first entry of those before, maybe
                     continue
                 what = (
                     f"entry {entry.index}, committed on both, is of term {one.term} with {_records(one.records)} on "

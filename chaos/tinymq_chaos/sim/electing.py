@@ -172,17 +172,21 @@ class _Watch:
     async def look(self) -> None:
         """Whether majorities to which nothing is done have leaders."""
         world = self._world
+        replicas: dict[GroupId, dict[int, Group]] = {}
         while not world.over:
             await world.clock.sleep(LOOK_S)
-            replicas: dict[GroupId, dict[int, Group]] = {}
+            replicas = {group_id: {} for group_id in replicas}  # those that nobody holds just now, too
             led: set[GroupId] = set()
             for broker in world.brokers.values():
-                if not broker.running or broker.disk.hung is not None:
+                if not broker.running:
                     continue
+                hung = broker.disk.hung is not None
                 for group in broker.groups():
-                    if group.is_leader and self._reaches_a_majority(broker.id, group):
+                    able = not hung or group.log.durable_index == group.log.last_index  # nothing to sync keeps nobody
+                    if group.is_leader and able and self._reaches_a_majority(broker.id, group):
                         led.add(group.id)
-                    if broker.disk_s == DISK_S and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
+                    well = not hung and broker.disk_s == DISK_S
+                    if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
                         replicas.setdefault(group.id, {})[broker.id] = group
             for group_id, held in replicas.items():
                 log = self._log(group_id)

@@ -9,6 +9,7 @@ from tinymq_chaos.sim.faults import FAULTS, Kind
 from tinymq_chaos.sim.world import World
 
 GAP_S = 0.7  # on average, between two episodes
+TRIM_SHARE = 0.3  # of all runs, besides: who comes back then may need a state instead of entries
 ALONE, PAIR, ANY = 4, 5, 1  # how often a run has faults of one kind, of two kinds side by side, of any two kinds
 
 
@@ -32,6 +33,8 @@ class Storm:
             name = rng.choices(names, weights)[0]
             if name not in chosen:
                 chosen.append(name)
+        if rng.random() < TRIM_SHARE and "trim" not in chosen:
+            chosen.append("trim")
         return chosen
 
     async def rage(self, seconds: float) -> None:

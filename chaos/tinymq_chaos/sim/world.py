@@ -32,7 +32,7 @@ from tinymq_chaos.sim.transcript import Transcript
 from tinymq_chaos.sim.virtual import Killed, Process, VirtualClock, VirtualLoop, running_process
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
-SEGMENT_BYTES = (16 * KIB, 64 * KIB, 256 * KIB)
+SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
 INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
 

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from tinymq.client import AsyncClient
+from tinymq.errors import OffsetOutOfRange, TinymqError
 from tinymq.types import Offset
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
@@ -45,8 +46,9 @@ async def drain(context: Context, client: AsyncClient, topic: str, key: str, rep
     with told(call):
         until_s = context.clock.monotonic() + DRAIN_S
         ends = await _ends(client, topic)
+        start: dict[int, Any] = dict.fromkeys(ends, "earliest")
         while True:
-            reader = client.reader(topic, start="earliest", end=ends, replica=replica, **SETTINGS)
+            reader = client.reader(topic, start=start, end=ends, replica=replica, **SETTINGS)
             try:
                 if await _open(context, reader, name, key, replica):
                     while not reader.at_end and await _poll(context, reader, name, key, replica):
@@ -56,12 +58,26 @@ async def drain(context: Context, client: AsyncClient, topic: str, key: str, rep
                     if reader.at_end:
                         call.ok([[p, offset] for p, offset in reader.position().items()])
                         return
+                start = await _later(reader, start, ends)
             finally:
                 await reader.close()
             if context.clock.monotonic() > until_s:
                 call.failed("DeadlineExceeded")
                 return
             await context.clock.sleep(0.1)
+
+
+async def _later(reader: Any, start: dict[int, Any], ends: dict[int, Offset]) -> dict[int, Any]:
+    """Where to begin after a failure: later, if that was that a replica's log begins later than another one's."""
+    try:
+        await reader.poll(timeout=0)
+    except OffsetOutOfRange as error:
+        first = int(error.detail["log_start"])
+        at: dict[int, int] = reader.position()
+        return {p: Offset(min(first, int(ends[p]))) if at[p] < first else place for p, place in start.items()}
+    except TinymqError:
+        pass
+    return start
 
 
 async def _ends(client: AsyncClient, topic: str) -> dict[int, Offset]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
+from tinymq.raft import Role
 from tinymq_chaos.sim.brokers import DISK_S
 from tinymq_chaos.sim.faults.chosen import anyone, running
 from tinymq_chaos.sim.world import World
 
+TRIM_NOT = 0.4  # how often a log is left alone
 SYNCED = ("groups/*", "groups/*", "groups/*", "ballots-a", "ballots-b", "marks")
 
 
@@ -20,6 +23,22 @@ def slow_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"twice {delay_s} s at {[b.id for b in chosen]}"
     for broker in chosen:
         broker.set_disk(DISK_S)
+
+
+def trim(world: World, rng: random.Random) -> Iterator[str | None]:
+    """The heads of some logs are removed, as far as their applied states allow: retention will do it. Who lacks what
+    its leader has no more needs the leader's state instead."""
+    trimmed = []
+    for broker in world.brokers.values():
+        for group in broker.groups() if broker.up and not broker.process.paused else ():
+            log, upto = group.log, rng.randint(0, group.applied_index)
+            if group.role not in (Role.LEADER, Role.FOLLOWER) or log.failed is not None or rng.random() < TRIM_NOT:
+                continue
+            before = log.first_index
+            broker.process.do(partial(log.remove_before, upto))
+            if log.first_index > before:
+                trimmed.append(f"{group.id} of broker {broker.id} to {log.first_index}")
+    yield ", ".join(trimmed) or None
 
 
 def hung_disk(world: World, rng: random.Random) -> Iterator[str | None]:
