@@ -47,6 +47,9 @@ class RoundTrips:
     measured: bool = False
 
     def add(self, sample_s: float) -> None:
+        """One more. What took longer than any bound had waited for a cut to heal, and says nothing of the pace."""
+        if sample_s > ROUND_TRIP_MAX_S:
+            return
         if not self.measured:
             self.smoothed_s, self.deviation_s, self.measured = sample_s, sample_s / 2, True
             return
