@@ -1,5 +1,10 @@
 """Mutants of elections and of membership: who votes, who stands, who counts, who leads on."""
 
+# Two rules have no mutant here. That a leader learns a commit from an ack no further than the ack shows logs to match
+# is redundant within one history: what anybody knows to be committed is in the log of every later leader. It counts, as
+# the generation of a take-over does, once an operator has accepted loss, which nobody does in the simulator: scenario
+# `taking_over` (tests/raft) has a mutant for the generation.
+
 from __future__ import annotations
 
 from typing import Any

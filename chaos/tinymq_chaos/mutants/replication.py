@@ -17,13 +17,14 @@ from tinymq.raft.schedule import Schedule
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
+OVERTAKEN = Focus(faults=("seesaw",), workloads=("metadata", "churn", "lone"), latency_s=0.015, seconds=20.0)
 STALE = Focus(faults=("stale", "seesaw"), workloads=("idempotent",), nodes=5, latency_s=0.015, pace=1.0, seconds=20.0)
 SEESAW = Focus(faults=("seesaw", "kill"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
-BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.05, seconds=16.0)
+BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.15)
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
 
 
-@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", DIVERGING)
+@mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
 def commit_not_clamped(p: Patches) -> None:
     real = core.RaftCore._learn_commit
 
@@ -33,8 +34,14 @@ def commit_not_clamped(p: Patches) -> None:
     def tell(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
         self._line.send(peer, CommitNotice(self.term, commit, ack_wanted))
 
+    def ask_round(self: Leadership, commit: int) -> None:
+        number = self.reads.begin(self._line.now())
+        for peer in self.progress if number is not None else ():
+            self._line.send(peer, CommitNotice(self.term, commit, False, number or 0))
+
     p.set(core.RaftCore, "_learn_commit", learn)
     p.set(Leadership, "_tell", tell)
+    p.set(Leadership, "ask_round", ask_round)
 
 
 @mutant("2: entries that match are skipped, only a conflict truncates")
