@@ -59,20 +59,22 @@ def star(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def seesaw(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Again and again a minority with who leads a group is cut off; in between all is well for a moment."""
+    """Again and again a minority with who leads a group is cut off, now and then together with all clients; in between
+    all is well for a moment."""
     groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
     if not groups:
         yield None
         return
     group, over, ids = rng.choice(groups), False, list(world.brokers)
+    companions = rng.sample(ids, len(ids))
 
     def cut_off() -> None:
         leader = world.leader(group)
         if over or leader is None:
             again_s = 0.1
         else:
-            others = rng.sample([n for n in ids if n != leader.id], (len(ids) - 3) // 2)
-            few = [leader.id, *others]
+            others = [n for n in companions if n != leader.id][: (len(ids) - 3) // 2]
+            few = [leader.id, *others, *(world.clients.clients if rng.random() < 0.5 else ())]
             world.changed(f"cut off with the leader of {group}: {few}")
             world.cut("seesaw", both_ways(few, [n for n in ids if n not in few]))
             again_s = rng.uniform(1.0, 2.5)
