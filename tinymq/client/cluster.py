@@ -51,7 +51,7 @@ class Cluster:
         self.clock = clock
         self.rng = rng
         self.health = Health()
-        self.changed: set[Callable[[], None]] = set()
+        self.changed: dict[Callable[[], None], None] = {}  # in the order in which they came
         self.closed = False
         self._servers = tuple(servers)
         self._connections = Connections(connector, clock, self, self.attempt_s, self.changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tinymq.client.pipes import FetchPipe, ProducePipe, Watch
 from tinymq.client.ports import Connector, Link
@@ -20,7 +20,7 @@ class Connections:
     """Links and pipes by address; they connect when they are used. `changed` is called for every pipe's change."""
 
     def __init__(
-        self, connector: Connector, clock: Clock, watch: Watch, attempt_s: float, changed: set[Callable[[], None]]
+        self, connector: Connector, clock: Clock, watch: Watch, attempt_s: float, changed: Iterable[Callable[[], None]]
     ) -> None:
         self._connector = connector
         self._clock = clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
@@ -45,7 +45,7 @@ class ProducePipe:
     """Batches to one broker. All of `changed` are called when it opens, breaks, or has room again."""
 
     def __init__(
-        self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float, changed: set[Callable[[], None]]
+        self, link: Link, clock: Clock, watch: Watch, open_timeout_s: float, changed: Iterable[Callable[[], None]]
     ) -> None:
         self.state = State.IDLE
         self._changed = changed

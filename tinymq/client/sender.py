@@ -103,7 +103,7 @@ class Sender:
         self._errands = Errands()
         self._undelivered = Undelivered(config.buffer_bytes_max)
         self._closed = False
-        cluster.changed.add(self.look)
+        cluster.changed[self.look] = None
 
     def pump(self) -> None:
         """Batches were encoded, or one was opened, or one is due."""
@@ -323,7 +323,7 @@ class Sender:
             self._undelivered.tell()
         finally:
             self._closed = True
-            self._cluster.changed.discard(self.look)
+            self._cluster.changed.pop(self.look, None)
             for timer in (self._linger, self._tick):
                 if timer is not None:
                     timer.cancel()
