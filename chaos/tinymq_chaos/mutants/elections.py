@@ -90,7 +90,7 @@ def membership_of_the_first_entry(p: Patches) -> None:
     p.set(configs.Configs, "apply", lambda self, entry: None)
 
 
-@mutant("13: a leader that a majority no longer hears steps down", LONG)
+@mutant("13: a leader that a majority no longer hears steps down", Focus(faults=("isolate_one",), seconds=16.0))
 def leaders_never_step_down(p: Patches) -> None:
     p.set(RaftCore, "check_quorum", lambda self: None)
 
