@@ -26,6 +26,7 @@ LEADERLESS = Focus(faults=("isolate_one", "kill", "partition"))
 DOUBLED = Focus(faults=("duplicate", "partition"), nodes=5, seconds=16.0)
 SPLIT = Focus(faults=("isolate_one", "kill"), nodes=5, latency_s=0.015)
 LAGGING = Focus(faults=("cut_link", "one_way", "kill", "isolate_one"), workloads=("idempotent",), pace=0.25)
+ISOLATED = Focus(faults=("isolate_one",), seconds=16.0)
 LONG = Focus(faults=("isolate_one", "chain"), seconds=20.0)
 
 
@@ -90,7 +91,7 @@ def membership_of_the_first_entry(p: Patches) -> None:
     p.set(configs.Configs, "apply", lambda self, entry: None)
 
 
-@mutant("13: a leader that a majority no longer hears steps down", Focus(faults=("isolate_one",), seconds=16.0))
+@mutant("13: a leader that a majority no longer hears steps down", ISOLATED)
 def leaders_never_step_down(p: Patches) -> None:
     p.set(RaftCore, "check_quorum", lambda self: None)
 
@@ -222,7 +223,7 @@ def configs_count_when_appended(p: Patches) -> None:
     p.set(Leadership, "commit", commit)
 
 
-@mutant("13: how long a silence must be is measured, and bounded", LONG)
+@mutant("13: how long a silence must be is measured, and bounded", ISOLATED)
 def silences_are_long(p: Patches) -> None:
     p.set(Gaps, "gone_after_s", lambda self, timing: 20.0)
 
