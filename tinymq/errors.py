@@ -16,7 +16,8 @@
     └── Closed                 used after it was closed
 
 Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
-AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an error is its `code`, message, hint and detail.
+AssertionError, and ends the replica that met it (BrokenInvariant), or else the process. On the wire an
+error is its `code`, message, hint and detail.
 """
 
 from __future__ import annotations
