@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tinymq.entry import Entry
-from tinymq.log.layout import SEGMENT, first_index_of, group_folder
+from tinymq.log.layout import SEGMENT, STATE, first_index_of, group_folder
 from tinymq.log.segment import Segment
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.faulty_inodes import Folder, Inode
@@ -35,6 +37,11 @@ class Synced:
         folder = self.node(path)
         names = folder.durable if isinstance(folder, Folder) else {}
         firsts = sorted((first, name) for name in names if (first := first_index_of(name, SEGMENT)) is not None)
+        seen = self._files._node(path)
+        begins = _firsts(seen.names if isinstance(seen, Folder) else {}, SEGMENT)[:1]
+        both = {*_firsts(names, SEGMENT)} & {*_firsts(names, STATE)}
+        if begins and begins[0] > entry.index and begins[0] in both:
+            return True  # a state stands for it, whether or not the removal of what lay before is synced
         below = [(first, name) for first, name in firsts if first <= entry.index]
         if not below:
             return bool(firsts)
@@ -59,6 +66,11 @@ class Synced:
         if not isinstance(node, Inode) or node is not self._files._node(segment.path):
             return False
         return node.durable[: segment.end] == node.content[: segment.end]
+
+
+def _firsts(names: Iterable[str], kind: str) -> list[int]:
+    """First indexes of a group's files of one kind."""
+    return sorted(first for name in names if (first := first_index_of(name, kind)) is not None)
 
 
 class SyncedFile:
