@@ -279,6 +279,12 @@ def an_end_told_before_the_commit(s: Story) -> None:
     s.begin("d", "offsets", topic=T).ok([[0, 0, 5]])
 
 
+def damaged_on_one_replica(s: Story) -> None:
+    one = s.replica(3)
+    *rest, last = one.entries
+    s.end(s.replica(1, role="leader"), s.replica(2), replace(one, entries=(*rest, replace(last, records=("!entry",)))))
+
+
 BAD: list[tuple[Spoil, Kind]] = [
     (acknowledged_before_the_commit, Kind.UNCOMMITTED),
     (shown_before_the_commit, Kind.UNCOMMITTED),
@@ -287,6 +293,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (lost_and_replaced, Kind.LOST_WRITE),
     (lost_with_every_replica, Kind.LOST_WRITE),
     (damaged, Kind.CHANGED_RECORD),
+    (damaged_on_one_replica, Kind.CHANGED_RECORD),
     (from_nowhere, Kind.CHANGED_RECORD),
     (shown_damaged, Kind.CHANGED_RECORD),
     (sent_to_another_topic, Kind.CHANGED_RECORD),

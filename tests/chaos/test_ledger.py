@@ -31,7 +31,10 @@ def good() -> Ledger:
     for broker in (1, 2):
         ledger.applied(LOG, broker, 5, 2, 99)
         ledger.state(LOG, broker, 5, 7)
+        ledger.numbered(LOG, 4, 1, 0, 0, 2)
+        ledger.numbered(LOG, 5, 1, 0, 2, 1)
     opens(ledger)
+    ledger.cuts(LOG, 3, (2, 6), (2, 6))
     ledger.read(LOG, 1, 5, 5)
     return ledger
 
@@ -98,6 +101,30 @@ def a_vote_before_its_sync(ledger: Ledger) -> None:
     ledger.rests_on(LOG, 2, ME[2], (3, 3), durable=False)
 
 
+def a_skipped_sequence(ledger: Ledger) -> None:
+    ledger.numbered(LOG, 6, 1, 0, 4, 1)
+
+
+def a_sequence_twice(ledger: Ledger) -> None:
+    ledger.numbered(LOG, 6, 1, 0, 2, 1)
+
+
+def an_epoch_that_begins_in_the_middle(ledger: Ledger) -> None:
+    ledger.numbered(LOG, 6, 1, 1, 3, 1)
+
+
+def a_producer_that_begins_in_the_middle(ledger: Ledger) -> None:
+    ledger.numbered(LOG, 6, 2, 0, 1, 1)
+
+
+def cut_below_the_mark(ledger: Ledger) -> None:
+    ledger.cuts(LOG, 2, (1, 4), (1, 5))
+
+
+def begun_above_the_mark(ledger: Ledger) -> None:
+    ledger.cuts(LOG, 2, (3, 5), (1, 5))
+
+
 def another_state(ledger: Ledger) -> None:
     ledger.state(LOG, 3, 5, 8)
 
@@ -121,6 +148,12 @@ BAD: list[tuple[Spoil, Kind]] = [
     (back_without_its_vote, Kind.FORGOTTEN),
     (a_second_vote, Kind.TWO_VOTES),
     (a_vote_before_its_sync, Kind.TWO_VOTES),
+    (a_skipped_sequence, Kind.BROKEN_SEQUENCE),
+    (a_sequence_twice, Kind.BROKEN_SEQUENCE),
+    (an_epoch_that_begins_in_the_middle, Kind.BROKEN_SEQUENCE),
+    (a_producer_that_begins_in_the_middle, Kind.BROKEN_SEQUENCE),
+    (cut_below_the_mark, Kind.NOT_SYNCED),
+    (begun_above_the_mark, Kind.NOT_SYNCED),
     (another_state, Kind.STATES_DIFFER),
     (a_read_of_the_past, Kind.STALE),
 ]
@@ -150,6 +183,14 @@ def test_a_log_may_begin_behind_what_was_counted() -> None:
     ledger = good()
     ledger.counted(LOG, 1, 1, 1, {1: ME[1], 2: ME[2]}, ME)
     opens(ledger)
+    assert ledger.anomalies == []
+
+
+def test_sequences_go_on_and_epochs_begin_anew() -> None:
+    ledger = good()
+    ledger.numbered(LOG, 6, 1, 0, 3, 2)
+    ledger.numbered(LOG, 7, 1, 1, 0, 2)
+    ledger.numbered(LOG, 8, 1, 1, 2, 2)
     assert ledger.anomalies == []
 
 

@@ -34,6 +34,7 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.restless,
     replicas.gaps,
     replicas.replicas_differ,
+    replicas.damaged_entries,
     replicas.high_watermarks,
     replicas.innocent_damage,
     replicas.not_healed,

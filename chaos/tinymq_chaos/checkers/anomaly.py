@@ -38,6 +38,7 @@ class Kind(StrEnum):
     NOT_SYNCED = "not synced"  # a replica vouches for what its disk would lose
     FORGOTTEN = "forgotten"  # a replica comes back with less than it vouched for, and as the same one
     STATES_DIFFER = "states differ"  # of replicas that applied the same entries
+    BROKEN_SEQUENCE = "broken sequence"  # of an idempotent producer: not the number that comes next
     STALE = "stale"  # a linearizable read of what was over when it began
     UNCOMMITTED = "uncommitted"  # answered or shown, and nobody has it committed yet
     NOT_LINEARIZABLE = "not linearizable"  # metadata

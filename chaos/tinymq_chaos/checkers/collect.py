@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import google_crc32c
+
 from tinymq.batch import decode_batch
 from tinymq.config import Limits
 from tinymq.entry import Entry, Kind
 from tinymq.log.log import Log
 from tinymq_chaos.history import Stored
-from tinymq_chaos.records import name_in
+from tinymq_chaos.records import CHANGED, name_in
 
 READ_BYTES = 1 << 20
 
@@ -34,11 +36,13 @@ class Collector:
     def _stored(self, entry: Entry) -> Stored:
         header = entry.header
         place = (header.header_crc, header.payload_crc)
-        if place not in self._seen:
-            self._seen[place] = self._names(entry)
-        return Stored(
-            header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, self._seen[place]
-        )
+        if google_crc32c.value(entry.payload) != header.payload_crc or (
+            google_crc32c.value(entry.head[4:]) != header.header_crc
+        ):  # whoever read it should have said so
+            names: tuple[str, ...] = (f"{CHANGED}entry {entry.index}",)
+        else:
+            names = self._seen[place] = self._seen.get(place) or self._names(entry)
+        return Stored(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, names)
 
     def _names(self, entry: Entry) -> tuple[str, ...]:
         if entry.header.kind != Kind.DATA:

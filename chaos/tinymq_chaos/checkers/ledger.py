@@ -26,6 +26,7 @@ class Ledger:
         self._leaders: dict[tuple[Log, int], int] = {}
         self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}  # (index, term)
         self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # that messages rested on
+        self._sequences: dict[tuple[Log, int], tuple[int, int, int]] = {}  # (index, epoch, the next sequence)
         self._states: dict[tuple[Log, int], tuple[int, int]] = {}  # (digest, first broker)
 
     def applied(self, log: Log, broker: int, index: int, term: int, header_crc: int) -> None:
@@ -45,6 +46,16 @@ class Ledger:
     def end(self, log: Log) -> int:
         """The last index that was applied anywhere; 0: none."""
         return self._ends.get(log, 0)
+
+    def numbered(self, log: Log, index: int, producer: int, epoch: int, first: int, count: int) -> None:
+        """Entry `index` holds so many records of an idempotent producer, from its sequence `first` on."""
+        last, before, due = self._sequences.get((log, producer), (0, epoch, 0))
+        if index <= last:
+            return  # another replica applied it before
+        if first != (due if epoch == before else 0):
+            what = f"entry {index} begins with {first} of producer {producer}, epoch {epoch}; {due} of {before} was due"
+            self._note(Kind.BROKEN_SEQUENCE, what, log, ())
+        self._sequences[log, producer] = index, epoch, first + count
 
     # ---- commits -------------------------------------------------------------------------------------------
 
@@ -99,6 +110,13 @@ class Ledger:
             self._note(Kind.FORGOTTEN, what, log, (broker,))
         if unsynced:
             what = f"opened with what its disk may lose: {', '.join(sorted(unsynced))}"
+            self._note(Kind.NOT_SYNCED, what, log, (broker,))
+
+    def cuts(self, log: Log, broker: int, left: tuple[int, int], marked: tuple[int, int]) -> None:
+        """A replica removes what it has on disk but for the entries `left` (first, last); `marked`: what its mark, as
+        the disk holds it, says to be there."""
+        if marked[1] > left[1] or marked[0] < left[0]:
+            what = f"cuts its log down to entries {left[0]} to {left[1]}, and the mark on its disk says {marked}"
             self._note(Kind.NOT_SYNCED, what, log, (broker,))
 
     # ---- states --------------------------------------------------------------------------------------------

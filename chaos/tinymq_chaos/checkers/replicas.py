@@ -9,6 +9,7 @@ from itertools import pairwise
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import WELL, Facts
 from tinymq_chaos.history import Change, Led, Log, Replica
+from tinymq_chaos.records import CHANGED
 
 LINGER_S = 2.0  # an isolated leader has stepped down
 LINGER_LATE_S = 0.5
@@ -66,6 +67,16 @@ def replicas_differ(facts: Facts) -> Iterator[Anomaly]:
 
 def _records(names: tuple[str, ...]) -> str:
     return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else "no record"
+
+
+def damaged_entries(facts: Facts) -> Iterator[Anomaly]:
+    """What is not what was written is not passed off as it, by any replica."""
+    for log, replicas in facts.replicas.items():
+        for replica in replicas:
+            for entry in replica.entries:
+                if entry.records and entry.records[0].startswith(CHANGED):
+                    what = f"entry {entry.index} is damaged, and was read without a word"
+                    yield Anomaly(Kind.CHANGED_RECORD, what, log, entry.records, brokers=(replica.broker,))
 
 
 def high_watermarks(facts: Facts) -> Iterator[Anomaly]:

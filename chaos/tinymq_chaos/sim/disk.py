@@ -24,6 +24,9 @@ T = TypeVar("T")
 FIRST_SEGMENT = "00000000000000000001.log"
 
 POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it must not look like)
+    "append": ("write groups/*/*/*.log", ""),
+    "cut": ("truncate groups/*/*/*.log", ""),
+    "head": ("remove groups/*/*/*.log", ""),
     "segment roll": ("create groups/*/*/*.log", f"*/{FIRST_SEGMENT}"),
     "checkpoint": ("* groups/*/*/*.state*", ""),
     "topic creation": (f"create groups/*/*/{FIRST_SEGMENT}", ""),
@@ -88,7 +91,9 @@ class Disk:
         for number in list(self._begun):
             call = self._begun.pop(number)
             if self._rng.random() < 0.7:
-                self._files.crash_after(self._rng.randrange(12), bytes_written=self._rng.randrange(2048))
+                self._files.crash_after(
+                    self._rng.randrange(self._rng.choice((2, 4, 12))), bytes_written=self._rng.randrange(2048)
+                )
                 with contextlib.suppress(Crash, TinymqError):
                     call()
 

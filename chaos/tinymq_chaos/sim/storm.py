@@ -25,7 +25,7 @@ class Storm:
         world.say(f"faults: {', '.join(self._kinds) or 'none'}")
 
     def _choose(self) -> list[str]:
-        rng, names = self._rng, list(FAULTS)
+        rng, names = self._rng, [name for name, kind in FAULTS.items() if kind.weight]
         many = rng.choices((1, 2, len(names)), (ALONE, PAIR, ANY))[0]
         chosen: list[str] = []
         weights = [FAULTS[name].weight for name in names]

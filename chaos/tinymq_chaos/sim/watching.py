@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tinymq.entry import Entry
+from tinymq.batch import parse_batch_header
+from tinymq.entry import Entry, Kind
 from tinymq.errors import TinymqError
 from tinymq.log.ballots import NO_BALLOT, load_ballots
+from tinymq.log.layout import group_of
 from tinymq.log.log import Log
+from tinymq.log.marks import load_marks
+from tinymq.log.operations import Disk, Operation, Remove, Truncate
 from tinymq.raft import Group, Host
 from tinymq.raft.configs import Configs
 from tinymq.raft.leadership import Leadership
@@ -44,6 +48,16 @@ class Watcher:
         self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
 
     # ---- entries -------------------------------------------------------------------------------------------
+
+    def applied(self, group: GroupId, entry: Entry) -> None:
+        """A replica applies it."""
+        if entry.header.kind == Kind.DATA and not self._world.is_deleted(group):
+            batch = parse_batch_header(entry.payload)
+            if batch.producer_id:
+                self._world.ledger.numbered(
+                    self._world.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
+                    batch.first_sequence, batch.record_count,
+                )  # fmt: skip
 
     def commits(self, leadership: Leadership, configs: Configs, me: Replica, known: int, commit: int) -> None:
         """A leader has found that more is committed."""
@@ -109,6 +123,21 @@ class Watcher:
             found = load_ballots(self._disk(broker)).ballots.get(group, NO_BALLOT)  # type: ignore[arg-type]
             self._durable[broker.files, group] = found
         return _covers(found, ballot)
+
+    def carries_out(self, operation: Operation) -> None:
+        """The writer changes a log on the disk."""
+        if not isinstance(operation, Truncate | Remove):
+            return
+        group = group_of(*operation.folder.split("/")[1:])
+        broker = self._judged(group) if group is not None else None
+        if group is None or broker is None:
+            return
+        mark = load_marks(self._disk(broker)).marks.get(group)  # type: ignore[arg-type]
+        if mark is not None:
+            last = operation.mark.index if isinstance(operation, Truncate) else mark.index
+            first = operation.first_index if isinstance(operation, Remove) else mark.first_index
+            marked = mark.first_index, mark.index
+            self._world.ledger.cuts(self._world.log_of(group), broker.id, (first, last), marked)
 
     def dumps(self, log: Log, index: int, data: bytes) -> None:
         broker = self._judged(log.group)
@@ -181,6 +210,7 @@ def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
 
         def apply_watched(entry: Entry) -> None:
             world.applied(group_id, entry)
+            watcher.applied(group_id, entry)
             apply(entry)
 
         if "apply" not in vars(machine):
@@ -242,6 +272,14 @@ def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
     return put_state
 
 
+def _carry_out(real: Any, watcher: Watcher, world: World) -> Any:
+    def carry_out(self: Disk, operation: Operation) -> None:
+        watcher.carries_out(operation)
+        real(self, operation)
+
+    return carry_out
+
+
 def _read_index(real: Any, watcher: Watcher, world: World) -> Any:
     async def read_index(self: Group, timeout_s: float) -> int:
         due = watcher.due(self.id)
@@ -260,5 +298,6 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Leadership, "commit", _commit),
     (GroupPort, "send", _send),
     (Log, "put_state", _put_state),
+    (Disk, "carry_out", _carry_out),
     (Group, "read_index", _read_index),
 )

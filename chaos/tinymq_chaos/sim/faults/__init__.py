@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults import clocks, damage, disks, network, processes
 from tinymq_chaos.sim.world import World
 
@@ -21,7 +23,7 @@ class Kind:
     """A row: how often against the others, and how long it lasts, in virtual seconds."""
 
     begin: Fault
-    weight: int
+    weight: int  # 0: only where it is asked for
     lasts_s: tuple[float, ...]  # two: something between; else one of these
 
 
@@ -64,5 +66,9 @@ FAULTS: dict[str, Kind] = {
     "flip_bits": Kind(damage.flip_bits, 4, (0.5, 4.0)),
     "read_error": Kind(damage.read_error, 2, (0.5, 3.0)),
 }
+
+for _point in POINTS:  # one alone, for who asks for it: the seed draws them together
+    _begin = partial(processes.crash_at_point, points=(_point,))
+    FAULTS[f"crash_at_{_point.replace(' ', '_').replace('-', '_')}"] = Kind(_begin, 0, (0.5, 4.0))
 
 __all__ = ["FAULTS", "Fault", "Kind"]

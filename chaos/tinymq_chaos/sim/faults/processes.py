@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.disk import POINTS
@@ -88,13 +88,13 @@ def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
     process.forget_crash()  # it was too idle to come so far
 
 
-def crash_at_point(world: World, rng: random.Random) -> Iterator[str | None]:
+def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tuple(POINTS)) -> Iterator[str | None]:
     """In the middle of what it does to its disk."""
     broker = running(world, rng)
     if broker is None:
         yield None
         return
-    point, after = rng.choice(list(POINTS)), rng.randrange(5)
+    point, after = rng.choice(points), rng.randrange(rng.choice((2, 5)))
     broker.files.crash_at(point, skip=rng.randrange(3), operations_after=after, bytes_written=rng.randrange(600))
     yield f"broker {broker.id} at: {point}, and {after} operations"
     broker.files.forget_crash()
