@@ -67,7 +67,7 @@ class Disk:
         self._begun[number] = call
         await self._clock.sleep(takes_s)
         if self.hung is not None:
-            await self.hung
+            await asyncio.shield(self.hung)  # others wait for it, too: who is cancelled leaves it as it is
         if not self._process.alive or number not in self._begun:
             raise asyncio.CancelledError
         del self._begun[number]
