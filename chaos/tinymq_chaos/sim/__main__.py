@@ -8,11 +8,12 @@ import random
 import sys
 
 from tinymq_chaos.sim.campaign import Campaign, nodes_of
-from tinymq_chaos.sim.run import SECONDS, Plan, run
+from tinymq_chaos.sim.run import SECONDS, Plan, Result, run
 from tinymq_chaos.sim.transcript import Transcript
 from tinymq_chaos.sim.world import LINK_S
 
 FRESH_SEEDS = 1_000_000_000
+TIMING_FOLLOWS = "the timing table follows: half a minute or longer (TIMING=0 leaves it out)"
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -30,7 +31,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", help="a file to which each run's result is added, as a line")
-    parser.add_argument("--timing", type=int, default=4, help="seeds for each row of the timing table at the end")
+    parser.add_argument(
+        "--timing", type=int, default=4, help="seeds for each row of the timing table at the end; 0: none"
+    )
     return parser.parse_args(arguments)
 
 
@@ -61,15 +64,25 @@ def main() -> int:
     if options.timing and not failed:
         from tinymq_chaos.sim import timing
 
+        print(TIMING_FOLLOWS, flush=True)
         with Transcript().listening():  # brokers' log lines would stand between the rows
             timing.print_table(options.timing)
     return 1 if failed else 0
+
+
+def verdict(result: Result) -> str:
+    """What a replay ends with: nobody has to look for it in the transcript."""
+    if not result.anomalies:
+        return "no anomalies"
+    count = len(result.anomalies)
+    return "\n    ".join([f"{count} {'anomaly' if count == 1 else 'anomalies'}:", *result.anomalies])
 
 
 def _replay(plan: Plan) -> int:
     result = run(plan)
     print("\n".join(result.transcript))
     print(f"{result.virtual_s:.1f} virtual seconds in {result.real_s:.1f} s; sha256 {result.digest}")
+    print(verdict(result))
     return 1 if result.anomalies else 0
 
 
