@@ -99,6 +99,7 @@ def _kept(config: BrokerConfig) -> dict[str, bytes]:
 def test_a_stranger_is_refused(cluster: Cluster, logs: LogCapture, tmp_path: Path, who: str) -> None:
     make, outside, code = STRANGERS[who]
     config = make(cluster._config(STRANGER), tmp_path / "data")
+    logs.entries.clear()  # of another cluster's brokers while they were formed
     before = _kept(config)
     terms = [cluster.brokers[n].host.groups[METADATA_GROUP].term for n in OTHERS]
     app = BrokerApp(config, outside(config) if outside is not None else None)
