@@ -20,8 +20,8 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")
 NUMBERED = ("idempotent", "lone", "batches")
 RESTARTS = Focus(faults=("kill_of_all", "kill"), workloads=("lone", "idempotent"), segment_bytes=2 << 10, pace=0.2)
-HANDED_ON = Focus(faults=("stop", "kill", "slow_disk"), workloads=("idempotent",), latency_s=0.02, pace=0.1)
-AGAIN = Focus(faults=("client_reset",), workloads=("lone", "batches"), latency_s=0.015, pace=0.1)
+HANDED_ON = Focus(faults=("seesaw", "slow_disk"), workloads=("idempotent",), latency_s=0.02, pace=0.1)
+AGAIN = Focus(faults=("client_reset", "slow_disk"), workloads=("lone", "idempotent"), seconds=20.0, pace=0.25)
 METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads=("metadata", "churn", "lone"))
 
 

@@ -22,7 +22,7 @@ TORN = Focus(faults=("crash_at_marks", "crash_at_ballots"), workloads=("churn", 
 TRANSFERS = Focus(faults=("trim", "wipe"), workloads=("idempotent",), segment_bytes=4 << 10, pace=0.25)
 INSTALLS = Focus(faults=("trim", "wipe", "crash_at_head"), workloads=("idempotent",), segment_bytes=4 << 10, pace=0.25)
 REPAIRS = Focus(faults=("flip_bits", "kill"), workloads=("idempotent",), segment_bytes=16 << 10, pace=0.5)
-STATES = Focus(faults=("flip_bits", "kill"), workloads=("idempotent", "lone"), segment_bytes=2 << 10, pace=0.25)
+STATES = Focus(faults=("flip_states", "kill"), workloads=("idempotent",), segment_bytes=8 << 10, pace=0.25)
 FLIPS = Focus(faults=("flip_bits", "kill", "isolate_one"), segment_bytes=16 << 10, seconds=16.0)
 
 

@@ -97,6 +97,9 @@ class Watcher:
             return
         disk, log = self._disk(broker), group.log
         unsynced = [segment.path for segment in log._segments if not disk.holds_segment(segment)]
+        mark = load_marks(disk).marks.get(group.id)  # type: ignore[arg-type]
+        if mark is None or (mark.count, mark.first_index) != (log.count, log.first_index):
+            unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
         self._world.ledger.opened(
             self._world.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
             log.term_at, log.last_index, unsynced,

@@ -70,5 +70,6 @@ FAULTS: dict[str, Kind] = {
 for _point in POINTS:  # one alone, for who asks for it: the seed draws them together
     _begin = partial(processes.crash_at_point, points=(_point,))
     FAULTS[f"crash_at_{_point.replace(' ', '_').replace('-', '_')}"] = Kind(_begin, 0, (0.5, 4.0))
+FAULTS["flip_states"] = Kind(partial(damage.flip_bits, kinds=(".state",)), 0, (0.1, 0.5))
 
 __all__ = ["FAULTS", "Fault", "Kind"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.brokers import SimBroker
@@ -103,9 +103,9 @@ def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.revive()
 
 
-def flip_bits(world: World, rng: random.Random) -> Iterator[str | None]:
+def flip_bits(world: World, rng: random.Random, kinds: Sequence[str] = FLIPPED) -> Iterator[str | None]:
     """A few, anywhere in one kind of file; half the time it is started again, and has to notice then."""
-    broker, kind = _victim(world, rng), rng.choice(FLIPPED)
+    broker, kind = _victim(world, rng), rng.choice(kinds)
     files = broker.files.files_of(lambda path: path.endswith(kind)) if broker is not None else []
     files = [path for path in files if broker is not None and broker.files.content(path)]
     if broker is None or not files:
