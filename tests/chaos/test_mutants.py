@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq_chaos.mutants import MUTANTS, Mutant
+from tinymq_chaos.mutants import MUTANTS, Mutant, Patches
+from tinymq_chaos.mutants import __main__ as command
 from tinymq_chaos.mutants.mutant import ABSENT
+from tinymq_chaos.sim.run import Plan, Result
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
@@ -22,3 +24,45 @@ def test_there_are_enough_of_them() -> None:
     assert len(MUTANTS) >= 30
     hazards = {number for m in MUTANTS.values() for number in m.rule.partition(":")[0].split(", ") if number.isdigit()}
     assert set(range(1, 23)) - {5, 6, 12, 16, 21} <= set(map(int, hazards))
+
+
+class Product:
+    """What the mutant below makes wrong."""
+
+    right = True
+
+
+def _break(patches: Patches) -> None:
+    patches.set(Product, "right", False)
+
+
+def test_a_catch_counts_only_if_the_same_plan_is_clean_without_the_mutant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(plan: Plan) -> Result:
+        """Seed 1 fails for a reason of its own, seed 2 shows nothing, from seed 3 on the mutant shows."""
+        found = ["of its own"] if plan.seed == 1 else ["the mutant's"] if plan.seed >= 3 and not Product.right else []
+        return Result(plan, found)
+
+    monkeypatch.setattr(command, "run", run)
+    caught = command.hunt(Mutant("broken", "", _break), range(1, 9))
+    assert (caught.seeds, caught.by) == (3, "the mutant's")
+    said = capsys.readouterr().out
+    assert said.startswith("broken: no catch")
+    assert "make sim SEED=1 " in said
+    assert "of its own" in said
+    assert not command.hunt(Mutant("broken", "", _break), range(1, 3)).by
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    name = next(iter(MUTANTS))
+    assert command.main([name[:-1]]) == 2
+    said = capsys.readouterr().err
+    assert name in said
+    assert said.count("\n") == 1
+
+
+def test_the_list_has_every_name_and_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [[m.name, m.rule] for m in MUTANTS.values()]

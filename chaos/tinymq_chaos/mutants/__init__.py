@@ -2,8 +2,10 @@
 
     make mutants                       all of them; exit 1 if one survives
     make mutants MUTANT=no-pre-votes   one
+    make mutants MUTANT=--list         their names and rules
 
 MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
+A catch counts only if the same plan without the mutant is clean.
 """
 
 from __future__ import annotations

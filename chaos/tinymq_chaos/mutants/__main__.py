@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,14 +51,20 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
 
 
 def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
-    """Run it until something is found."""
+    """Run it until something is found that the product itself, under the same plan, does not show."""
     count, virtual_s, real_s = 0, 0.0, 0.0
     for seed in seeds:
+        plan = plan_of(mutant, seed)
         with mutant.applied(), _ending(RUN_S_MAX):
-            result = run(plan_of(mutant, seed))
+            result = run(plan)
         count, virtual_s, real_s = count + 1, virtual_s + result.virtual_s, real_s + result.real_s
-        if result.anomalies:
+        if not result.anomalies:
+            continue
+        with _ending(RUN_S_MAX):
+            control = run(plan)
+        if not control.anomalies:
             return Caught(mutant, count, virtual_s, real_s, _first(result))
+        print(f"{mutant.name}: no catch, without the mutant {plan.command} fails too: {_first(control)}", flush=True)
     return Caught(mutant, count, virtual_s, real_s, "")
 
 
@@ -81,16 +88,27 @@ def _first(result: Result) -> str:
     return result.anomalies[0].splitlines()[0]
 
 
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, MUTANTS, n=3, cutoff=0.4)
+    nearest = f"the nearest: {', '.join(near)}; " if near else ""
+    return f"no mutant is called {name}; {nearest}all of them: make mutants MUTANT=--list"
+
+
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="these alone")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="so many of them at most")
     parser.add_argument("--part", default="1/1", help="every n-th mutant, such as 2/2: to use several cores")
+    parser.add_argument("--list", action="store_true", help="names and rules, and nothing is run")
     options = parser.parse_args(words)
-    unknown = [name for name in options.names if name not in MUTANTS]
-    if unknown:
-        parser.error(f"no mutant is called {unknown[0]}; there are {', '.join(MUTANTS)}")
+    if options.list:
+        print("\n".join(f"{mutant.name:38} {mutant.rule}" for mutant in MUTANTS.values()))
+        return 0
+    for name in options.names:
+        if name not in MUTANTS:
+            print(_unknown(name), file=sys.stderr)
+            return 2
     part, parts = map(int, options.part.split("/"))
     chosen = [MUTANTS[name] for name in options.names or MUTANTS][part - 1 :: parts]
     survived = []
