@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.client.fake_cluster import FakeCluster
+from tests.client.running import client_of
+from tests.client.running import run as run_async
 from tests.testing.test_disks import Disks
+from tinymq import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
+from tinymq.cli.cluster import describe
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
+from tinymq.cli.servers import Where
+from tinymq.client.routing import Partition
+from tinymq.client.values import as_datetime
 from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.raft.explaining import explain_candidate, explain_learner
 from tinymq.testing.cluster import SECRET, Cluster
 from tinymq.types import GroupId, TopicId
 
@@ -43,7 +55,75 @@ def make(cluster: Cluster) -> GroupId:
     client = cluster.client()
     topic = client.admin.create_topic("t", partitions=1, replication_factor=3)
     client.send("t", NEEDLE)
-    return GroupId(TopicId(topic.topic_id), 0)
+    group = GroupId(TopicId(topic.topic_id), 0)
+    cluster.wait_until(lambda: all(group in app.host.groups for app in cluster.brokers.values()))
+    return group
+
+
+def row(role: str, leader: int = 0, *, term: int = 1, reason: str = "", topic: str = "t") -> ReplicaStatus:
+    return ReplicaStatus(topic, 0, role, term, leader, 0, 0, 0, 0, 0, 0, reason, 0)
+
+
+def three(*rows: ReplicaStatus | None, state: str = "running") -> ClusterStatus:
+    """Brokers 1, 2, ..., each with this replica of t, or with none; all are assigned one. `state`: of the last."""
+    ids = tuple(range(1, len(rows) + 1))
+    brokers = tuple(
+        BrokerStatus(n, f"b{n}", "", True, state if n == len(rows) else "running", "", "", (r,) if r else ())
+        for n, r in zip(ids, rows, strict=True)
+    )
+    topic = TopicDescription("t", b"i" * 16, (Partition(0, 1, 1, ids),), len(ids), as_datetime(0))
+    return ClusterStatus(b"c" * 16, 1, 1, brokers, (topic,))
+
+
+def reasons(*rows: ReplicaStatus) -> list[str]:
+    return [replica["reason"] for replica in describe(three(*rows))["replicas"]]
+
+
+def test_a_replica_that_its_broker_does_not_report_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def answer(status: ClusterStatus, *words: str) -> Exit:
+        client = SimpleNamespace(admin=SimpleNamespace(cluster_status=lambda: status))
+        monkeypatch.setattr(Where, "connect", lambda _: nullcontext(client))
+        return Exit(run(["cluster", "status", *words]))
+
+    rejoining = three(row("leader", 1), row("follower", 1), None)
+    assert answer(rejoining, "-o", "json") == Exit.FAILED
+    document = json.loads(capfd.readouterr().out)
+    assert not document["healthy"]
+    assert ailing(document) == [("t", 3, "missing", "broker 3 has not opened it yet")]
+    assert answer(rejoining) == Exit.FAILED
+    lines = capfd.readouterr().out.splitlines()
+    assert any("missing" in line and "broker 3 has not opened it yet" in line for line in lines)
+    whole = three(row("leader", 1), row("follower", 1), row("follower", 1))
+    assert answer(whole) == Exit.OK
+    assert answer(replace(whole, topics=None)) == Exit.FAILED, "what should be there is not known"
+
+
+def test_what_is_missing_is_only_said_of_brokers_that_answer() -> None:
+    assert ailing(describe(three(row("leader", 1), row("follower", 1), None, state="unreachable"))) == []
+    lagging = row("follower", 1, topic=(b"i" * 16).hex())  # it has not heard of the topic's name
+    assert ailing(describe(three(row("leader", 1), row("follower", 1), lagging))) == []
+
+
+def test_where_others_have_a_leader_nothing_points_to_recover() -> None:
+    alone = explain_learner("", None, 1, 0)
+    waiting = "waiting to hear from its leader (broker 1)"
+    learner = row("learner", reason=alone)
+    assert reasons(row("leader", 1), row("follower", 1), learner) == ["", "", waiting]
+    repaired = row("learner", reason=explain_learner("damage in 1.log", None, 1, 0))
+    assert reasons(row("leader", 1), repaired)[1] == f"repairing: damage in 1.log; {waiting}"
+    assert reasons(row("leader", 1), row("candidate", reason=explain_candidate()))[1] == waiting
+    assert reasons(row("leader", 1, term=3), row("follower", 9, term=2), learner)[2] == waiting, "the latest counts"
+
+
+def test_where_nobody_else_has_a_leader_the_way_to_recover_is_shown() -> None:
+    alone = explain_learner("", None, 1, 0)
+    learner = row("learner", reason=alone)
+    assert reasons(row("candidate", reason=explain_candidate()), learner) == [explain_candidate(), alone]
+    assert reasons(row("follower", 2), learner)[1] == alone, "the lost one itself, remembered as the leader"
+    assert reasons(row("failed", 3, reason="SyncFailed: x"), learner)[1] == alone, "it stopped, and so did its news"
+    assert reasons(row("leader", 1, topic="another"), learner)[-1] == alone
 
 
 def test_a_failed_sync_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -112,3 +192,15 @@ def test_init_with_another_secret_is_denied(tmp_path: Path, capfd: pytest.Captur
         assert "was formed before" in err
         formed = json.loads(out)
         assert (formed["brokers"], formed["newly_formed"]) == ([1, 2, 3], [])
+
+
+def test_the_status_has_the_topics_of_the_broker_that_knows_most() -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t", 2)
+        cluster.ignorant |= {1, 3}
+        async with client_of(cluster) as mq:
+            (topic,) = (await mq.admin.cluster_status()).topics
+            assert (topic.name, [p.replicas for p in topic.partitions]) == ("t", [(1, 2, 3), (2, 3, 1)])
+
+    run_async(scenario())

@@ -18,6 +18,9 @@ from tinymq.errors import InvalidRequest
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
 
+MISSING = "missing"  # the role of a replica that its broker does not report
+TAKES_PART = ("leader", "follower")
+
 app = App(name="cluster", help="Form a cluster, see how it is, go on when too many disks are lost.")
 
 
@@ -107,13 +110,15 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
         }
         for broker in status.brokers
     ]
-    replicas = [_replica(broker.broker_id, replica) for broker in status.brokers for replica in broker.replicas]
+    reported = [_replica(broker.broker_id, replica) for broker in status.brokers for replica in broker.replicas]
+    replicas = [_informed(replica, reported) for replica in reported] + _missing(status)
     replicas.sort(key=lambda replica: (replica["topic"], replica["partition"], replica["broker"]))
-    well = bool(brokers) and all(broker.state == "running" and broker.alive for broker in status.brokers)
+    known = bool(brokers) and status.topics is not None  # else replicas may be missing unseen
+    well = known and all(broker.state == "running" and broker.alive for broker in status.brokers)
     return {
         "cluster_id": status.cluster_id.hex(),
         "metadata_leader": status.metadata_leader or None,
-        "healthy": well and all(replica["role"] in ("leader", "follower") for replica in replicas),
+        "healthy": well and all(replica["role"] in TAKES_PART for replica in replicas),
         "brokers": brokers,
         "replicas": replicas,
     }
@@ -124,6 +129,44 @@ def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
     topic, partition = values.pop("topic") or recover.METADATA, values.pop("partition")
     values["chain_crc"] = f"{replica.chain_crc:08x}"
     return {"topic": topic, "partition": partition, "broker": broker, **values, "leader": replica.leader or None}
+
+
+def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A row as it stands, or with a reason that fits what the others say: one without a leader sees only itself."""
+    from tinymq.raft.explaining import explain_led
+
+    if not replica["reason"] or replica["leader"] is not None:
+        return replica
+    others = [
+        other
+        for other in reported
+        if (other["topic"], other["partition"]) == (replica["topic"], replica["partition"])
+        and other["role"] in TAKES_PART
+        and other["leader"] not in (None, replica["broker"])
+    ]
+    if not others:
+        return replica
+    leader = max(others, key=lambda other: other["term"])["leader"]
+    return {**replica, "reason": explain_led(replica["reason"], leader)}
+
+
+def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
+    """A row for every replica that is assigned to a broker that answers, and not among those that it reports."""
+    from tinymq.client import ReplicaStatus
+
+    rows = []
+    for broker in status.brokers:
+        if broker.state == "unreachable":
+            continue  # that is said of the broker; what it has is not known
+        held = {(replica.topic, replica.partition) for replica in broker.replicas}
+        for topic in status.topics or ():
+            names = (topic.name, topic.topic_id.hex())  # the latter from a broker that has not heard of the topic
+            for at in topic.partitions:
+                if broker.broker_id in at.replicas and not any((name, at.partition) in held for name in names):
+                    why = f"broker {broker.broker_id} has not opened it yet"
+                    absent = ReplicaStatus(topic.name, at.partition, MISSING, 0, 0, 0, 0, 0, 0, 0, 0, why, 0)
+                    rows.append(_replica(broker.broker_id, absent))
+    return rows
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tinymq.client import routing
 from tinymq.client.checks import WAIT_S_MIN, check_count, check_topic, check_wait
@@ -82,6 +83,7 @@ class ClusterStatus:
     metadata_leader: int
     feature_level: int
     brokers: tuple[BrokerStatus, ...]
+    topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: not one said
 
 
 class AsyncAdmin:
@@ -170,10 +172,9 @@ class AsyncAdmin:
         view = await self._cluster.refresh(timeout_s=left())
         per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
         brokers = sorted(view.brokers.values(), key=lambda b: b.broker_id)
-        request = pb.ClusterStatusRequest()
-        replies = await asyncio.gather(
-            *(self._cluster.ask_broker(b.address, Method.CLUSTER_STATUS, request, per_broker_s) for b in brokers),
-            return_exceptions=True,
+        replies, topics = await asyncio.gather(
+            self._ask_each(brokers, Method.CLUSTER_STATUS, pb.ClusterStatusRequest(), per_broker_s),
+            self._ask_each(brokers, Method.METADATA, pb.MetadataRequest(all=True), per_broker_s),
         )
         statuses = []
         leaders = set()
@@ -188,7 +189,14 @@ class AsyncAdmin:
                 level = max(level, reply.feature_level)
                 statuses.append(_broker_status(broker, reply))
         metadata_leader = max(leaders, default=(False, 0))[1]
-        return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses))
+        return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses), _newest_topics(topics))
+
+    async def _ask_each(
+        self, brokers: Sequence[Broker], method: Method, request: Any, timeout_s: float
+    ) -> list[Any | BaseException]:
+        """What each of them answers, or why it does not."""
+        asked = [self._cluster.ask_broker(b.address, method, request, timeout_s) for b in brokers]
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
         check_topic(name)
@@ -207,6 +215,16 @@ def _describe(topic: Topic) -> TopicDescription:
     return TopicDescription(
         topic.name, topic.topic_id, topic.partitions, topic.replication_factor, as_datetime(topic.created_us)
     )
+
+
+def _newest_topics(replies: Iterable[Any]) -> tuple[TopicDescription, ...] | None:
+    """All topics, by name, as the answer of the latest version has them: without a quorum none can be asked afresh."""
+    answers = [reply for reply in replies if isinstance(reply, pb.MetadataReply)]
+    if not answers:
+        return None
+    newest = max(answers, key=lambda reply: reply.version)
+    topics = [routing.read_topic(info) for info in newest.topics if not info.HasField("error")]
+    return tuple(_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name))
 
 
 def _unreachable(broker: Broker, reason: str) -> BrokerStatus:

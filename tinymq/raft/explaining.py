@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 SURVEY = "`tinymq cluster recover`"
+NO_LEADER = f"no leader is known; if that lasts: {SURVEY}"
+NO_MAJORITY = f"no leader, and no majority to elect one; if that lasts: {SURVEY}"
 
 
 def explain_learner(repairing: str, leader: int | None, last_index: int, announced: int) -> str:
     """Of a replica that has no vote. `repairing`: the damage that it recovers from, "" for none; `announced`: the
     commit index that its leader named, 0 for none."""
     if leader is None:
-        now = f"no leader is known; if that lasts: {SURVEY}"
+        now = NO_LEADER
     elif announced > last_index:
         now = f"catching up: {last_index:,} of {announced:,} entries"
     else:
@@ -19,4 +21,10 @@ def explain_learner(repairing: str, leader: int | None, last_index: int, announc
 
 def explain_candidate() -> str:
     """Of a replica that stands, and has not won."""
-    return f"no leader, and no majority to elect one; if that lasts: {SURVEY}"
+    return NO_MAJORITY
+
+
+def explain_led(reason: str, leader: int) -> str:
+    """The reason that a replica gave, for who knows from others that its group is led: nothing is to be recovered."""
+    waiting = f"waiting to hear from its leader (broker {leader})"
+    return reason.replace(NO_LEADER, waiting).replace(NO_MAJORITY, waiting)
