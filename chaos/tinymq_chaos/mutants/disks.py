@@ -199,9 +199,9 @@ def repaired_replicas_keep_their_count(p: Patches) -> None:
     p.set(writer.Rounds, "put_mark", put_mark)
 
 
-# What has no mutant, because another rule says the same, and what it is for shows in a test instead:
+# What has no mutant, by reasoning and not by a run:
 #
 # - the mark of a log that is set aside is synced before its files are moved: without it, a power cut in between leaves
-#   the old mark and no log, which is damage, and the count is raised for that (tests/log/test_aside.py)
+#   the old mark and no log, which is damage, and the count is raised for that (tests/log/test_replacing.py)
 # - the checksums of a state's pieces, and of the whole: nothing here changes bytes on their way, as TCP's checksum and
 #   the framing's would have to let pass (tests/raft/test_installing.py)
