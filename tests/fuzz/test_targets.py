@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import __main__ as command
 from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, sweep
 from tests.fuzz.mutate import CHANGES, mutate, steps
 from tests.fuzz.targets import ALL
@@ -92,3 +95,28 @@ def test_the_driver_finds_what_is_wrong_and_says_how_to_see_it_again() -> None:
     greedy = Loaded(Target("greedy", lambda: [b"\1"], lambda data: bytes(1 << 22), bytes_max=1 << 20))
     with pytest.raises(Finding, match="bytes allocated"):
         sweep(greedy, 1, iter(range(3)))
+
+
+def test_targets_for_which_there_was_no_time_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+
+    def process(names: list[str], arguments: list[str]) -> int:
+        """Each takes three seconds."""
+        nonlocal now
+        now += 3.0
+        return 0
+
+    def last_line(seconds: float) -> str:
+        options = Namespace(names=["peer", "arrow"], seconds=seconds, seed=1, quick=False)
+        assert command._all(options) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    monkeypatch.setattr(command, "_process", process)
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: now))
+    said = last_line(5.0)
+    assert said.startswith("NOT REACHED within 5 s: ")
+    assert "arrow.produce" in said
+    assert "peer.frames" not in said
+    assert "NOT REACHED" not in last_line(60.0)
