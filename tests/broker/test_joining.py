@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 import structlog
-from structlog.testing import capture_logs
+from structlog.testing import LogCapture
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.broker import joining
 from tinymq.broker.formation import Formation
 from tinymq.broker.joining import Joining, decide, invite
 from tinymq.config import Limits
@@ -66,32 +67,32 @@ async def open_broker(broker_id: int) -> Formation:
 
 
 @pytest.fixture
-def logged() -> Iterator[list[structlog.typing.EventDict]]:
-    """What was logged; the way it is done is left as it was found."""
-    with capture_logs() as logs:
-        yield logs
-    structlog.reset_defaults()
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[structlog.typing.EventDict]:
+    """What joining logs. A logger of its own: the module's may be bound for good by a test before this one."""
+    capture = LogCapture()
+    monkeypatch.setattr(joining, "logger", structlog.wrap_logger(None, processors=[capture]))
+    return capture.entries
 
 
 def test_asking_until_it_has_joined_and_why_not_before(logged: list[structlog.typing.EventDict]) -> None:
     async def main() -> None:
         formation = await open_broker(1)
         work: list[Coroutine[Any, Any, None]] = []
-        joining = Joining(formation, [1, 2, 3], work.append)
-        assert joining.reason == ""
-        joining.heard(3, NotReady("no cluster"))
+        asking = Joining(formation, [1, 2, 3], work.append)
+        assert asking.reason == ""
+        asking.heard(3, NotReady("no cluster"))
         for _ in range(3):
-            joining.heard(2, WrongSecret("it does not prove it"))
+            asking.heard(2, WrongSecret("it does not prove it"))
         assert [(log["log_level"], log["code"]) for log in logged if log["code"] == "WrongSecret"] == [
             ("warning", "WrongSecret")
         ], "said once"
-        assert joining.reason == "WrongSecret: it does not prove it"
-        joining.heard(2, THIS)
-        joining.heard(2, THIS)
+        assert asking.reason == "WrongSecret: it does not prove it"
+        asking.heard(2, THIS)
+        asking.heard(2, THIS)
         assert len(work) == 1
         await work[0]
-        assert (formation.cluster_id, joining.reason) == (CLUSTER, "")
-        joining.heard(2, THIS)
+        assert (formation.cluster_id, asking.reason) == (CLUSTER, "")
+        asking.heard(2, THIS)
         assert len(work) == 1
 
     asyncio.run(main())
@@ -101,11 +102,11 @@ def test_what_it_cannot_join_is_a_reason_not_the_end() -> None:
     async def main() -> None:
         formation = await open_broker(4)
         work: list[Coroutine[Any, Any, None]] = []
-        joining = Joining(formation, [2], work.append)
-        joining.heard(2, THIS)
+        asking = Joining(formation, [2], work.append)
+        asking.heard(2, THIS)
         await work.pop()
-        assert joining.reason.startswith("WrongBroker: the first entry does not list broker 4")
-        joining.heard(2, THIS)
+        assert asking.reason.startswith("WrongBroker: the first entry does not list broker 4")
+        asking.heard(2, THIS)
         assert len(work) == 1, "it goes on asking"
         work[0].close()
 

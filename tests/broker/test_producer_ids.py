@@ -47,3 +47,26 @@ def test_a_failure_reaches_those_who_wait_and_is_forgotten() -> None:
         assert await ids.take() == 1
 
     asyncio.run(main())
+
+
+def test_who_asks_while_a_block_arrives_gets_one_of_it() -> None:
+    """It took the whole broker with it: a task that is over was awaited again and again, without a pause."""
+
+    class Busy(MemoryRegistry):
+        later: asyncio.Task[int] | None = None
+
+        async def take_producer_ids(self, count: int) -> range:
+            self.later = asyncio.ensure_future(ids.take())  # its turn comes right after this one's end
+            return range(1, 1 + count)
+
+    ids: ProducerIds
+
+    async def main() -> None:
+        nonlocal ids
+        registry = Busy(ManualClock(), random.Random(1), Timing())
+        ids = ProducerIds(registry)
+        first = await ids.take()
+        assert registry.later is not None
+        assert {first, await registry.later} == {1, 2}
+
+    asyncio.run(main())

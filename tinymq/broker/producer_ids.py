@@ -16,7 +16,7 @@ class ProducerIds:
     def __init__(self, registry: RegistryService) -> None:
         self._registry = registry
         self._left: Iterator[int] = iter(())
-        self._taking: asyncio.Task[range] | None = None
+        self._taking: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
         """A number of 1 or more that nobody else got. Raises what `take_producer_ids` does."""
@@ -24,12 +24,12 @@ class ProducerIds:
             number = next(self._left, None)
             if number is not None:
                 return number
-            if self._taking is None:  # one block, however many wait for it
-                self._taking = asyncio.ensure_future(self._registry.take_producer_ids(BLOCK))
-                self._taking.add_done_callback(self._took)
+            if self._taking is None or self._taking.done():  # one block, however many wait for it
+                self._taking = asyncio.ensure_future(self._take_block())
+                self._taking.add_done_callback(lambda taking: taking.cancelled() or taking.exception())
             await asyncio.shield(self._taking)
 
-    def _took(self, taking: asyncio.Task[range]) -> None:
-        self._taking = None
-        if not taking.cancelled() and taking.exception() is None:
-            self._left = iter(taking.result())
+    async def _take_block(self) -> None:
+        """The numbers are there before the task is done: who came in between would wait for a task that is over, and
+        turn without a pause."""
+        self._left = iter(await self._registry.take_producer_ids(BLOCK))
