@@ -99,7 +99,7 @@ def test_a_follower_that_returns_to_a_resting_group_learns_leader_and_commit(see
         follower.power_cut()
         await cluster.run_for(5.0)
         await follower.start()
-        await cluster.settle(within_s=1.5)  # dialling again waits up to a second
+        await cluster.settle(within_s=1.0)
         await rest(cluster)
 
     simulate(scenario, seed)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, SECRET, Identity, InMemoryNetwork, TcpNetwork, connected, heartbeat, started
 from tinymq.config import MIB, Limits
 from tinymq.errors import BrokerUnreachable, NotReady, PortInUse, WrongBroker, WrongCluster, WrongSecret
@@ -326,6 +327,27 @@ def test_a_removed_peer_is_closed_both_ways_and_left_alone(run: Run) -> None:
         await b.told.until(lambda: b.told.sequences[2:] == [7])
 
     run(scenario)
+
+
+@pytest.mark.parametrize("make", [TcpNetwork, InMemoryNetwork], ids=["tcp", "memory"])
+def test_who_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> None:
+    """The clock stands still: whoever waits for the time of the next attempt waits for ever."""
+
+    async def scenario() -> None:
+        network = make(ManualClock())
+        b = network.make(2)
+        await b.transport.start()
+        (port,) = free_ports(1)
+        a = network.make(1, port=port)
+        b.transport.set_peer(PeerAddress(1, "127.0.0.1", port) if make is TcpNetwork else a.address)
+        await b.told.until(lambda: len(b.told.refused) == len(Channel))
+        await a.transport.start()
+        a.transport.set_peer(b.address)
+        await connected(a, b)
+        await connected(b, a)
+        await network.stop()
+
+    asyncio.run(scenario())
 
 
 def test_an_address_that_changes_is_dialled_anew(run: Run) -> None:

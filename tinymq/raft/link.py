@@ -21,7 +21,7 @@ this broker may not dial yet. Cancelling it closes what it opened."""
 
 class Link:
     """Dials `address` for one channel until stopped. An attempt after a failure waits, longer each time;
-    one after a connection that lasted, or after `reset`, does not."""
+    one after a connection that lasted, or after `reset` or `hurry`, does not."""
 
     def __init__(self, address: PeerAddress, channel: Channel, clock: Clock, rng: random.Random, dial: Dial) -> None:
         self.address = address
@@ -33,6 +33,7 @@ class Link:
         self._rng = rng
         self._dial = dial
         self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Event | None = None  # set ends the wait before the next attempt
 
     def start(self) -> None:
         """Begin to dial."""
@@ -46,6 +47,11 @@ class Link:
         self.stop(reason)
         self._task = None
         self.start()
+
+    def hurry(self) -> None:
+        """The peer is there: do not wait any longer for the next attempt. One that is under way goes on."""
+        if self._waiting is not None:
+            self._waiting.set()
 
     def stop(self, reason: str) -> None:
         """Close what is open, and dial no more."""
@@ -69,5 +75,14 @@ class Link:
             elif opened and self._clock.monotonic() - started > delay_s:
                 delay_s = REDIAL_MIN_S
             else:
-                await self._clock.sleep(delay_s * self._rng.uniform(0.75, 1.25))
+                await self._wait(delay_s * self._rng.uniform(0.75, 1.25))
                 delay_s = min(delay_s * 2, REDIAL_MAX_S)
+
+    async def _wait(self, delay_s: float) -> None:
+        self._waiting = asyncio.Event()
+        timer = self._clock.call_later(delay_s, self._waiting.set)
+        try:
+            await self._waiting.wait()
+        finally:
+            timer.cancel()
+            self._waiting = None

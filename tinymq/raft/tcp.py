@@ -96,7 +96,7 @@ class TcpTransport:
             lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite),
             limits,
             clock,
-            on_open=self._prove,
+            on_open=self._accepted,
             on_message=self._received,
             on_rejected=self._rejected,
         )
@@ -268,6 +268,14 @@ class TcpTransport:
     def _rejected(self, remote: str, reason: TinymqError) -> None:
         if self.on_rejected is not None:
             self.on_rejected(remote, reason)
+
+    def _accepted(self, connection: Connection) -> None:
+        """Who reaches us can be reached, most likely: one that was away for long is not left to wait for our redial."""
+        self._prove(connection)
+        for channel in Channel:
+            link = self._links.get((connection.peer.broker_id, channel))
+            if link is not None:
+                link.hurry()
 
     def _prove(self, connection: Connection) -> None:
         """Remember who this is; what older processes of that broker may still have in flight is cut off."""

@@ -76,6 +76,7 @@ class MemoryTransport:
         self._incoming: dict[Key, Pipe] = {}
         self._redials: dict[Key, Timer] = {}  # an attempt that waits, or that a cut has swallowed
         self._delays_s: dict[Key, float] = {}  # of the next redial
+        self._waits: set[Key] = set()  # a failed attempt is behind, and the next one not begun
         self._ask_at: dict[int, float] = {}  # when a peer may be asked for its cluster again
         self._proven: dict[int, PeerIdentity] = {}
 
@@ -169,6 +170,9 @@ class MemoryTransport:
             self._network.close(older, Closed("a newer connection took its place"))
         assert pipe.accepted.peer is not None
         self._prove(pipe.accepted.peer)
+        for channel in Channel:  # who reaches us can be reached, most likely
+            if (pipe.source.broker_id, channel) in self._waits:
+                self._dial_after((pipe.source.broker_id, channel), 0.0)
 
     def rejected(self, source: MemoryTransport, reason: TinymqError) -> None:
         """Somebody was turned away."""
@@ -209,6 +213,7 @@ class MemoryTransport:
 
     def _dial(self, key: Key) -> None:
         self._redials.pop(key, None)
+        self._waits.discard(key)
         address = self._peers.get(key[0])
         if not self._running or address is None:
             return
@@ -253,10 +258,12 @@ class MemoryTransport:
         delay_s = self._delays_s.get(key, REDIAL_MIN_S)
         self._delays_s[key] = min(delay_s * 2, REDIAL_MAX_S)
         self._dial_after(key, delay_s * self._rng.uniform(0.75, 1.25))
+        self._waits.add(key)
         if self.on_refused is not None:
             self.on_refused(key[0], error)
 
     def _cancel(self, key: Key) -> None:
+        self._waits.discard(key)
         timer = self._redials.pop(key, None)
         if timer is not None:
             timer.cancel()
