@@ -1,7 +1,7 @@
 """`python -m tests.fuzz`: damaged inputs and random lives, for as long as it is told.
 
     python -m tests.fuzz --seconds 600              all targets and state machines in turn, with a fresh seed
-    python -m tests.fuzz arrow peer --seconds 60    those whose names begin so
+    python -m tests.fuzz arrow peer --seconds 60    those whose names begin so; a beginning of none is an error
     python -m tests.fuzz arrow.produce --case 5:17  one case again, in this process
     python -m tests.fuzz --quick                    the cases of the quick tier: a fixed seed
 
@@ -12,6 +12,7 @@ shows it again; the exit code is 1. When the time was too short for some of the 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import secrets
 import subprocess
@@ -26,10 +27,15 @@ from tests.fuzz.targets import ALL, named
 
 SLICE_S = 10.0
 QUICK_SEED = 1
+KNOWN = [*ALL, *lives.ALL]
 
 
 def main() -> int:
     options = _parse()
+    for name in options.names:
+        if not any(known.startswith(name) for known in KNOWN):
+            print(_unknown(name), file=sys.stderr)
+            return 2
     if options.case:
         seed, number = map(int, options.case.split(":"))
         (target,) = named(options.names)
@@ -51,6 +57,16 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a fixed number of cases from a fixed seed")
     parser.add_argument("--here", type=Path, help=argparse.SUPPRESS)  # where the child notes its case
     return parser.parse_args()
+
+
+def _unknown(name: str) -> str:
+    """Nearest is what begins nearly so: a beginning is compared with others of its length."""
+    begun = {known: known[: len(name)] for known in KNOWN}
+    close = difflib.get_close_matches(name, set(begun.values()), n=1)
+    if near := [known for known, beginning in begun.items() if beginning in close]:
+        return f"no name begins with {name}; the nearest: {', '.join(near)}"
+    rooms = dict.fromkeys(known.partition(".")[0] for known in KNOWN)
+    return f"no name begins with {name}; names begin with {', '.join(rooms)}"
 
 
 def _here(run: object, name: str) -> int:
@@ -89,7 +105,7 @@ def _all(options: argparse.Namespace) -> int:
     machines = [name for name in lives.ALL if not options.names or any(map(name.startswith, options.names))]
     names = targets if options.quick else targets + machines
     if not names:
-        print("nothing has such a name; there are:", *ALL, *lives.ALL)
+        print("state machines have no quick tier: leave out --quick", file=sys.stderr)
         return 2
     if options.quick:
         return _process(names, ["--quick", "--seed", str(seed)])

@@ -20,7 +20,8 @@ from tests.fuzz import __main__ as command
 from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, sweep
 from tests.fuzz.mutate import CHANGES, mutate, steps
 from tests.fuzz.targets import ALL
-from tinymq.errors import CorruptData
+from tinymq.errors import CorruptData, WrongSecret
+from tinymq.proto import peer_pb2
 
 IN_PROCESS = [name for name, target in ALL.items() if not target.alone]
 ALONE = [name for name, target in ALL.items() if target.alone]
@@ -120,3 +121,30 @@ def test_targets_for_which_there_was_no_time_are_named(
     assert "arrow.produce" in said
     assert "peer.frames" not in said
     assert "NOT REACHED" not in last_line(60.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("arow", "arrow.produce, arrow.fetch"), ("peers", "peer.hello"), ("model.logs", "model.log"), ("zzz", "folder, ")],
+)
+def test_a_name_of_nothing_is_answered_in_one_line_and_nothing_is_run(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command.sys, "argv", ["tests.fuzz", "entries", name, "--seconds", "0.1"])
+    assert command.main() == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"no name begins with {name}; ")
+    assert said in line
+
+
+def test_a_reason_that_nobody_reads_is_no_finding() -> None:
+    """The proof covers what a Hello says of its sender. A changed proof, or a changed number, is turned away."""
+    answer = ALL["peer.answer"]
+    hello = peer_pb2.Hello.FromString(answer.seeds()[0])
+    hello.reason = "x"
+    assert answer.parse(hello.SerializeToString()) == answer.parse(answer.seeds()[0])
+    hello.session += 1
+    with pytest.raises(WrongSecret):
+        answer.parse(hello.SerializeToString())

@@ -14,7 +14,7 @@ A broker that belongs to no cluster dials to be told which one is its peers'; no
     AWAIT_WELCOME  ◀──────────────────────────── Welcome(first entry, proof over it and both Hellos)
     WELCOMED                                      WELCOMED
 
-Each side proves the shared secret over every field of both Hellos, its role's label first: fresh
+Each side proves the shared secret over all that both Hellos say of their senders, its role's label first: fresh
 nonces make a recorded handshake worthless, labels keep a proof from being sent back to its maker, and
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
 fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
@@ -132,7 +132,10 @@ def refusal(error: TinymqError) -> bytes:
 
 
 def _transcript(hello: peer_pb2.Hello) -> bytes:
-    """Every field but the proof, with lengths, so that no two Hellos have the same transcript."""
+    """What the proof covers: all fields up to `to_broker_id`, with lengths, so that no two ways to fill them have one
+    transcript. Not the proof itself, nor `refused` and `reason`: a Hello with `refused` is never taken for a proof,
+    and without it nobody reads `reason`.
+    """
     numbers = _NUMBERS.pack(
         hello.protocol_min, hello.protocol_max, hello.broker_id, hello.session, hello.channel, hello.to_broker_id,
         len(hello.cluster_id), len(hello.incarnation), len(hello.nonce),
