@@ -189,6 +189,8 @@ def _log(broker: ScriptedBroker, before: Seen, now: Seen, names: Names, known: d
         for entry in broker.group.log.tail(new[0], 1 << 30) or ():
             known[entry.index, entry.term] = name_entry(entry, names)
         lines.append("appends " + shorten(known[i, now.entries[i]] for i in new))
-    if now.durable != before.durable and (now.durable > before.durable or not gone):
+    cut = [index for index in gone if index >= first]
+    left = min(before.durable, cut[0] - 1) if cut else before.durable  # of what was synced, without anything new
+    if now.durable > left or (now.durable < left and not gone):
         lines.append(f"has synced up to {now.durable}")
     return lines
