@@ -10,6 +10,7 @@ is ever given two entries and no term two leaders; what a test wants besides it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import struct
@@ -473,10 +474,17 @@ class Cluster:
         await self.until(lambda: self.agreed(group), within_s, f"all agree on {group}")
 
     async def commit(self, payload: bytes, group: GroupId = GROUP, within_s: float = 5.0) -> Position:
-        """Propose on the leader, and wait until that leader applied it."""
-        await self.until(lambda: self.leaders(group), within_s, "somebody leads")
-        leader = self.leader(group)
-        position = leader.propose(payload, group)
+        """Propose on the leader, once it accepts, and wait until that leader applied it."""
+        accepted: list[tuple[Broker, Position]] = []
+
+        def proposed() -> bool:
+            for leader in self.leaders(group)[-1:]:
+                with contextlib.suppress(NotLeader):  # it hands over
+                    accepted.append((leader, leader.propose(payload, group)))
+            return bool(accepted)
+
+        await self.until(proposed, within_s, "somebody accepts")
+        leader, position = accepted[0]
         machine = leader.machines[group]
         await self.until(lambda: machine.index >= position.index, within_s, f"{position} is committed")
         assert position not in machine.unknown
