@@ -8,12 +8,16 @@ import pytest
 
 from tinymq_chaos.checkers import Kind
 from tinymq_chaos.checkers.anomaly import Anomaly
-from tinymq_chaos.checkers.elections import CONFLICTS_MAX, TERMS_MAX, UNLED_S, Elections, Identity
+from tinymq_chaos.checkers.elections import CONFLICTS_MAX, TERMS_MAX, UNLED_S, Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
 
 LOG: Log = ("t#00", 0)
 A, B, C = members = tuple((broker, b"%016d" % broker, 0) for broker in (1, 2, 3))
 B_WIPED: Identity = (2, b"another folder..", 0)
+
+
+FIRST = Listing(1, frozenset(members))
+WIPED = Listing(2, frozenset([A, B_WIPED, C]))
 
 
 class Told:
@@ -23,7 +27,7 @@ class Told:
         self.now_s = 0.0
         self.anomalies: list[Anomaly] = []
         self.elections = Elections(self.anomalies, lambda: self.now_s)
-        self.elections.listed(LOG, members)
+        self.elections.listed(LOG, FIRST)
         self.entries = [0, 1, 1]
 
     def elect(self, term: int, leader: Identity, *voters: Identity) -> None:
@@ -39,10 +43,14 @@ class Told:
     def commit(self, index: int, term: int, *, leads: int | None, broker: int = 1) -> None:
         self.elections.committed(LOG, broker, (index, term), leads)
 
-    def look(self, seconds: float, *, led: bool, well: tuple[int, ...] = (2, 3)) -> None:
+    def look(
+        self, seconds: float, *well: Identity, led: bool = False, newest: Listing = FIRST, apart: tuple[int, ...] = ()
+    ) -> None:
+        """`well` are, with `newest` as the last CONFIG of their logs; those of `apart` reach nobody."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
-            self.elections.looked(LOG, frozenset(well), led=led)
+            held = [Well(me, newest) for me in well]
+            self.elections.looked(LOG, held, lambda a, b: a not in apart and b not in apart, led=led)
             self.now_s += 0.1
 
     def kinds(self) -> list[Kind]:
@@ -58,13 +66,15 @@ def test_what_is_right_is_not_noted() -> None:
     told.commit(2, 1, leads=None, broker=2)
     told.commit(3, 1, leads=None, broker=2)
     elections.serves(LOG, 1, 1, 3)
-    told.look(UNLED_S - 1, led=False)
-    told.look(1, led=True)
-    told.look(UNLED_S - 1, led=False)
-    told.look(UNLED_S - 1, led=False, well=(1, 2))
-    told.look(2 * UNLED_S, led=False, well=())
+    told.look(UNLED_S - 1, B, C)
+    told.look(1, B, C, led=True)
+    told.look(UNLED_S - 1, B, C)
+    told.look(UNLED_S - 1, A, B)
+    told.look(2 * UNLED_S)
+    told.look(2 * UNLED_S, A)
+    told.look(2 * UNLED_S, A, B, C, apart=(1, 3))
     told.elect(TERMS_MAX, C, B)
-    elections.listed(LOG, [A, B_WIPED, C])
+    elections.listed(LOG, WIPED)
     elections.voted(LOG, 20, 3, B_WIPED)
     for _ in range(CONFLICTS_MAX):
         elections.answered(LOG, 2, A, conflict=True)
@@ -81,7 +91,7 @@ def its_own_vote_alone(t: Told) -> None:
 
 
 def one_voter_twice(t: Told) -> None:
-    t.elections.listed(LOG, [B_WIPED])
+    t.elections.listed(LOG, WIPED)
     t.elect(1, A, B_WIPED, B_WIPED)
 
 
@@ -134,7 +144,17 @@ def one_conflict_after_another(t: Told) -> None:
 
 
 def nobody_stands(t: Told) -> None:
-    t.look(3 * UNLED_S, led=False)
+    t.look(3 * UNLED_S, B, C)
+
+
+def nobody_stands_of_those_who_are_listed_anew(t: Told) -> None:
+    t.elections.listed(LOG, WIPED)
+    t.elections.listed(LOG, FIRST)  # again, by a replica that starts
+    t.look(2 * UNLED_S, A, B_WIPED, newest=WIPED)
+
+
+def nobody_stands_of_those_whom_both_list(t: Told) -> None:
+    t.look(2 * UNLED_S, A, B, C, newest=WIPED, apart=(2,))
 
 
 def a_long_message(t: Told) -> None:
@@ -160,6 +180,8 @@ BAD: list[tuple[Callable[[Told], None], Kind]] = [
     (an_earlier_term_by_counting, Kind.NOT_COMMITTED),
     (one_conflict_after_another, Kind.SLOW),
     (nobody_stands, Kind.NO_PROGRESS),
+    (nobody_stands_of_those_who_are_listed_anew, Kind.NO_PROGRESS),
+    (nobody_stands_of_those_whom_both_list, Kind.NO_PROGRESS),
     (a_long_message, Kind.TOO_MUCH),
     (a_long_queue, Kind.TOO_MUCH),
 ]
@@ -170,3 +192,24 @@ def test_what_is_wrong_is_noted_once(tell: Callable[[Told], None], kind: Kind) -
     told = Told()
     tell(told)
     assert told.kinds() == [kind]
+
+
+def test_an_old_disk_makes_no_majority() -> None:
+    """Seed 100323: broker 2 was wiped and listed anew, then its old disk came back, and whoever knew was cut off."""
+    told = Told()
+    told.elections.listed(LOG, WIPED)
+    told.look(3 * UNLED_S, A, B)
+    told.look(3 * UNLED_S, A, B, C, apart=(3,))
+    assert told.kinds() == []
+    told.look(2 * UNLED_S, A, B, C)  # but those who are listed are one
+    assert told.kinds() == [Kind.NO_PROGRESS]
+
+
+def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
+    """Broker 1 has the entry that lists broker 2 anew, and who knows whether it is committed is away."""
+    told = Told()
+    told.look(3 * UNLED_S, A, B, newest=WIPED)
+    told.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)
+    assert told.kinds() == []
+    told.look(3 * UNLED_S, A, B)
+    assert told.kinds() == [Kind.NO_PROGRESS]

@@ -6,7 +6,8 @@ entries list them, and from nothing that the replicas themselves conclude: a mut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.history import Log
@@ -22,6 +23,22 @@ CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the lo
 UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A CONFIG entry: its epoch, and whom it lists."""
+
+    epoch: int
+    members: frozenset[Identity]
+
+
+@dataclass(frozen=True, slots=True)
+class Well:
+    """A replica to which nothing is done: who it is, and the newest CONFIG in its log, committed or not."""
+
+    me: Identity
+    newest: Listing
+
+
 class Elections:
     """Notes what is wrong into `anomalies`."""
 
@@ -29,15 +46,18 @@ class Elections:
         self._anomalies = anomalies
         self._now = now
         self._members: dict[Log, set[Identity]] = {}  # whom any committed CONFIG ever listed
+        self._newest: dict[Log, Listing] = {}  # that is committed
         self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
         self._terms: dict[Log, int] = {}  # of the newest leader
         self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
         self._conflicts: dict[tuple[Log, int, Identity], int] = {}  # in a row
-        self._led_s: dict[Log, tuple[frozenset[int], float]] = {}  # the well majority, and when it had a leader last
+        self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
 
-    def listed(self, log: Log, members: Iterable[Identity]) -> None:
-        """A CONFIG entry was applied somewhere."""
-        self._members.setdefault(log, set()).update(members)
+    def listed(self, log: Log, listing: Listing) -> None:
+        """A CONFIG entry was applied somewhere, for the first time or again."""
+        self._members.setdefault(log, set()).update(listing.members)
+        if log not in self._newest or self._newest[log].epoch < listing.epoch:
+            self._newest[log] = listing
 
     def voted(self, log: Log, term: int, candidate: int, voter: Identity) -> None:
         """A granted vote (no pre-vote) leaves."""
@@ -107,17 +127,34 @@ class Elections:
         if waiting > bound:
             self._note_once(Kind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
 
-    def looked(self, log: Log, well: frozenset[int], *, led: bool) -> None:
-        """Now and then. `well`: a majority of replicas to which nothing is done, and that reach each other, if there is
-        one; `led`: somebody leads who reaches a majority."""
-        now_s = self._now()
-        before, led_s = self._led_s.get(log, (well, now_s))
-        if led or not well or well != before:
+    def looked(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool], *, led: bool) -> None:
+        """Now and then. `reach`: do two brokers reach each other as they should; `led`: somebody leads who reaches a
+        majority."""
+        now_s, able = self._now(), frozenset() if led else self._able(log, well, reach)
+        before, led_s = self._led_s.get(log, (able, now_s))
+        if not able or able != before:
             led_s = now_s
         elif now_s - led_s > UNLED_S:
-            self._note(Kind.NO_PROGRESS, f"a majority that is well has had no leader for {UNLED_S:g} s", log, *well)
+            what = f"a majority that is well has had no leader for {UNLED_S:g} s"
+            self._note(Kind.NO_PROGRESS, what, log, *sorted(one[0] for one in able))
             led_s = float("inf")
-        self._led_s[log] = well, led_s
+        self._led_s[log] = able, led_s
+
+    def _able(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool]) -> frozenset[Identity]:
+        """A majority that could elect one of its own, if there is one: they reach one another, and the newest committed
+        CONFIG lists them, as do those that are out: who of them counts is open. An old disk is well, and no member."""
+        if (newest := self._newest.get(log)) is None:
+            return frozenset()
+        configs = [newest, *(one.newest for one in well if one.newest.epoch > newest.epoch)]
+        free = [one.me for one in well if all(one.me in config.members for config in configs)]
+        for first in free:
+            some = [first]
+            for other in free:
+                if other != first and all(reach(other[0], one[0]) for one in some):
+                    some.append(other)
+            if 2 * len(some) > len(newest.members):
+                return frozenset(some)
+        return frozenset()
 
     def _note_once(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
         if not any((a.kind, a.log) == (kind, log) for a in self._anomalies):

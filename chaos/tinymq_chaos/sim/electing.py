@@ -21,7 +21,7 @@ from tinymq.raft.messages import Append, AppendAck, Message, Vote
 from tinymq.raft.port import GroupPort
 from tinymq.raft.transport import Channel
 from tinymq.types import GroupId
-from tinymq_chaos.checkers.elections import Elections, Identity
+from tinymq_chaos.checkers.elections import Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.brokers import DISK_S
 from tinymq_chaos.sim.virtual import running_process
@@ -55,6 +55,10 @@ def _identity(replica: Replica) -> Identity:
 
 def _identities(membership: Membership) -> list[Identity]:
     return [_identity(replica) for replica in membership.replicas]
+
+
+def _listing(membership: Membership) -> Listing:
+    return Listing(membership.epoch, frozenset(_identities(membership)))
 
 
 class _Watch:
@@ -105,7 +109,7 @@ class _Watch:
         def apply(core: RaftCore, entry: Entry) -> None:
             log = self._log(core._group)
             if log is not None and entry.header.kind == Kind.CONFIG:
-                self._elections.listed(log, _identities(parse_membership(entry.payload)))
+                self._elections.listed(log, _listing(parse_membership(entry.payload)))
             self._watch_machine(core)
             real(core, entry)
 
@@ -172,10 +176,10 @@ class _Watch:
     async def look(self) -> None:
         """Whether majorities to which nothing is done have leaders."""
         world = self._world
-        replicas: dict[GroupId, dict[int, Group]] = {}
+        replicas: dict[GroupId, list[Well]] = {}
         while not world.over:
             await world.clock.sleep(LOOK_S)
-            replicas = {group_id: {} for group_id in replicas}  # those that nobody holds just now, too
+            replicas = {group_id: [] for group_id in replicas}  # those that nobody holds just now, too
             led: set[GroupId] = set()
             for broker in world.brokers.values():
                 if not broker.running:
@@ -187,29 +191,18 @@ class _Watch:
                         led.add(group.id)
                     well = not hung and broker.disk_s == DISK_S
                     if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
-                        replicas.setdefault(group.id, {})[broker.id] = group
+                        newest = _listing(group.core.newest_membership)
+                        replicas.setdefault(group.id, []).append(Well(_identity(group.core.me), newest))
             for group_id, held in replicas.items():
                 log = self._log(group_id)
                 if log is not None:
-                    self._elections.looked(log, self._together(held), led=group_id in led)
+                    self._elections.looked(log, held, self._well_linked, led=group_id in led)
 
     def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
         """However slowly."""
         weather, members = self._world.weather, [r.broker_id for r in group.membership.replicas]
         reached = [n for n in members if not (weather.is_cut((n, broker_id)) or weather.is_cut((broker_id, n)))]
         return 2 * len(reached) > len(members)
-
-    def _together(self, held: dict[int, Group]) -> frozenset[int]:
-        """A majority of a group's members that reach one another as they should, if there is one."""
-        members = {r.broker_id for group in held.values() for r in group.membership.replicas}
-        for first in held:
-            some = [first]
-            for other in held:
-                if other != first and all(self._well_linked(other, one) for one in some):
-                    some.append(other)
-            if 2 * len(some) > len(members):
-                return frozenset(some)
-        return frozenset()
 
     def _well_linked(self, a: int, b: int) -> bool:
         weather, usual = self._world.weather, self._world.link_s
