@@ -47,8 +47,7 @@ class FollowingReplica(VotingReplica):
         node = stock.PeerNode(peer)
         for entry in message.entries:
             if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
-                self.fail(UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here"))
-                return
+                raise UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here")
         decision = receive(self._log, self.commit_index, message)
         if isinstance(decision, Conflict):
             self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)

@@ -15,7 +15,7 @@ import structlog
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.errors import OffsetOutOfRange, TinymqError
 from tinymq.log.states import AppliedState
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
@@ -216,10 +216,12 @@ class Host:
         entries: list[Entry] = []
         try:
             entries = await group.log.read(index, APPEND_BYTES)
-        except TinymqError as error:
+        except OffsetOutOfRange:
+            pass  # the head of the log was removed meanwhile: the follower is offered the applied state
+        except Exception as error:
             self._read_failed(group, core, error)
         if self._groups.get(group.id) is group:
-            core.read_done(term, peer, index, entries)
+            self._replicas.guarded(group, lambda: core.read_done(term, peer, index, entries))
 
     def _read_state(self, group: Group, peer: int) -> None:
         term = group.core.leading_term
@@ -230,12 +232,12 @@ class Host:
         state: AppliedState | None = None
         try:
             state = await group.log.read_state()
-        except TinymqError as error:
+        except Exception as error:
             self._read_failed(group, core, error)
         if self._groups.get(group.id) is group:
-            core.state_read(term, peer, state)
+            self._replicas.guarded(group, lambda: core.state_read(term, peer, state))
 
-    def _read_failed(self, group: Group, core: RaftCore, error: TinymqError) -> None:
+    def _read_failed(self, group: Group, core: RaftCore, error: Exception) -> None:
         if group.core is core:  # else of a log that was replaced meanwhile
             self._replicas.fail(group, error)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from tinymq.clock import Clock
-from tinymq.errors import InvalidRequest, NotLeader, NotReady, TinymqError
+from tinymq.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
 from tinymq.log.store import Store
 from tinymq.raft.group import Group, Role
 from tinymq.raft.membership import Replica
@@ -104,12 +104,18 @@ class Repairs:
             return False
         return True
 
-    async def finish(self, group: Group) -> None:
+    async def finish(self, group: Group) -> bool:
         """The replica is listed (again): what is kept of its damaged log is not needed any more, once as much is
-        committed as that log was known to hold. Raises StorageError."""
+        committed as that log was known to hold. False: it is still kept; to be asked again after `pause`."""
         self._tries.pop(group.id, None)
-        while self._groups.get(group.id) is group and not await self._store.remove_aside(group.id, group.commit_index):
-            await self._clock.sleep(PAUSE_S_MAX)
+        try:
+            return await self._store.remove_aside(group.id, group.commit_index)
+        except StorageError as error:  # nothing rests on what is kept: the replica goes on
+            logger.warning("aside_kept", group=str(group.id), error=error.code, reason=str(error))
+            return False
+
+    async def pause(self) -> None:
+        await self._clock.sleep(PAUSE_S_MAX)
 
     # ---- the leader ----------------------------------------------------------------------------------------
 

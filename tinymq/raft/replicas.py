@@ -78,7 +78,12 @@ class Replicas:
         StorageError; one that is damaged is QUARANTINED, takes part in nothing, and repairs itself."""
         assert group_id not in self._groups, f"{group_id} is open already"
         self._origins[group_id] = _Origin(first_entry, port, machine.dump())
-        opened, group = await self._make(await self._store.open_log(group_id, first_entry), machine)
+        opened = await self._store.open_log(group_id, first_entry)
+        try:
+            opened, group = await self._make(opened, machine)
+        except Exception:
+            await self._store.close_log(group_id)  # it may be tried again
+            raise
         self._groups[group_id] = group
         if self._store.has_aside(group_id):
             group.repairing = "its damaged log was set aside"
@@ -129,10 +134,11 @@ class Replicas:
         except Exception as error:
             self.fail(group, error)
 
-    def fail(self, group: Group, error: Exception) -> None:
-        """This replica stops; the broker and its other groups go on."""
+    def fail(self, group: Group, error: Exception, *, making: bool = False) -> None:
+        """This replica stops; the broker and its other groups go on. `making`: the error ended an attempt to make it
+        anew, so the replica stays out for this, and for what it was out before no more."""
         reason = error if isinstance(error, TinymqError) else BrokenInvariant(repr(error))
-        if group.core.failure is None:
+        if group.core.failure is None or making:
             trace = error if isinstance(reason, BrokenInvariant) else None
             logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
             group.core.fail(reason)
@@ -148,7 +154,7 @@ class Replicas:
             self._begin(group, lambda: self._repair(group, failure))
         elif failure is None and group.repairing and group.role is not Role.LEARNER:
             group.repairing = ""
-            self._begin(group, lambda: self._repairs.finish(group))
+            self._begin(group, lambda: self._finish(group))
         elif failure is None and group.role is Role.LEARNER and (count := other_count(group.membership, group.core.me)):
             leader, term = group.leader, group.term
             group.core.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
@@ -165,9 +171,10 @@ class Replicas:
     async def _work(self, group: Group) -> None:
         try:
             while jobs := self._jobs.get(group.id):
-                await jobs.pop(0)()
-        except Exception as error:
-            self.fail(group, error)
+                try:
+                    await jobs.pop(0)()
+                except Exception as error:
+                    self.fail(group, error, making=True)
         finally:
             if self._groups.get(group.id) is group:
                 self._works.pop(group.id, None)
@@ -179,6 +186,17 @@ class Replicas:
             await self._store.quarantine(log, failure)
         await self._repairs.may_begin(group)
         await self._whole(group, self._begin_anew(group))
+
+    async def _finish(self, group: Group) -> None:
+        """What is kept of its damaged log goes. Until it may, which can be never after a recovery that accepted loss,
+        nothing else that is to be done about the replica waits for that."""
+        if not await self._repairs.finish(group):
+            self._schedule.spawn(self._finish_later(group))
+
+    async def _finish_later(self, group: Group) -> None:
+        await self._repairs.pause()
+        if self._groups.get(group.id) is group and not group.repairing:
+            self._begin(group, lambda: self._finish(group))
 
     async def _begin_anew(self, group: Group) -> None:
         logger.warning("replica_repairs", group=str(group.id), reason=group.repairing)

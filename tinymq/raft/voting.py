@@ -201,12 +201,11 @@ class VotingReplica(RaftState):
         self._around.wake()
 
     def fail(self, error: TinymqError) -> None:
-        """This replica's disk or log cannot be trusted: it takes part no more."""
-        if self._failure is None:
-            self._failure = error
-            self._outbox.clear()
-            self._follow(None)
-            self._SyncObj__raftElectionDeadline = NEVER
+        """This replica's disk or log cannot be trusted: it takes part no more. The error that came last counts."""
+        self._failure = error
+        self._outbox.clear()
+        self._follow(None)
+        self._SyncObj__raftElectionDeadline = NEVER
 
     def _post(self, peer: int, message: Message) -> None:
         """To whom is there now: what is meant for one replica must not reach another that has taken its place."""

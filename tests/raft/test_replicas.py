@@ -1,0 +1,150 @@
+"""What is done about a replica fails, or has to wait: it shows, and stands in the way of nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+
+from tests.raft.harness import Broker, Cluster, Recorder, simulate
+from tests.raft.test_installing import trimmed
+from tests.raft.test_repair import FIRST, filled, flip_first
+from tests.raft.traffic import append_to, deliver, entry_after
+from tests.raft.values import GROUP
+from tinymq.entry import Entry
+from tinymq.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.log.aside import has_aside, prepare_aside
+from tinymq.log.layout import STATE, aside_folder, group_folder
+from tinymq.raft import Role
+
+
+async def found_damaged(broker: Broker) -> None:
+    flip_first(broker)
+    with pytest.raises(CorruptData):
+        await broker.process.run(broker.group().log.read(2, 10_000))
+
+
+@pytest.mark.parametrize("error", [SyncFailed, DiskFull])
+def test_a_state_that_cannot_be_installed_leaves_no_replica_that_looks_well(error: type[TinymqError]) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        away = cluster.followers()[0]
+        await trimmed(cluster, away)
+        await away.start()
+        if error is SyncFailed:
+            away.files.fail_sync(f"{group_folder(GROUP)}/*{STATE}")
+        else:
+            away.files.disk_full(0)
+        await cluster.until(lambda: away.group().role is Role.FAILED, 3.0)
+        assert isinstance(away.group().failure, error)
+        assert away.group().status().reason.startswith(error.__name__)
+        await cluster.commit(b"the others go on")
+        away.power_cut()
+        await away.start()
+        await cluster.settle()
+        assert away.group().role is Role.FOLLOWER
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_a_repair_that_the_disk_refuses_says_why() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.followers()[0]
+        await found_damaged(broker)
+        broker.files.fail_sync("aside*")
+        await cluster.until(lambda: broker.group().role is Role.FAILED, 3.0)
+        assert isinstance(broker.group().failure, SyncFailed)
+        assert FIRST in broker.files.paths()
+
+    simulate(scenario)
+
+
+def test_a_log_that_has_to_be_kept_for_long_keeps_nothing_waiting() -> None:
+    """After a recovery that accepted loss, what was set aside before may be known to be committed beyond all others."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.followers()[0]
+        broker.kill()
+        prepare_aside(broker.files, GROUP, 10_000)
+        broker.files.open(f"{aside_folder(GROUP)}/{FIRST.rsplit('/', 1)[1]}", create=True)
+        await broker.start()
+        await cluster.settle()
+        await cluster.run_for(1.0)
+        assert has_aside(broker.files, GROUP), "more was committed there than is here"
+        await found_damaged(broker)
+        assert broker.group().role is Role.QUARANTINED
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 6.0)
+        assert broker.group().core.me.count == 1
+        await cluster.settle()
+        await cluster.check_logs()
+
+    simulate(scenario)
+
+
+def test_a_log_that_cannot_be_removed_stops_nobody() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker = cluster.followers()[0]
+        await found_damaged(broker)
+        await cluster.until(lambda: has_aside(broker.files, GROUP), 3.0)
+        broker.files.fail_sync("aside", once=False)
+        await cluster.until(lambda: broker.group().role is Role.FOLLOWER, 5.0)
+        await cluster.run_for(1.0)
+        assert broker.group().role is Role.FOLLOWER
+        await cluster.settle()
+
+    simulate(scenario)
+
+
+def test_a_replica_that_could_not_be_opened_can_be_opened_later() -> None:
+    class Refuses(Recorder):
+        def apply(self, entry: Entry) -> None:
+            raise StorageError("the disk refuses")
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        broker, first = cluster.followers()[0], cluster.first_entries[GROUP]
+        await broker.process.run(broker.host.close_group(GROUP))
+        with pytest.raises(StorageError, match="refuses"):
+            await broker.process.run(broker.host.open_group(GROUP, first, Refuses(cluster.ledger, GROUP, broker.id)))
+        await broker.process.run(broker.open_group(GROUP, first))
+        await cluster.settle()
+        assert broker.group().role is Role.FOLLOWER
+
+    simulate(scenario)
+
+
+def test_a_head_that_is_removed_while_it_is_read_for_a_follower_stops_no_leader() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster)
+        leader, follower = cluster.leader(), cluster.followers()[0]
+        core, log = leader.group().core, leader.group().log
+
+        def both() -> None:
+            core._around.read_cold(follower.id, 2)
+            log.remove_before(40)
+
+        leader.process.do(both)
+        await cluster.run_for(0.5)
+        assert log.first_index > 2
+        assert leader.group().role is Role.LEADER
+        await cluster.commit(b"it goes on")
+        await cluster.settle()
+
+    simulate(scenario)
+
+
+def test_whatever_stops_a_replica_is_logged() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        follower = cluster.followers()[0]
+        with structlog.testing.capture_logs() as logged:
+            deliver(follower, cluster.leader().id, append_to(follower, entry_after(follower, 99, 1)))
+        assert [(e["log_level"], e["error"]) for e in logged if e["event"] == "replica_failed"] == [
+            ("error", "UnsupportedVersion")
+        ]
+
+    simulate(scenario)
