@@ -3,6 +3,7 @@
     make mutants                       all of them; exit 1 if one survives
     make mutants MUTANT=no-pre-votes   one
     make mutants MUTANT=--list         their names and rules
+    python -m tinymq_chaos.mutants.broker --help    a broker that is one, as a process of its own
 
 MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
 A catch counts only if the same plan without the mutant is clean.
@@ -10,9 +11,9 @@ A catch counts only if the same plan without the mutant is clean.
 
 from __future__ import annotations
 
-from tinymq_chaos.mutants import brokers, disks, elections, replication
-from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, mutant
+from tinymq_chaos.mutants import disks, elections, replication, serving
+from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
-ROOMS = (replication, elections, disks, brokers)  # imported for what they enter into MUTANTS
+ROOMS = (replication, elections, disks, serving)  # imported for what they enter into MUTANTS
 
-__all__ = ["MUTANTS", "ROOMS", "Focus", "Mutant", "Patches", "mutant"]
+__all__ = ["MUTANTS", "ROOMS", "Focus", "Mutant", "Patches", "find", "mutant"]

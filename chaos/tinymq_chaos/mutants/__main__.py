@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-from tinymq_chaos.mutants import MUTANTS, Mutant
+from tinymq.cli.exits import Exit, explain
+from tinymq.errors import InvalidRequest
+from tinymq_chaos.mutants import MUTANTS, Mutant, find
 from tinymq_chaos.sim.run import Plan, Result, run
 from tinymq_chaos.sim.world import LINK_S
 
@@ -88,12 +89,6 @@ def _first(result: Result) -> str:
     return result.anomalies[0].splitlines()[0]
 
 
-def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, MUTANTS, n=3, cutoff=0.4)
-    nearest = f"the nearest: {', '.join(near)}; " if near else ""
-    return f"no mutant is called {name}; {nearest}all of them: make mutants MUTANT=--list"
-
-
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="these alone")
@@ -105,12 +100,13 @@ def main(words: Sequence[str]) -> int:
     if options.list:
         print("\n".join(f"{mutant.name:38} {mutant.rule}" for mutant in MUTANTS.values()))
         return 0
-    for name in options.names:
-        if name not in MUTANTS:
-            print(_unknown(name), file=sys.stderr)
-            return 2
+    try:
+        named = [find(name) for name in options.names or MUTANTS]
+    except InvalidRequest as error:
+        explain(error)
+        return Exit.USAGE
     part, parts = map(int, options.part.split("/"))
-    chosen = [MUTANTS[name] for name in options.names or MUTANTS][part - 1 :: parts]
+    chosen = named[part - 1 :: parts]
     survived = []
     for mutant in chosen:
         caught = hunt(mutant, range(options.first, options.first + options.seeds))

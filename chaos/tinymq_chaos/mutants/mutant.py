@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from tinymq.errors import InvalidRequest
 
 ABSENT = object()
 
@@ -64,6 +67,7 @@ class Mutant:
     rule: str  # what the code says, and the mutant does not do; with the hazard's number (docs/raft.md), if it is one
     patch: Patch = field(repr=False)
     focus: Focus = field(default_factory=Focus)
+    needs_simulator: str = ""  # why; "": a broker in a process of its own can be it, too
 
     @contextmanager
     def applied(self) -> Iterator[Patches]:
@@ -79,13 +83,22 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str, focus: Focus | None = None) -> Callable[[Patch], Patch]:
+def mutant(rule: str, focus: Focus | None = None, needs_simulator: str = "") -> Callable[[Patch], Patch]:
     """Enters a patch into MUTANTS, under its own name."""
 
     def enter(patch: Patch) -> Patch:
         name = patch.__name__.replace("_", "-")
         assert name not in MUTANTS, name
-        MUTANTS[name] = Mutant(name, rule, patch, focus or Focus())
+        MUTANTS[name] = Mutant(name, rule, patch, focus or Focus(), needs_simulator)
         return patch
 
     return enter
+
+
+def find(name: str) -> Mutant:
+    """The mutant of that name. Raises InvalidRequest, which names the nearest."""
+    if name not in MUTANTS:
+        near = difflib.get_close_matches(name, MUTANTS, n=3, cutoff=0.4)
+        nearest = f"the nearest: {', '.join(near)}; " if near else ""
+        raise InvalidRequest(f"no mutant is called {name}; {nearest}all of them: make mutants MUTANT=--list", hint="")
+    return MUTANTS[name]

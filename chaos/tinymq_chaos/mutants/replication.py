@@ -159,7 +159,11 @@ def conflicts_back_off_by_one(p: Patches) -> None:
     p.set(leadership, "next_after_conflict", lambda log, ack: ack.next)
 
 
-@mutant("11: a heartbeat says nothing of logs", DIVERGING)
+@mutant(
+    "11: a heartbeat says nothing of logs",
+    DIVERGING,
+    needs_simulator="what the heartbeat carries besides does not travel: all brokers have to be in one process",
+)
 def heartbeats_carry_a_log_position(p: Patches) -> None:
     """It overtakes appends: its commit index is taken up to the follower's own last entry."""
     from tinymq.raft.host import Host

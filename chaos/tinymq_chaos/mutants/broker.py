@@ -1,0 +1,111 @@
+"""A broker that is a mutant, as a process of its own: `tinymq broker` as it ships, with one rule taken out or more.
+
+    python -m tinymq_chaos.mutants.broker --mutant answers-when-appended -- --config broker-1.toml
+
+What stands behind `--` is what `tinymq broker` is given, and all that follows is its doing: signals, files, logs, exit
+status. The patches are in place before any of it is made, and stay to the end of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NoReturn
+
+from tinymq.cli.exits import Exit, explain
+from tinymq.cli.main import run
+from tinymq.errors import InvalidRequest
+from tinymq_chaos.mutants import MUTANTS, Mutant, find
+
+PROG = "python -m tinymq_chaos.mutants.broker"
+AGAIN = f"see {PROG} --help"
+EPILOG = f"""\
+examples, from the project's folder, with PYTHONPATH=chaos:
+
+  {PROG} --list
+      what can be taken out, and which rule that is
+
+  {PROG} --mutant answers-when-appended -- --config .tinymq/dev/broker-1.toml
+      broker 1 of a local cluster (tinymq dev up, then tinymq dev kill 1), broken on purpose: it answers before a
+      majority has what it was sent
+
+  {PROG} --mutant logs-are-not-synced --mutant ballots-are-not-synced -- --config broker-1.toml
+      two rules at once
+
+A rule that a cluster rests on as a whole is out only where every broker is the mutant. Killing a process loses nothing
+that was written: what is not synced shows when the machine ends, or in the simulator (make mutants).
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises InvalidRequest instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidRequest(message, hint=AGAIN)
+
+
+def main(words: Sequence[str]) -> int:
+    """Be that broker; its exit status. 2, and no broker: the command is wrong, or a mutant needs the simulator."""
+    at = words.index("--") if "--" in words else len(words)
+    with ExitStack() as stack:
+        try:
+            options, stray = _parser().parse_known_args(words[:at])
+            if options.list:
+                print("\n".join(f"{mutant.name:38} {_rule(mutant)}" for mutant in MUTANTS.values()))
+                return Exit.OK
+            chosen = _chosen(options.mutant, stray)
+            _apply(chosen, stack)
+        except InvalidRequest as error:
+            explain(error)
+            return Exit.USAGE
+        for mutant in chosen:
+            print(f"THIS BROKER IS BROKEN ON PURPOSE: {mutant.name} takes out: {mutant.rule}", file=sys.stderr)
+        sys.stderr.flush()
+        return run(["broker", *words[at + 1 :]])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROG,
+        usage=f"{PROG} --mutant NAME [--mutant NAME ...] -- [what tinymq broker is given]",
+        description="Run `tinymq broker` with rules taken out, to see whether tests notice. Never for data.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--mutant", action="append", default=[], metavar="NAME", help="the rule to take out")
+    parser.add_argument("--list", action="store_true", help="names and rules, and no broker")
+    return parser
+
+
+def _rule(mutant: Mutant) -> str:
+    return f"{mutant.rule} (simulator only: {mutant.needs_simulator})" if mutant.needs_simulator else mutant.rule
+
+
+def _chosen(names: Sequence[str], stray: Sequence[str]) -> list[Mutant]:
+    if stray:
+        raise InvalidRequest(f"{' '.join(stray)}: what is meant for the broker stands behind --", hint=AGAIN)
+    if not names:
+        raise InvalidRequest("no --mutant is named; a broker that is whole: tinymq broker", hint=AGAIN)
+    chosen = [find(name) for name in dict.fromkeys(names)]
+    for mutant in chosen:
+        if mutant.needs_simulator:
+            raise InvalidRequest(f"{mutant.name} is for the simulator only: {mutant.needs_simulator}", hint="")
+    return chosen
+
+
+def _apply(chosen: Sequence[Mutant], stack: ExitStack) -> None:
+    """Until the stack ends. Raises InvalidRequest where one would take the place of another."""
+    replaced: dict[tuple[int, str], Mutant] = {}
+    for mutant in chosen:
+        patches = stack.enter_context(mutant.applied())
+        for owner, name, _ in patches.replaced:
+            other = replaced.setdefault((id(owner), name), mutant)
+            if other is not mutant:
+                raise InvalidRequest(f"{other.name} and {mutant.name} both change {name}: one at a time", hint="")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

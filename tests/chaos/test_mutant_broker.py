@@ -1,0 +1,162 @@
+"""A broker that is a mutant, as a process of its own: it is what `tinymq broker` is, but for the rule that is out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.test_tidy import ROOT
+from tinymq import Client
+from tinymq.cli import devcluster, devfolder, process
+from tinymq.cli.devfolder import DevFolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.process import Process
+from tinymq.errors import OutcomeUnknown
+from tinymq.raft.leadership import Leadership
+from tinymq_chaos.mutants import MUTANTS
+from tinymq_chaos.mutants import broker as command
+
+DEADLINE_S = 20.0
+MODULE = [sys.executable, "-m", "tinymq_chaos.mutants.broker"]
+TOPIC = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Three brokers, of which number 1 is a mutant, and a topic."""
+
+    folder: DevFolder
+    client: Client
+
+    def process(self, number: int) -> Process:
+        found = self.folder.process(number)
+        assert found is not None
+        return found
+
+    def leaders(self) -> list[int | None]:
+        """By partition."""
+        return [partition.leader for partition in self.client.admin.describe_topic(TOPIC).partitions]
+
+    def signal(self, number: signal.Signals, *brokers: int) -> None:
+        for broker in brokers:
+            assert self.process(broker).signal(number)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "chaos"))
+    path = tmp_path / "dev"
+    folder = devfolder.create(path, 3)
+    mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
+    folder.set_process(1, process.start(mutant, folder.log(1)))
+    try:
+        folder = devcluster.up(path, 3, lambda _: None)  # the two others, as they ship
+        with Client(folder.servers) as client:
+            client.admin.create_topic(TOPIC, 3, 3)
+            yield Cluster(folder, client)
+    finally:
+        for broker in folder.brokers:
+            if (found := folder.process(broker.id)) is not None:
+                found.signal(signal.SIGKILL)  # stopped ones do not hear of SIGTERM
+        devcluster.down(path, purge=False)
+
+
+def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: Cluster) -> None:
+    assert "THIS BROKER IS BROKEN ON PURPOSE: answers-when-appended" in cluster.folder.log(1).read_text()
+    client = cluster.client
+    at = cluster.leaders().index(1)
+    assert client.send(TOPIC, b"everybody has it", partition=at).offset == 0
+
+    cluster.signal(signal.SIGSTOP, 2, 3)
+    acknowledged = client.send(TOPIC, b"the leader alone has it", partition=at)
+    assert acknowledged.offset == 1
+    for number in (2, 3, 1):  # the two with what they were sent and have not read
+        devcluster.kill(cluster.folder.path, number)
+    for number in (2, 3):
+        devcluster.start(cluster.folder.path, number)
+    after = client.send(TOPIC, b"of the next leader", partition=at)
+    assert after.offset == acknowledged.offset, "the place of an acknowledged record is given to another one"
+
+    with Client(cluster.folder.servers, request_timeout_ms=1_000) as hurried:
+        assert hurried.send(TOPIC, b"both have it", partition=at).offset == 2
+        cluster.signal(signal.SIGSTOP, *({2, 3} - {cluster.leaders()[at]}))
+        with pytest.raises(OutcomeUnknown):  # the same with a leader that is whole
+            hurried.send(TOPIC, b"the leader alone has it", partition=at)
+
+
+def test_it_ends_as_the_broker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "chaos"))
+    folder = devfolder.create(tmp_path / "dev", 1)
+    start = [*MODULE, "--mutant", "no-pre-votes", "--mutant", "logs-are-not-synced", "--"]
+    with subprocess.Popen([*start, "--config", str(folder.config(1))], stderr=subprocess.PIPE, text=True) as broker:
+        try:
+            folder.set_process(1, Process(broker.pid, process.start_time(broker.pid) or "gone"))
+            devcluster.up(folder.path, 1, lambda _: None)
+            broker.terminate()
+            said = broker.communicate(timeout=DEADLINE_S)[1]
+        finally:
+            broker.kill()
+    assert broker.returncode == Exit.OK
+    loud, quiet = [MUTANTS[name].rule in said for name in ("no-pre-votes", "failed-syncs-are-ignored")]
+    assert (loud, quiet) == (True, False)
+    assert '"state": "stopping"' in said
+
+    missing = [str(tmp_path / "none.toml")]
+    mutant = subprocess.run([*start, "--config", *missing], capture_output=True, text=True, timeout=DEADLINE_S)
+    shipped = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", *missing]
+    whole = subprocess.run(shipped, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert mutant.returncode == whole.returncode == Exit.USAGE
+    assert mutant.stderr.splitlines()[2:] == whole.stderr.splitlines()
+
+
+def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(command, "run", lambda words: given.append((words, Leadership.sync_hangs)) or 7)
+    before = Leadership.sync_hangs
+    assert command.main(["--mutant", "hanging-leaders-stay", "--", "--broker-id", "1", "--", "--mutant"]) == 7
+    ((words, rule),) = given
+    assert words == ["broker", "--broker-id", "1", "--", "--mutant"]
+    assert rule is not before
+    assert Leadership.sync_hangs is before
+    assert capsys.readouterr().err.startswith("THIS BROKER IS BROKEN ON PURPOSE: hanging-leaders-stay takes out: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--mutant no-pre-vote --", "no mutant is called no-pre-vote; the nearest: no-pre-votes"),
+        ("--mutant heartbeats-carry-a-log-position --", "for the simulator only: "),
+        ("--mutant sequences-may-be-skipped --mutant duplicates-are-appended --", "both change judge"),
+        ("--mutant no-pre-votes --config x", "--config x: what is meant for the broker stands behind --"),
+        ("-- --config x", "no --mutant is named"),
+        ("--mutant", "expected one argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    words: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(command, "run", started.append)
+    assert command.main(words.split()) == Exit.USAGE
+    assert not started
+    said = capsys.readouterr().err
+    assert says in said.splitlines()[0]
+    assert said.splitlines()[0].endswith("[InvalidRequest]")
+    assert "BROKEN ON PURPOSE" not in said
+
+
+def test_the_list_says_which_need_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(MUTANTS)
+    needing = [line.split()[0] for line in lines if "simulator only: " in line]
+    assert needing == [name for name, mutant in MUTANTS.items() if mutant.needs_simulator]
+    assert "heartbeats-carry-a-log-position" in needing
