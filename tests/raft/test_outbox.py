@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.raft.harness import Cluster, simulate
 from tinymq.raft.outbox import Outbox
 
 
@@ -67,3 +68,43 @@ def test_a_failed_replica_says_nothing_more() -> None:
     disk.durable = True
     box.flush()
     assert done == []
+
+
+def test_the_newest_of_a_kind_stands_for_all_that_wait() -> None:
+    disk, done = Disk(), []
+    box = Outbox(disk)
+    disk.durable = False
+    for turn in range(100):
+        box.post(note(done, f"a{turn}"), "a")
+        box.post(note(done, f"b{turn}"), "b")
+        if turn == 50:
+            box.post(note(done, "by itself"))
+    assert len(box) == 3
+    disk.durable = True
+    box.flush()
+    assert done == ["by itself", "a99", "b99"]
+
+
+def test_a_disk_that_hangs_for_a_minute_makes_no_queue() -> None:
+    """Whoever waits for its vote stands again and again, asks, and is asked."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader, (one, other) = cluster.leader(), cluster.followers()
+        hung = [broker.disk for broker in (one, other)]
+        freed = cluster.loop.create_future()
+        for disk in hung:
+            disk.hung = freed
+        leader.kill()
+        most = 0
+        for _ in range(60):
+            await cluster.run_for(1.0)
+            most = max([most, *(len(broker.group().core._outbox) for broker in (one, other))])
+        assert 0 < most <= 7, "two kinds of questions, two of answers, and what it says to itself"
+        for disk in hung:
+            disk.hung = None
+        freed.set_result(None)
+        await cluster.commit(b"they go on")
+
+    simulate(scenario)

@@ -119,7 +119,7 @@ class VotingReplica(RaftState):
         )
         for peer in self._peers:
             self._post(peer, request)
-        self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id))
+        self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id), "our own vote")
 
     def _count_vote(self, ballot: Ballot, voter: int) -> None:
         """Hazard 4: votes are attributed; our own counts once it is on disk."""
@@ -208,9 +208,11 @@ class VotingReplica(RaftState):
         self._SyncObj__raftElectionDeadline = NEVER
 
     def _post(self, peer: int, message: Message) -> None:
-        """To whom is there now: what is meant for one replica must not reach another that has taken its place."""
+        """To whom is there now: what is meant for one replica must not reach another that has taken its place. While
+        it waits for a sync, a newer one of its kind stands for it: any may be lost, and the newest says most."""
         whom = self._around.incarnation(peer)
-        self._outbox.post(lambda: self._around.incarnation(peer) == whom and self._around.send(peer, message))
+        kind = (peer, type(message), isinstance(message, RequestVote | Vote) and message.pre)
+        self._outbox.post(lambda: self._around.incarnation(peer) == whom and self._around.send(peer, message), kind)
 
     @abstractmethod
     def _SyncObj__onBecomeLeader(self) -> None: ...
