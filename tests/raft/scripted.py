@@ -1,35 +1,7 @@
 """Scenarios: commands that drive brokers by hand, each followed by the record of what came of it.
 
-A file of `scenarios/` is prose, comments (`#`) and commands (`>`); the lines that are indented below a command are its
-record, and are compared with what happens. Commands:
-
-    brokers N [segments=BYTES]     make N brokers with one group, connected, nobody leading
-    stand A                        the election timer of A fires
-    elect A                        A stands, and all messages of its election are delivered; again until it leads
-    propose A x y*N ...            A is given records, one after the other; `y*N` is filled up to N bytes
-    deliver [A->B] [KIND]          what is on its way now, in order; `*` for any broker; alone: all, until none is left
-    drop ...                       the same, lost
-    copy A->B KIND as NAME         keep a copy of the last such message
-    replay NAME [from=B] [to=C] [FIELD=N]  it arrives once more, or late; or at C, or as if from B, or changed
-    cut A from B C ...             their connections end, and stay so
-    join [A to B C ...]            connect what is not; alone: all
-    wait S                         time passes for all; timers fire, heartbeats flow over what is connected
-    run S                          the same, and whatever is sent meanwhile arrives at once
-    hang A / sync A / unhang A     A's disk does nothing / does what waits / works again
-    crash A, power-cut A, wipe A   A's process ends; what was not synced is lost; its disk is replaced by an empty one
-    swap A                         A's process ends; the disk that was replaced is back
-    forget A                       A is down, and its terms and votes are lost
-    damage A                       a bit flips in the middle of A's oldest segment
-    trim A I                       A removes whole segments before entry I
-    restart A [apart]              A's process starts, and is connected to those that run; its history was given up
-    read A                         A is asked up to where its state is not stale
-    accept-loss I                  what was applied above entry I may be another from now on
-    take-over A T A B ...          A is ordered to stand in term T for a group of A, B, ... alone: loss is accepted
-    transfer A to B                A hands its leadership over to B
-    status                         every replica in a line
-    queue                          what is on its way
-    COMMAND; COMMAND ...           one after the other
-    quietly COMMAND                without a record but for the status at its end
+`scenarios/README.md` says what a transcript is, and what each command and each word of a record means: here is how they
+come about. A command is a method `do_NAME` of `Scenario`; what it says of the brokers is looked at after it.
 """
 
 from __future__ import annotations

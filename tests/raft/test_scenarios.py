@@ -1,4 +1,4 @@
-"""Scenarios that a person can read, held to what the code does: see `scripted.py` for their language.
+"""Scenarios that a person can read, held to what the code does: `scenarios/README.md` says how to read them.
 
 `pytest tests/raft/test_scenarios.py --rewrite` writes the records anew; the difference is then to be read and judged.
 """
@@ -14,7 +14,7 @@ import pytest
 from tests.raft.transcript import replayed
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
-from tinymq.raft import Group, catchup, following, installing, leadership, replicas, voting
+from tinymq.raft import Group, Host, catchup, following, installing, leadership, replicas, voting
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
@@ -145,6 +145,19 @@ def nobody_takes_another_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replicas, "other_count", lambda membership, me: None)
 
 
+def a_config_alone_is_no_news(patch: pytest.MonkeyPatch) -> None:
+    real = Host._announce
+    known: dict[Group, tuple[object, ...]] = {}
+
+    def announce(self: Host, group: Group) -> None:
+        now = (group.role, group.leader, group.term, group.core.leading_term)
+        if known.get(group) != now:
+            known[group] = now
+            real(self, group)
+
+    patch.setattr(Host, "_announce", announce)
+
+
 def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(installing, "need_of", lambda log, commit, offer, most: installing.Need.STATE)
 
@@ -240,6 +253,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("other_incarnations", every_ack_counts),
     ("other_incarnations", every_vote_of_any_incarnation_counts),
     ("old_disk", nobody_takes_another_count),
+    ("old_disk_at_once", a_config_alone_is_no_news),
     ("state_transfer", an_offered_state_is_always_taken),
     ("read_round", any_round_will_do),
     ("strangers", strangers_are_heard),
@@ -258,6 +272,10 @@ NOTICED: list[tuple[str, Patch]] = [
     ("split_vote", votes_are_given_twice),
     ("power_cut_of_all", everything_counts_as_synced),
 ]
+
+
+def test_no_scenario_is_without_something_to_notice() -> None:
+    assert {name for name, _ in NOTICED} == {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize(("name", "mutant"), NOTICED, ids=[f"{n}, {m.__name__}" for n, m in NOTICED])
