@@ -1,0 +1,49 @@
+"""docs/raft.md names every module of the room, every scenario, and no test that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "raft.md").read_text()
+HERE = Path(__file__).parent
+
+
+def _table(heading: str) -> list[list[str]]:
+    """The cells of the rows of the table that `heading` opens, but for its rule."""
+    rows = PAGE.partition(f"{heading}\n")[2].partition("\n\n")[0].splitlines()
+    assert rows, heading
+    return [row.strip("|").split("|") for row in rows[1:]]
+
+
+def _names(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+def test_the_table_of_modules_names_each_of_them_once() -> None:
+    named = [name for modules, *_ in _table("| module of `tinymq/raft/` | what it is |") for name in _names(modules)]
+    there = {path.stem for path in (ROOT / "tinymq" / "raft").glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(there)
+
+
+def test_the_table_of_scenarios_names_each_of_them_once() -> None:
+    named = [name for _, scenarios in _table("| hazard | scenarios |") for name in _names(scenarios)]
+    assert sorted(named) == sorted(path.stem for path in (HERE / "scenarios").glob("*.txt"))
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)", PAGE))
+    assert {name for name in named if not (HERE / f"{name}.py").exists()} == set()
+    assert len(named) > 20
+    functions = re.findall(r"`(test_\w+)\.(test_\w+)`", PAGE)
+    assert functions
+    assert not [f for module, f in functions if f"def {f}(" not in (HERE / f"{module}.py").read_text()]
+
+
+def test_the_code_that_closes_a_hazard_is_where_the_page_says() -> None:
+    where = [row[3] for row in _table("| # | stock PySyncObj | here | where | test (`tests/raft/`) |")]
+    named = [found for cell in where for found in re.findall(r"`(\w+)\.(\w+)`", cell)]
+    sources = {path.stem: path.read_text() for path in (ROOT / "tinymq" / "raft").glob("*.py")}
+    assert len(named) > 10
+    assert not [f"{m}.{n}" for m, n in named if not re.search(rf"(def|class) {n}\b", sources[m])]
