@@ -193,7 +193,7 @@ def targets() -> list[Target]:
         Target("entries", lambda: [frames(chain()[:n]) for n in (1, 3, 6)], parse_entries, (reseal.entries,)),
         Target("dump", segments, dump, (reseal.segment,), bytes_max=12 << 20),
         Target("index", lambda: _of(".index"), parse_index, (reseal.index,)),
-        Target("state", lambda: _of(".state"), parse_state, (reseal.at_twelve,)),
+        Target("state", lambda: _of(".state"), lambda data: parse_state(data[:40], data[40:]), (reseal.at_twelve,)),
         Target("registry.command", lambda: [c.SerializeToString() for c in commands()], apply_command),
         Target("registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 8)], load_registry, (reseal.leading,)),
         Target("partition.state", partition_states, load_partition, (reseal.leading,)),

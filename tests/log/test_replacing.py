@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.log.values import GROUP, append, everything, faulty, first_entry, following, open_both, open_store, run
+from tinymq.entry import crc32c
 from tinymq.errors import CorruptData
 from tinymq.log import Log, OpenedLog, Store
 from tinymq.log.aside import has_aside
@@ -18,7 +19,8 @@ from tinymq.log.states import AppliedState, StoredState, pack_state
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
-APPLIED = AppliedState(INDEX, 3, 0xC0FFEE, 900, 77_000, b"state at %d" % INDEX)
+DATA = b"state at %d" % INDEX
+APPLIED = AppliedState(INDEX, 3, 0xC0FFEE, 900, 77_000, DATA, crc32c(DATA))
 CRASHES = ["power_cut", "kill", "kill, then power_cut"]
 
 

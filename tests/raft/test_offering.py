@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 
 from tests.raft.test_leadership import CONFIGS, TERM, Lines, ack
 from tests.raft.values import ListLog, chain, incarnation
+from tinymq import entry
 from tinymq.config import Limits, Timing
 from tinymq.entry import crc32c
 from tinymq.log.states import AppliedState
+from tinymq.raft.installing import Incoming
 from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
 from tinymq.raft.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
-from tinymq.raft.offering import Sending, offered
+from tinymq.raft.offering import Sending
 from tinymq.raft.replication import Mode
 from tinymq.raft.stamps import TermStamps
 
 TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
 DATA = bytes(range(256)) * (5 * STATE_PIECE_BYTES // 512)
-STATE = AppliedState(TRIMMED, 1, 77, 10, 1, DATA)
 CRC = crc32c(DATA)
+STATE = AppliedState(TRIMMED, 1, 77, 10, 1, DATA, CRC)
 
 
 def leading() -> tuple[Leadership, Lines]:
@@ -147,7 +150,7 @@ def test_another_incarnation_begins_with_a_question() -> None:
     ],
 )
 def test_each_answer_moves_one_message(answers: list[int], positions: list[int]) -> None:
-    sending = Sending(offered(STATE))
+    sending = Sending(STATE)
     sent: list[int] = []
     for received in answers:
         if sending.acknowledged(state_ack(received)):
@@ -158,8 +161,37 @@ def test_each_answer_moves_one_message(answers: list[int], positions: list[int])
 
 
 def test_an_answer_about_another_state_is_met_with_the_offer_once() -> None:
-    sending = Sending(offered(STATE))
+    sending = Sending(STATE)
     assert not sending.acknowledged(state_ack(0, crc=CRC + 1)), "the offer is out"
     sending.acknowledged(state_ack(0))
     assert sending.acknowledged(state_ack(0, crc=CRC + 1))
     assert isinstance(sending.message(TERM), StateOffer)
+
+
+def test_the_loop_never_works_on_a_whole_state_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 256 MiB would hold up every group for 50 ms and more, on either side."""
+
+    sizes: list[int] = []
+
+    class Counting:
+        @staticmethod
+        def extend(seed: int, data: bytes) -> int:
+            sizes.append(len(data))
+            return int(google_crc32c.extend(seed, data))
+
+    leader, lines = leading()
+    leader.pump(10)
+    monkeypatch.setattr(entry, "google_crc32c", Counting)
+    leader.offers.read(STATE)
+    leader.pump(10)
+    (offer,) = lines.take(2)
+    assert isinstance(offer, StateOffer)
+    incoming = Incoming(offer)
+    while (whole := incoming.whole()) is None:
+        leader.offers.acknowledged(2, state_ack(incoming.received))
+        leader.pump(10)
+        (piece,) = lines.take(2)
+        assert isinstance(piece, StatePiece)
+        incoming.take(piece)
+    assert whole == STATE
+    assert max(sizes) == STATE_PIECE_BYTES

@@ -21,14 +21,13 @@ from tinymq.entry import crc32c
 from tinymq.errors import CorruptData, UnsupportedVersion
 from tinymq.log.files import Files
 from tinymq.log.layout import STATE, group_folder, in_group
-from tinymq.log.rounds import read_whole
 from tinymq.log.segment import SegmentHeader
 
 MAGIC = b"tinymqst"
 VERSION = 1
 _HEADER = struct.Struct("<8sHHIQqII")
-_HEADER_SIZE = 40
-assert _HEADER.size == _HEADER_SIZE
+HEADER_SIZE = 40
+assert _HEADER.size == HEADER_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class AppliedState:
     next_offset: int
     append_time_us: int
     data: bytes = field(repr=False)
+    data_crc: int  # crc32c of data
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ def pack_state(stored: StoredState) -> bytes:
     return head(crc32c(stored.state, crc32c(packed[:12] + packed[16:]))) + stored.state
 
 
-def parse_state(data: bytes) -> StoredState:
-    """Raises CorruptData, or UnsupportedVersion when it is whole but newer."""
-    if len(data) < _HEADER_SIZE:
+def parse_state(head: bytes, state: bytes) -> StoredState:
+    """From a file's first HEADER_SIZE bytes, and the rest. Raises CorruptData, or UnsupportedVersion when it is whole
+    but newer."""
+    if len(head) < HEADER_SIZE:
         raise CorruptData("truncated applied state")
-    magic, version, _, crc, applied_index, append_time_us, entry_crc, _ = _HEADER.unpack_from(data)
-    state = data[_HEADER_SIZE:]
-    if magic != MAGIC or crc32c(state, crc32c(data[:12] + data[16:_HEADER_SIZE])) != crc:
+    magic, version, _, crc, applied_index, append_time_us, entry_crc, _ = _HEADER.unpack(head)
+    if magic != MAGIC or crc32c(state, crc32c(head[:12] + head[16:])) != crc:
         raise CorruptData("applied state checksum mismatch")
     if version != VERSION:
         raise UnsupportedVersion(f"an applied state of version {version}; this build reads {VERSION}")
@@ -78,13 +78,16 @@ def parse_state(data: bytes) -> StoredState:
 
 def read_state(files: Files, path: str, applied_index: int, entry_crc: int) -> StoredState:
     """The file at `path`, which is to hold the state at this very entry. Raises CorruptData. Blocks."""
-    data = read_whole(files, path)
-    if data is None:
-        raise CorruptData(f"{path} is missing", path=path)
     try:
-        stored = parse_state(data)
+        file = files.open(path)
+    except FileNotFoundError:
+        raise CorruptData(f"{path} is missing", path=path) from None
+    try:  # two reads: to cut a large state from what is before it would copy it, and hold the loop up, too
+        stored = parse_state(file.read(0, HEADER_SIZE), file.read(HEADER_SIZE, max(0, file.size() - HEADER_SIZE)))
     except CorruptData as error:
         raise CorruptData(f"{path}: {error.message}", path=path) from error
+    finally:
+        file.close()
     if (stored.applied_index, stored.entry_crc) != (applied_index, entry_crc):
         raise CorruptData(f"{path}: it is the state at another entry {stored.applied_index}", path=path)
     return stored
@@ -95,5 +98,6 @@ def read_base(files: Files, first: SegmentHeader) -> AppliedState:
     path = in_group(group_folder(first.group), first.first_index, STATE)
     stored = read_state(files, path, first.first_index - 1, first.prev_crc)
     return AppliedState(
-        stored.applied_index, first.prev_term, first.prev_crc, first.base_offset, stored.append_time_us, stored.state
-    )
+        stored.applied_index, first.prev_term, first.prev_crc, first.base_offset, stored.append_time_us, stored.state,
+        crc32c(stored.state),
+    )  # fmt: skip

@@ -48,6 +48,7 @@ class Incoming:
     def __init__(self, offer: StateOffer) -> None:
         self.offer = offer
         self._content = bytearray()
+        self._crc = 0  # of what is here: of all of it at the end would hold the loop up
 
     @property
     def received(self) -> int:
@@ -61,17 +62,19 @@ class Incoming:
         """Add it when it is the next one; any other is dropped: the answer says where to go on."""
         if piece.position == self.received and self.received + len(piece.body) <= self.offer.size:
             self._content += piece.body
+            self._crc = crc32c(piece.body, self._crc)
 
     def whole(self) -> AppliedState | None:
         """The state when all of it is here; when it does not match its checksum it is dropped, to begin anew."""
         if self.received < self.offer.size:
             return None
-        data = bytes(self._content)
-        if crc32c(data) != self.offer.crc:
-            self._content.clear()
-            return None
         o = self.offer
-        return AppliedState(o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, data)
+        if self._crc != o.crc:
+            self._content.clear()
+            self._crc = 0
+            return None
+        data = bytes(self._content)
+        return AppliedState(o.index, o.entry_term, o.entry_crc, o.next_offset, o.append_time_us, data, o.crc)
 
 
 Install = Callable[[Group, int, StateOffer, AppliedState], None]

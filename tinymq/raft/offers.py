@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tinymq.log.states import AppliedState
 from tinymq.raft.messages import StateAck, StateOffer, StatePiece
-from tinymq.raft.offering import Offered, Sending, offered
+from tinymq.raft.offering import Sending
 from tinymq.raft.replication import Mode, Progress
 
 
@@ -37,13 +37,13 @@ class Offers:
         self._log = log
         self._line = line
         self._progress = progress
-        self._state: Offered | None = None  # kept while a follower needs it
+        self._state: AppliedState | None = None  # kept while a follower needs it
         self._reading = False
 
     def send(self, peer: int, progress: Progress) -> None:
         """The next message of a transfer, or the first; called when none is out."""
         if progress.sending is None:
-            if self._state is not None and self._state.applied.index != self._log.first_index - 1:
+            if self._state is not None and self._state.index != self._log.first_index - 1:
                 self._state = None  # retention went on: a newer one is nearer to our end
             progress.begin_state(None if self._state is None else Sending(self._state))
         progress.waiting, progress.sent_at = True, self._line.now()
@@ -58,7 +58,7 @@ class Offers:
         self._reading = False
         waiting = [p for p in self._progress.values() if p.mode is Mode.STATE and p.sending is None]
         if applied is not None and waiting:
-            self._state = offered(applied)
+            self._state = applied
             for progress in waiting:
                 progress.waiting = False
 

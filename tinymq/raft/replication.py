@@ -82,7 +82,7 @@ class Progress:
         self.mode = Mode.STATE
         self.sending = sending
         if sending is not None:
-            self.next = sending.state.applied.index + 1
+            self.next = sending.state.index + 1
 
     def probe_overdue(self, retry_s: float, now: float) -> bool:
         """No answer came for too long; the wait doubles up to sixteenfold, for the peer may have failed."""
