@@ -215,12 +215,12 @@ async def _work(workload: Workload, context: Context) -> None:
 def no_collection() -> Iterator[None]:
     """What is left of a run is collected after it, and not at moments of the collector's choice: what coroutines do
     on their way out would be part of the run. What they complain of then is of no interest."""
-    gc.collect()
-    gc.disable()
     hook = sys.unraisablehook
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()  # of the run before, what its result held until now
+            gc.disable()
             yield
             sys.unraisablehook = lambda args: None
             gc.collect()
