@@ -182,6 +182,22 @@ def test_refusals_that_nobody_reads_are_bounded() -> None:
     run(scenario)
 
 
+def test_acknowledgements_that_nobody_reads_are_bounded() -> None:
+    async def scenario(s: Streams) -> None:
+        line = Line(room=0)
+        stream = s.produce(line)
+        data = payload()
+        for number in range(100):
+            line.send(pb.ProduceRequest(batches=[batch(T, data, 100 * number + n) for n in range(100)]))
+            await settle()
+            s.bench.group.commit()
+        assert line.requests.qsize() >= 50, "not read"
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+
+    run(scenario)
+
+
 def test_a_stream_that_breaks_leaves_no_waiters_that_matter() -> None:
     async def scenario(s: Streams) -> None:
         line = Line()

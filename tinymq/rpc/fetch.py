@@ -39,8 +39,8 @@ class FetchStream:
         self._reading: set[asyncio.Task[None]] = set()
         self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
         self._ended = False
-        self._wake: asyncio.Future[None] | None = None  # the writer waits on it
-        self._room: asyncio.Future[None] | None = None  # the reader waits on it
+        self._wake = asyncio.Event()  # the writer waits on it
+        self._room = asyncio.Event()  # the reader waits on it
 
     async def run(self, requests: AsyncIterator[pb.FetchRequest]) -> None:
         """Until the client ends its side and everything is answered, or the stream breaks."""
@@ -51,7 +51,7 @@ class FetchStream:
                 while len(self._messages) >= self._limits.stream_requests_max:
                     await self._wait_for_room()
             self._ended = True
-            self._wake_writer()
+            self._wake.set()
             await writer
         finally:
             self._ended = True
@@ -73,7 +73,7 @@ class FetchStream:
         except TinymqError as error:
             reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=request.offset)
             self._messages.append((reply, 0))
-            self._wake_writer()
+            self._wake.set()
 
     def _begin(self, number: int, request: pb.FetchRequest, broker: Broker) -> None:
         if len(self._waiting) >= broker.limits.stream_requests_max or number in self._waiting:
@@ -94,18 +94,11 @@ class FetchStream:
 
     def _on_ready(self, number: int, fetch: Fetch) -> None:
         self._ready.append((number, fetch))
-        self._wake_writer()
-
-    def _wake_writer(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self._wake.set()
 
     async def _wait_for_room(self) -> None:
-        self._room = asyncio.get_running_loop().create_future()
-        try:
-            await self._room
-        finally:
-            self._room = None
+        self._room.clear()
+        await self._room.wait()
 
     async def _write(self) -> None:
         while True:
@@ -115,16 +108,15 @@ class FetchStream:
             elif self._ended and not self._waiting:
                 return
             else:
-                self._wake = asyncio.get_running_loop().create_future()
-                await self._wake
+                self._wake.clear()
+                await self._wake.wait()
 
     def _next(self) -> pb.FetchReply | None:
         """What to write now. Starts reads from disk on the way, while there is room for what they bring."""
         if self._messages:
             message, size = self._messages.popleft()
             self._read_ahead_bytes -= size
-            if self._room is not None and not self._room.done():
-                self._room.set_result(None)
+            self._room.set()
             return message
         while self._ready:
             number, fetch = self._ready[0]
@@ -154,7 +146,7 @@ class FetchStream:
             self._messages.append((_reply(number, answer), fetch.bytes_max))
         else:
             self._read_ahead_bytes -= fetch.bytes_max
-        self._wake_writer()
+        self._wake.set()
 
 
 def _reply(number: int, answer: Answer) -> pb.FetchReply:

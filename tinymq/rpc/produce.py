@@ -42,8 +42,8 @@ class ProduceStream:
         self._inflight_bytes = 0
         self._inflight = 0  # batches that will be answered, and are not yet
         self._ended = False
-        self._ready: asyncio.Future[None] | None = None  # the writer waits on it
-        self._room: asyncio.Future[None] | None = None  # the reader waits on it
+        self._ready = asyncio.Event()  # the writer waits on it
+        self._room = asyncio.Event()  # the reader waits on it
 
     async def run(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
         """Until the client ends its side and everything is answered, or the stream breaks."""
@@ -53,7 +53,7 @@ class ProduceStream:
                 for batch in request.batches:
                     await self._take(batch)
             self._ended = True
-            self._wake_writer()
+            self._ready.set()
             await writer
         finally:
             self._ended = True
@@ -74,9 +74,9 @@ class ProduceStream:
         except TinymqError as error:
             if batch.acks != pb.ACKS_NONE:
                 self._results.append(pb.ProduceResult(request_id=batch.request_id, error=to_wire(error)))
-                self._wake_writer()
-                while len(self._results) >= RESULTS_MAX:
-                    await self._wait_for_room()
+                self._ready.set()
+        while len(self._results) >= RESULTS_MAX:
+            await self._wait_for_room()
 
     def _append(self, broker: Broker, batch: pb.ProduceBatch, payload: bytes, checked: CheckedBatch | None) -> None:
         """Validate, decide and append, in one call without an await."""
@@ -112,36 +112,25 @@ class ProduceStream:
                 duplicate=outcome.duplicate,
             )
         self._results.append(result)
-        self._wake_writer()
+        self._ready.set()
 
     def _answered(self, size: int) -> None:
         self._inflight -= 1
         self._inflight_bytes -= size
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._room.set()
 
     async def _wait_for_room(self) -> None:
-        self._room = asyncio.get_running_loop().create_future()
-        try:
-            await self._room
-        finally:
-            self._room = None
-
-    def _wake_writer(self) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_result(None)
+        self._room.clear()
+        await self._room.wait()
 
     async def _write(self) -> None:
         while True:
             if self._results:
                 some, self._results = self._results[:RESULTS_MAX], self._results[RESULTS_MAX:]
-                self._wake_reader()
+                self._room.set()
                 await self._replies.write(pb.ProduceReply(results=some))
             elif self._ended and not self._inflight:
                 return
             else:
-                self._ready = asyncio.get_running_loop().create_future()
-                await self._ready
+                self._ready.clear()
+                await self._ready.wait()
