@@ -93,8 +93,11 @@ def test_a_replica_that_its_broker_does_not_report_is_missing(
     assert not document["healthy"]
     assert ailing(document) == [("t", 3, "missing", "broker 3 has not opened it yet")]
     assert answer(rejoining) == Exit.FAILED
-    lines = capfd.readouterr().out.splitlines()
-    assert any("missing" in line and "broker 3 has not opened it yet" in line for line in lines)
+    printed = capfd.readouterr()
+    assert "metadata led by broker 1\n" in printed.err
+    assert any("missing" in line and "broker 3 has not opened it yet" in line for line in printed.out.splitlines())
+    assert answer(replace(rejoining, metadata_leader=0)) == Exit.FAILED
+    assert "metadata led by nobody\n" in capfd.readouterr().err
     whole = three(row("leader", 1), row("follower", 1), row("follower", 1))
     assert answer(whole) == Exit.OK
     assert answer(replace(whole, topics=None)) == Exit.FAILED, "what should be there is not known"

@@ -170,7 +170,8 @@ def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
 
 
 def _print(document: dict[str, Any]) -> None:
-    say(f"cluster {document['cluster_id']}, metadata led by broker {document['metadata_leader']}")
+    leader = document["metadata_leader"]
+    say(f"cluster {document['cluster_id']}, metadata led by {f'broker {leader}' if leader else 'nobody'}")
     print_table(
         ["broker", "address", "state", "reason"],
         [(b["id"], b["address"], b["state"], b["reason"]) for b in document["brokers"]],

@@ -14,7 +14,7 @@ from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.errors import InvalidRequest
 
-app = App(name="dev", help="A local cluster of plain processes: up, status, kill, down.")
+app = App(name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
 
 Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's folder.")]
 Number = Annotated[int, Parameter(help="The broker's number, from 1.")]

@@ -25,7 +25,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # `run` ends it
     default_parameter=Parameter(negative_iterable=()),
 )
-app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, down.")
+app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
 app.command("tinymq.cli.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
 app.command("tinymq.cli.topic:app", name="topic", help="Create, list, describe and delete topics.")
 app.command("tinymq.cli.produce:produce", name="produce", help="Send lines from standard input or files.")

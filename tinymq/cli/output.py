@@ -6,6 +6,7 @@ Colour and progress are for terminals only, and NO_COLOR is honoured (by rich).
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -15,7 +16,8 @@ from cyclopts import Parameter
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print data.")]
 Row = Sequence[object]
 
-_WIDTH_OF_A_PIPE = 10_000  # a pipe has no width: nothing is cut off or wrapped
+_WIDTH = 10_000  # whatever the terminal's is: it wraps a long reason, and nothing is cut off
+_PADDING = re.compile(r" +(\x1b\[0m)?$")
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -24,7 +26,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Columns of text; numbers to the right."""
+    """Columns of text; numbers to the right. Every cell is printed whole."""
     from rich.console import Console
     from rich.table import Table
 
@@ -35,8 +37,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
         table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_PIPE)
-    console.print(table, markup=False, highlight=False)
+    console = Console(width=_WIDTH)
+    with console.capture() as printed:
+        console.print(table, markup=False, highlight=False)
+    for line in printed.get().splitlines():
+        print(_PADDING.sub(r"\1", line))
 
 
 def say(message: str) -> None:
