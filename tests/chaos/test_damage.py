@@ -1,0 +1,74 @@
+"""Where bits are flipped: in what a disk has vouched for, and not in what may pass for a torn tail."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.raft.values import GROUP, chain
+from tinymq.entry import HEADER_SIZE
+from tinymq.log.creation import create_log
+from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.log.marks import Mark, Marks, load_marks
+from tinymq_chaos.sim.disk import SimFiles
+from tinymq_chaos.sim.faults.damage import covered_bytes
+
+SEGMENTS = (1, 10, 20)
+
+
+@pytest.fixture
+def files() -> SimFiles:
+    """A log of three entries in the first of three segments; the marks file is there, and empty."""
+    files = SimFiles(random.Random(1))
+    first, *others = chain([1, 1, 1])
+    create_log(files, GROUP, first, 0)
+    content = files.content(_path(1)) + b"".join(entry.head + entry.payload for entry in others)
+    for index in SEGMENTS:
+        if index > 1:
+            files.open(_path(index), create=True)
+        files.put(_path(index), content)
+    return files
+
+
+def _path(first: int) -> str:
+    return in_group(group_folder(GROUP), first, SEGMENT)
+
+
+def _mark(files: SimFiles, mark: Mark, *, synced: bool = True) -> None:
+    marks = Marks(files, load_marks(files))
+    marks.write([mark])
+    if synced:
+        marks.sync()
+
+
+def test_nothing_of_a_log_is_covered_without_a_mark(files: SimFiles) -> None:
+    assert [covered_bytes(files, _path(first)) for first in SEGMENTS] == [0, 0, 0]
+
+
+def test_all_up_to_the_marked_entry_is_covered(files: SimFiles) -> None:
+    content = files.content(_path(10))
+    last = chain([1, 1, 1])[1]
+    position = content.index(last.head)
+    _mark(files, Mark(GROUP, index=2, segment=10, position=position))
+    whole = len(content)
+    assert [covered_bytes(files, _path(first)) for first in SEGMENTS] == [whole, position + last.size, 0]
+    assert position + last.size < whole
+
+
+def test_a_mark_that_is_not_on_the_disk_covers_nothing(files: SimFiles) -> None:
+    _mark(files, Mark(GROUP, index=1, segment=1, position=HEADER_SIZE), synced=False)
+    assert covered_bytes(files, _path(1)) == 0
+
+
+def test_a_marked_entry_that_is_damaged_is_left_as_it_is(files: SimFiles) -> None:
+    position = files.content(_path(1)).index(chain([1])[0].head)
+    _mark(files, Mark(GROUP, index=1, segment=1, position=position))
+    files.flip_bit(_path(1), position + 20)
+    assert covered_bytes(files, _path(1)) == position
+
+
+def test_of_other_files_all_is_covered(files: SimFiles) -> None:
+    files.open("ballots-a", create=True)
+    files.put("ballots-a", bytes(100))
+    assert covered_bytes(files, "ballots-a") == 100
