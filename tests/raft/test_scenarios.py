@@ -162,6 +162,16 @@ def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(installing, "need_of", lambda log, commit, offer, most: installing.Need.STATE)
 
 
+def a_state_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
+    real = following.FollowingReplica.vouch
+
+    def vouch(self: following.FollowingReplica, index: int) -> None:
+        self._learn_commit(self._log.last_index, self._log.last_index)
+        real(self, index)
+
+    patch.setattr(following.FollowingReplica, "vouch", vouch)
+
+
 def what_was_acknowledged_is_still_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Progress, "conflicted", lambda self, index: self.restart(max(index, self.match + 1)))
 
@@ -255,6 +265,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("old_disk", nobody_takes_another_count),
     ("old_disk_at_once", a_config_alone_is_no_news),
     ("state_transfer", an_offered_state_is_always_taken),
+    ("state_transfer", a_state_vouches_for_the_whole_log),
     ("read_round", any_round_will_do),
     ("strangers", strangers_are_heard),
     ("one_round_trip", acks_say_only_what_did_not_match),
