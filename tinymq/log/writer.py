@@ -234,7 +234,8 @@ class Writer:
             self._timer = None
         await self.drain()
         for _, future in self._chores:
-            future.set_exception(Closed("the data folder is closed"))
+            if not future.done():  # else whoever asked was cancelled
+                future.set_exception(Closed("the data folder is closed"))
         self._chores.clear()
         await self._runner.run(self._rounds.close)
 
