@@ -178,7 +178,11 @@ class BrokerApp:
             await self._run(means, formation.first_entry)
         else:
             self._enter(State.UNFORMED)
-            formation.on_formed = lambda entry: self._spawn(self._run(means, entry))
+            formation.on_formed = lambda entry: self._formed(means, entry)
+
+    def _formed(self, means: Means, first: Entry) -> None:
+        if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
+            self._spawn(self._run(means, first))
 
     def _let_join(self, formation: Formation, host: Host, transport: Transport) -> None:
         """Who belongs to no cluster asks the others for theirs, and is told."""

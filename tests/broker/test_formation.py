@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +19,8 @@ from tinymq.log.store import Store
 from tinymq.raft import Replica, make_first_entry
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 from tinymq.types import METADATA_GROUP
+
+T = TypeVar("T")
 
 CLUSTER = b"c" * 16
 
@@ -96,6 +100,42 @@ def test_only_who_joins_may_come_with_another_folder() -> None:
         assert formation.cluster_id == b""
         await formation.join(CLUSTER, packed(entry))
         assert formation.cluster_id == CLUSTER
+
+    asyncio.run(main())
+
+
+def test_who_is_gone_before_it_is_formed_leaves_no_half_of_it() -> None:
+    """Who forms it hangs up while the first entry is being written, and somebody else forms another cluster."""
+
+    class Slow(InlineRunner):
+        def __init__(self) -> None:
+            self.free = asyncio.Event()
+
+        async def run(self, call: Callable[[], T]) -> T:
+            await self.free.wait()
+            return call()
+
+    async def main() -> None:
+        files, slow = FaultyFiles(random.Random(1)), Slow()
+        store = await Store.open(
+            files, InlineRunner(), ManualClock(), broker_id=1, limits=Limits(), rng=random.Random(1)
+        )
+        formation = Formation(1, [1], store, files, slow)
+        entry = first_entry(formation)
+        gone = asyncio.ensure_future(formation.form(CLUSTER, packed(entry)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        other = asyncio.ensure_future(formation.form(b"d" * 16, packed(entry)))
+        await asyncio.sleep(0)
+        slow.free.set()
+        with pytest.raises(WrongCluster):
+            await other
+        assert (formation.cluster_id, formation.first_entry) == (CLUSTER, entry)
+        await store.close()
+        again = await open_broker(files)
+        assert (again.cluster_id, again.first_entry) == (CLUSTER, entry)
 
     asyncio.run(main())
 

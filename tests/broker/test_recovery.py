@@ -102,6 +102,11 @@ def test_an_order_for_a_term_that_is_over_or_anothers_is_refused() -> None:
     assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=9))
 
 
+def test_an_order_to_lead_a_group_without_itself() -> None:
+    with pytest.raises(InvalidRequest, match="not among its replicas"):
+        take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, replicas=ORDER.replicas[1:]))
+
+
 def test_what_is_not_open_here() -> None:
     brokers = Brokers(SURVIVOR, {})
     brokers.groups = {}

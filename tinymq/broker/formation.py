@@ -11,8 +11,8 @@ the same on every broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from tinymq.entry import Entry, Kind, parse_entry
 from tinymq.errors import CorruptData, InvalidRequest, WrongBroker, WrongCluster
@@ -74,10 +74,15 @@ class Formation:
         return self.first_entry
 
     async def form(self, cluster_id: bytes, packed: bytes) -> None:
-        """Join the cluster `cluster_id`, whose metadata group begins with `packed`. Doing it again is nothing.
+        """Join the cluster `cluster_id`, whose metadata group begins with `packed`. Doing it again is nothing. Once
+        begun it is done, also when whoever asked for it is gone: half of it would be the first entry of one cluster
+        under the id of another.
 
         Raises WrongCluster, WrongBroker, InvalidRequest, and then nothing has changed.
         """
+        await _to_its_end(self._form(cluster_id, packed))
+
+    async def _form(self, cluster_id: bytes, packed: bytes) -> None:
         async with self._forming:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
@@ -91,6 +96,9 @@ class Formation:
     async def join(self, cluster_id: bytes, packed: bytes) -> None:
         """As `form`, with this data folder or, in its place, an earlier one of this broker listed. Such a broker has
         no vote in any group until the group's CONFIG lists it. Raises as `form`."""
+        await _to_its_end(self._join(cluster_id, packed))
+
+    async def _join(self, cluster_id: bytes, packed: bytes) -> None:
         async with self._forming:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
@@ -153,3 +161,9 @@ class Formation:
             file.close()
         self._files.rename(_NEW, FIRST_ENTRY_FILE)
         self._files.sync_folder("")
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # maybe nobody asks for it any more
+    await asyncio.shield(task)

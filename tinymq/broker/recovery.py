@@ -79,7 +79,10 @@ class Recovery:
         if group is None:
             raise UnknownPartition(f"{order.group} is not open here")
         members = [replica.broker_id for replica in order.replicas]
-        asked = [b for b in members if b != group.report().broker_id and self._host.alive(b)]
+        me = group.report().broker_id
+        if me not in members:
+            raise InvalidRequest(f"broker {me} is ordered to lead {order.group}, and is not among its replicas")
+        asked = [b for b in members if b != me and self._host.alive(b)]
         others = await asyncio.gather(*(self._ask(b, order.group) for b in asked))
         if self._host.groups.get(order.group) is not group:
             raise NotReady(f"{order.group} was opened anew")
