@@ -7,7 +7,7 @@ import structlog
 
 from tests.raft.harness import Broker, Cluster, Recorder, simulate
 from tests.raft.test_installing import trimmed
-from tests.raft.test_repair import FIRST, filled, flip_first
+from tests.raft.test_repair import FIRST, OTHER, filled, flip_first
 from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
 from tinymq.entry import Entry
@@ -148,3 +148,31 @@ def test_whatever_stops_a_replica_is_logged() -> None:
         ]
 
     simulate(scenario)
+
+
+def test_a_replica_that_fails_as_a_broker_goes_keeps_no_other_from_hearing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = [GROUP, OTHER]
+
+    async def scenario(cluster: Cluster) -> None:
+        for group in groups:
+            await cluster.settle(group)
+        leader, other = cluster.leader(GROUP), cluster.leader(OTHER)
+        if other is not leader:
+            assert other.process.do(lambda: other.host.transfer(OTHER, leader.id))
+            await cluster.until(lambda: cluster.leaders(OTHER) == [leader], 3.0)
+            await cluster.settle(OTHER)
+
+        def refuse() -> None:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(leader.machine(GROUP), "follow", refuse)
+        cluster.isolate(leader.id)
+        await cluster.until(lambda: not leader.group(OTHER).is_leader, 3.0)
+        assert leader.group(GROUP).role is Role.FAILED
+        cluster.heal()
+        await cluster.settle(OTHER)
+        assert leader.group(OTHER).role is Role.FOLLOWER
+
+    simulate(scenario, groups=groups)

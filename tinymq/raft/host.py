@@ -21,7 +21,7 @@ from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
-from tinymq.raft.inbound import Inbound, groups_with
+from tinymq.raft.inbound import Inbound
 from tinymq.raft.leadership import APPEND_BYTES
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.port import GroupPort
@@ -245,28 +245,33 @@ class Host:
 
     def _peer_alive(self, peer: int, restarted: bool) -> None:
         """A broker came, or came back; another process leads nothing of what the one before it led."""
-        for group in groups_with(self._groups, peer):
+
+        def tell(core: RaftCore) -> None:
             if restarted:
-                group.core.leader_gone(peer)
-            group.core.peer_alive(peer)
+                core.leader_gone(peer)
+            core.peer_alive(peer)
+
+        self._inbound.each_with(peer, tell)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, True)
 
     def _peer_gone(self, peer: int) -> None:
-        for group in groups_with(self._groups, peer):
-            group.core.leader_gone(peer)
-            group.core.check_quorum()
+
+        def tell(core: RaftCore) -> None:
+            core.leader_gone(peer)
+            core.check_quorum()
+
+        self._inbound.each_with(peer, tell)
         if self.on_peer_changed is not None:
             self.on_peer_changed(peer, False)
 
     def _peer_deaf(self, peer: int) -> None:
-        for group in groups_with(self._groups, peer):
-            group.core.check_quorum()
+        self._inbound.each_with(peer, lambda core: core.check_quorum())
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
         group = self._groups.get(group_id)
         if group is not None:
-            group.core.stepped_down(peer, term)
+            self._replicas.guarded(group, lambda: group.core.stepped_down(peer, term))
 
     # ---- the disk --------------------------------------------------------------------------------------------
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import structlog
 
 from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.messages import from_wire
 from tinymq.raft.neighbours import Neighbours
@@ -16,11 +18,6 @@ from tinymq.raft.transport import Channel, PeerIdentity, Transport
 from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
-
-
-def groups_with(groups: Mapping[GroupId, Group], peer: int) -> list[Group]:
-    """Those of which `peer` holds a replica, too."""
-    return [group for group in groups.values() if group.membership.replica(peer) is not None]
 
 
 class Inbound:
@@ -73,13 +70,17 @@ class Inbound:
         if channel is Channel.CONTROL:
             self._neighbours.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
             return
-        for group in groups_with(self._groups, peer):
-            group.core.peer_alive(peer)
+        self.each_with(peer, lambda core: core.peer_alive(peer))
 
     def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
         if channel is Channel.CONTROL:
             self._neighbours.lost(peer)
             self._requests.lost(peer)
             return
-        for group in groups_with(self._groups, peer):
-            group.core.connection_lost(peer)
+        self.each_with(peer, lambda core: core.connection_lost(peer))
+
+    def each_with(self, peer: int, call: Callable[[RaftCore], None]) -> None:
+        """For every group of which `peer` holds a replica, too. What one of them raises keeps it from no other."""
+        for group in list(self._groups.values()):
+            if group.membership.replica(peer) is not None:
+                self._guarded(group, partial(call, group.core))

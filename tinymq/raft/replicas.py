@@ -122,6 +122,8 @@ class Replicas:
                 if cancel:
                     task.cancel()
                 await asyncio.wait([task])
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    logger.warning("replica_not_made", group=str(group.id), reason=repr(error))
         self._origins.pop(group.id, None)
 
     # ---- failing ---------------------------------------------------------------------------------------
