@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tinymq_chaos.sim.__main__ import parse_options
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.run import Plan, run
 
@@ -36,6 +37,25 @@ def test_a_seed_is_one_run_byte_for_byte() -> None:
     assert " FAULT " in first
     assert "replica_changed" in first
     assert first != _transcript(REPLAYED + 1, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seed", "17", "--faults", "kill,nonsense"], "'nonsense' is none of isolate_one, "),
+        (["--seed", "17", "--workloads", "nonsense"], "'nonsense' is none of idempotent, "),
+        (["--seeds", "5"], "'5' is no A:B"),
+    ],
+    ids=["a fault", "a workload", "a range"],
+)
+def test_a_word_that_is_none_is_no_anomaly(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert parse_options(["--seed", "1", "--faults", "none"]).faults == ()
+    assert parse_options(["--seed", "1", "--faults", "kill"]).faults == ("kill",)
+    assert list(parse_options(["--seeds", "3:5"]).seeds) == [3, 4]
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))

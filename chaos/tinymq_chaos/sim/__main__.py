@@ -6,26 +6,29 @@ import argparse
 import os
 import random
 import sys
+from collections.abc import Callable, Mapping
 
 from tinymq_chaos.sim.campaign import Campaign, nodes_of
+from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.run import SECONDS, Plan, Result, run
 from tinymq_chaos.sim.transcript import Transcript
 from tinymq_chaos.sim.world import LINK_S
+from tinymq_chaos.workloads import WORKLOADS
 
 FRESH_SEEDS = 1_000_000_000
 TIMING_FOLLOWS = "the timing table follows: half a minute or longer (TIMING=0 leaves it out)"
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
+def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, help="replay this one, and print its transcript")
-    which.add_argument("--seeds", help="A:B: from A up to B, without B")
+    which.add_argument("--seeds", type=_range, help="A:B: from A up to B, without B")
     parser.add_argument("--seconds", type=float, default=60.0, help="real time for fresh seeds")
     parser.add_argument("--brokers", type=int, choices=(3, 5), help="else the seed's choice: one run in five has 5")
     parser.add_argument("--run-s", type=float, default=SECONDS, help="virtual seconds of one run, about")
-    parser.add_argument("--workloads", default="", help="names, with commas")
-    parser.add_argument("--faults", help="kinds, with commas; none: none")
+    parser.add_argument("--workloads", type=_names_of(WORKLOADS), default=(), help="names, with commas")
+    parser.add_argument("--faults", type=_names_of(FAULTS), help="kinds, with commas; none: none")
     parser.add_argument("--segment-bytes", type=int)
     parser.add_argument("--latency-s", type=float, default=LINK_S[0])
     parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
@@ -37,12 +40,29 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _range(text: str) -> range:
+    try:
+        first, end = map(int, text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no A:B, as in 0:1000") from None
+    return range(first, end)
+
+
+def _names_of(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        found = tuple(name for name in text.split(",") if name not in ("", "none"))
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return found
+
+    return names
+
+
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
-    faults = None if options.faults is None else tuple(f for f in options.faults.split(",") if f and f != "none")
-    workloads = tuple(w for w in options.workloads.split(",") if w)
     return Plan(
-        seed, options.brokers or nodes_of(seed), options.run_s, workloads, faults, options.segment_bytes,
-        options.latency_s, options.pace,
+        seed, options.brokers or nodes_of(seed), options.run_s, options.workloads, options.faults,
+        options.segment_bytes, options.latency_s, options.pace,
     )  # fmt: skip
 
 
@@ -50,12 +70,12 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets are walked in another order in every process otherwise
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tinymq_chaos.sim", *sys.argv[1:]])
-    options = _options(sys.argv[1:])
+    options = parse_options(sys.argv[1:])
     if options.seed is not None:
         return _replay(_plan(options, options.seed))
     if options.seeds is not None:
-        first, end = map(int, options.seeds.split(":"))
-        campaign = Campaign((_plan(options, seed) for seed in range(first, end)), None, options.processes, options.json)
+        plans = (_plan(options, seed) for seed in options.seeds)
+        campaign = Campaign(plans, None, options.processes, options.json)
     else:
         first = random.SystemRandom().randrange(FRESH_SEEDS)
         plans = (_plan(options, seed) for seed in range(first, first + FRESH_SEEDS))
