@@ -31,6 +31,17 @@ def test_a_good_history_has_none() -> None:
     assert story.kinds() == set()
 
 
+def test_what_is_missing_at_the_end_of_a_row_was_not_left_out() -> None:
+    story = good()
+    for name in ("a-0", "a-1"):
+        story.send(name, by="a", row="a/0").unknown("OutcomeUnknown")
+    story.send("b-0", by="a", row="a/1").unknown("OutcomeUnknown")
+    story.stored("a-0")
+    story.stored("b-0")
+    story.end()
+    assert story.kinds() == set()
+
+
 def test_an_empty_history_has_none() -> None:
     assert Story().kinds() == set()
 
@@ -74,6 +85,13 @@ def reordered(s: Story) -> None:
     s.send("a-1", by="a").unknown("OutcomeUnknown")
     s.stored("a-1")
     s.stored("a-0")
+
+
+def one_left_out_of_a_row(s: Story) -> None:
+    for name in ("a-0", "a-1", "a-2"):
+        s.send(name, by="a", row="a/0").unknown("OutcomeUnknown")
+    s.stored("a-0")
+    s.stored("a-2")
 
 
 def half_a_batch(s: Story) -> None:
@@ -298,6 +316,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (shown_damaged, Kind.CHANGED_RECORD),
     (sent_to_another_topic, Kind.CHANGED_RECORD),
     (reordered, Kind.REORDERED),
+    (one_left_out_of_a_row, Kind.REORDERED),
     (half_a_batch, Kind.REORDERED),
     (twice, Kind.DUPLICATE),
     (failed_and_there, Kind.ABORTED_READ),

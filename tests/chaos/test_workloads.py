@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.client.fake_cluster import FakeCluster, FakePartition
+from tinymq.batch import parse_batch_header
 from tinymq.client import AsyncClient
+from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.checkers import Kind, check
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
@@ -83,7 +85,7 @@ def test_a_good_cluster_is_found_to_be_good(name: str) -> None:
     assert len(done) > 30
 
 
-@pytest.mark.parametrize("name", ["idempotent", "plain", "lone", "batches"])
+@pytest.mark.parametrize("name", ["idempotent", "plain", "lone", "batches", "hasty"])
 def test_loads_write_and_read(name: str) -> None:
     history = good_run(name)
     written = {n for call in history.of("send") if call.outcome is Outcome.OK for n in call.args["records"]}
@@ -121,6 +123,20 @@ def write_twice(cluster: FakeCluster) -> None:
         at.append = partial(append, at)  # type: ignore[method-assign]
 
 
+def leave_numbers_out(cluster: FakeCluster) -> None:
+    cluster.produce = partial(_lenient, cluster, cluster.produce)  # type: ignore[method-assign]
+
+
+def _lenient(cluster: FakeCluster, produce: Any, broker: int, batch: pb.ProduceBatch) -> pb.ProduceResult:
+    """What comes too early is taken; what was to come before it is not, then."""
+    result: pb.ProduceResult = produce(broker, batch)
+    at = cluster.topics["hasty"][1][batch.partition]
+    sent, known = parse_batch_header(batch.payload), at.producers.get(parse_batch_header(batch.payload).producer_id)
+    if not result.HasField("error") or (known is not None and sent.first_sequence < known.next_sequence):
+        return result
+    return pb.ProduceResult(request_id=batch.request_id, base_offset=at.append(batch.payload), leader_epoch=at.epoch)
+
+
 def forget_topics(cluster: FakeCluster) -> None:
     cluster.answer = partial(_stale, cluster, cluster.answer)  # type: ignore[method-assign]
 
@@ -140,6 +156,7 @@ def _stale(cluster: FakeCluster, answer: Any, broker: int, method: Any, request:
     [
         ("idempotent", lose_a_batch, Kind.LOST_WRITE),
         ("idempotent", write_twice, Kind.DUPLICATE),
+        ("hasty", leave_numbers_out, Kind.REORDERED),
         ("metadata", forget_topics, Kind.NOT_LINEARIZABLE),
     ],
 )

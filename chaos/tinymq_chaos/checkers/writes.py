@@ -121,6 +121,27 @@ def reordered(facts: Facts) -> Iterator[Anomaly]:
                 what = f"lies after {first}, which {producer} sent later"
                 yield Anomaly(Kind.REORDERED, what, log, (str(name),), (offset,), (producer,), times(call, before))
         yield from _inside_batches(facts, log, final)
+        yield from _skipped(facts, log, final)
+
+
+def _skipped(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
+    """What was numbered in one row is there up to some number: none is left out before one that is there."""
+    if final.start:
+        return  # what is not there may have been removed
+    places, known = facts.places(log), (final.names.index(None) if None in final.names else final.end)
+    missing: dict[str, Call] = {}
+    for call in facts.sends:
+        row = call.args.get("row")
+        if row is None or (call.args["topic"], call.args["partition"]) != log:
+            continue
+        offset = places.get(call.args["records"][0])
+        if offset is None:
+            missing.setdefault(row, call)
+        elif row in missing and offset < known:
+            before = missing.pop(row)
+            what = f"is there, and {before.args['records'][0]}, which comes before it in row {row}, is not"
+            names = tuple(call.args["records"])
+            yield Anomaly(Kind.REORDERED, what, log, names, (offset,), (call.process,), times(before, call))
 
 
 def _inside_batches(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:

@@ -20,8 +20,8 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")
 NUMBERED = ("idempotent", "lone", "batches")
 RESTARTS = Focus(faults=("kill_of_all", "kill"), workloads=("lone", "idempotent"), segment_bytes=2 << 10, pace=0.2)
-HANDED_ON = Focus(faults=("seesaw", "slow_disk"), workloads=("idempotent",), latency_s=0.02, pace=0.1)
-AGAIN = Focus(faults=("client_reset", "slow_disk"), workloads=("lone", "idempotent"), seconds=20.0, pace=0.25)
+SLOWED = Focus(faults=("slow_disk", "isolate_one"), workloads=("hasty",))
+OUT_OF_ORDER = Focus(faults=("client_reset",), workloads=("hasty",))
 METADATA = Focus(faults=("isolate_one", "pause", "kill", "slow_link"), workloads=("metadata", "churn", "lone"))
 
 
@@ -62,7 +62,7 @@ def producers_are_forgotten(p: Patches) -> None:
     p.set(partitions, "judge", judge)
 
 
-@mutant("dedupe: an idempotent producer skips no sequence", HANDED_ON)
+@mutant("dedupe: an idempotent producer skips no sequence", OUT_OF_ORDER)
 def sequences_may_be_skipped(p: Patches) -> None:
     real: Any = producers.judge
 
@@ -74,7 +74,7 @@ def sequences_may_be_skipped(p: Patches) -> None:
     p.set(partitions, "judge", judge)
 
 
-@mutant("a duplicate is answered when the first one is committed", AGAIN)
+@mutant("a duplicate is answered when the first one is committed", SLOWED)
 def duplicates_are_answered_early(p: Patches) -> None:
     def answer(self: Partition, producer_id: int, found: Any, acks: Acks, timeout_s: float, done: Any) -> None:
         done(partitions.Produced(found.base_offset, found.append_time_us, self.group.term, True))

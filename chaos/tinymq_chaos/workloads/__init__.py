@@ -13,6 +13,7 @@ from typing import Any
 
 from tinymq_chaos.workloads import produce, read, topics
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
+from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
 
 PARTITIONS = 2
@@ -38,6 +39,11 @@ async def batches(context: Context) -> None:
     await _load(context, [("a", produce.batches, {})], ["follower"])
 
 
+async def hasty(context: Context) -> None:
+    """Producers of their own making: many batches on their way, sent again early, out of their order."""
+    await _load(context, [("a", push, {})], ["leader"])
+
+
 async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]], replicas: list[str]) -> None:
     name = await context.topic(PARTITIONS)
     reading = context.client(request_timeout_ms=CALL_S * 1000)
@@ -57,6 +63,7 @@ WORKLOADS: dict[str, Workload] = {
     "plain": plain,
     "lone": lone,
     "batches": batches,
+    "hasty": hasty,
     "churn": topics.churn,
     "metadata": topics.metadata,
 }

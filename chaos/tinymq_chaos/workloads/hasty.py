@@ -1,0 +1,199 @@
+"""Producers that speak the protocol themselves, as any client may, and try a partition's memory harder than ours does.
+
+Each has up to WINDOW batches on their way, and waits for none of them before the next. What is not answered soon is
+sent again under its number, over either of two connections, while what was sent before may still arrive; and now and
+then a batch is held back, as if the network had lost it, and those behind it come first. All of that is allowed: a
+partition has to refuse what came too early, answer what it has already when that is committed, and append once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tinymq.batch import encode
+from tinymq.client import AsyncClient
+from tinymq.client.cluster import Cluster
+from tinymq.client.pipes import State
+from tinymq.client.ports import Method
+from tinymq.client.wire import batch_head, produce_batch, read_error
+from tinymq.errors import NotLeader, OutcomeUnknown, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
+from tinymq_chaos.workloads.produce import LIFE_S, Numbered
+
+WINDOW = 4  # fewer than a partition remembers (tinymq/broker/producers.py): a resend is always known
+HELD_BACK = 0.1  # of all batches
+HOLD_S_MAX = 0.05
+PATIENCE_S = (0.01, 0.04, 0.2)  # without an answer, before the first resend; twice as long before each further one
+AGAIN_S = 0.02  # after a refusal
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What a producer numbers its batches by, in one partition."""
+
+    producer_id: int
+    name: str  # of the producer, in the history
+    epoch: int = 0
+    sequence: int = 0
+
+    def renumber(self) -> None:
+        """What is unclear in the old epoch stays so, and never comes behind what is sent in the new one."""
+        self.epoch += 1
+        self.sequence = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A number, and what is always sent under it."""
+
+    head: bytes
+    message: Any  # Arrow's buffer
+
+
+class Hasty:
+    """One producer, one partition, two connections."""
+
+    def __init__(self, context: Context, sender: Numbered, clients: list[AsyncClient], partition: int) -> None:
+        self._context = context
+        self._sender = sender
+        self._clusters: list[Cluster] = [client._core() for client in clients]
+        self._partition = partition
+        self._lives = 0
+
+    async def run(self) -> None:
+        """Until told to stop. What is unclear ends a row: behind it there is a new epoch, or another producer."""
+        context, numbers = self._context, None
+        for cluster in self._clusters:
+            await self._know_topic(cluster)
+        while not context.stop.is_set():
+            if numbers is None or context.rng.random() < 0.5:
+                numbers = await self._open()
+            else:
+                numbers.renumber()
+            if numbers is not None:
+                await self._row(numbers)
+            await pause(context, 0.0, 0.2)
+
+    async def _know_topic(self, cluster: Cluster) -> None:
+        while True:
+            try:
+                await cluster.topic(self._sender.topic, CALL_S)
+                return
+            except TinymqError:
+                await self._context.clock.sleep(0.1)
+
+    async def _open(self) -> Numbers | None:
+        self._lives += 1
+        try:
+            reply = await self._clusters[0].ask(Method.OPEN_PRODUCER, pb.OpenProducerRequest(), timeout_s=CALL_S)
+        except TinymqError:
+            return None
+        return Numbers(reply.producer_id, f"{self._sender.process}.{self._partition}/{self._lives}")
+
+    async def _row(self, numbers: Numbers) -> None:
+        """One batch after another, until one is unclear, or for LIFE_S or so. All have ended then."""
+        context, over = self._context, asyncio.Event()
+        until_s = context.clock.monotonic() + context.rng.uniform(0.2, 1) * LIFE_S
+        sending: set[asyncio.Task[None]] = set()
+        while context.clock.monotonic() < until_s and not (context.stop.is_set() or over.is_set()):
+            for _ in range(context.rng.randint(1, WINDOW)):
+                while len(sending) >= WINDOW:
+                    _, sending = await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
+                if not over.is_set():
+                    sending.add(self._send(numbers, over))
+            await pause(context, 0.0, 0.3)
+        if sending:
+            await asyncio.wait(sending)
+
+    def _send(self, numbers: Numbers, over: asyncio.Event) -> asyncio.Task[None]:
+        sender = self._sender
+        names = sender.records(self._context.rng.randint(1, 3))
+        head = batch_head(
+            codec=0, record_count=len(names), producer_id=numbers.producer_id, producer_epoch=numbers.epoch,
+            first_sequence=numbers.sequence,
+        )  # fmt: skip
+        numbers.sequence += len(names)
+        values, now_us = [sender.value(name) for name in names], self._context.clock.wall_us()
+        message = encode(None, values, None, [now_us] * len(names))
+        row = f"{numbers.name}/{numbers.epoch}"
+        call = sender.begin(names, self._partition, numbers.name, idempotent=True, row=row)
+        deadline_s = self._context.clock.monotonic() + CALL_S
+
+        async def send() -> None:
+            with told(call):
+                try:
+                    call.ok([self._partition, await self._deliver(Batch(head, message), deadline_s, over)])
+                finally:
+                    if call.result is None:
+                        over.set()
+            sender.ended(call)
+
+        return asyncio.create_task(send())
+
+    async def _deliver(self, batch: Batch, deadline_s: float, over: asyncio.Event) -> int:
+        """Its base offset, once some attempt is answered with it. Raises OutcomeUnknown: an earlier one is unclear, and
+        this one may be stuck behind it; or the time is up."""
+        context = self._context
+        if context.rng.random() < HELD_BACK:
+            await context.clock.sleep(context.rng.uniform(0.0, HOLD_S_MAX))
+        answers: asyncio.Queue[tuple[Cluster, Any]] = asyncio.Queue()
+        for patience_s in self._patience(deadline_s):
+            if over.is_set():
+                break
+            cluster = context.rng.choice(self._clusters)
+            if not self._submit(cluster, batch, deadline_s, answers):
+                await context.clock.sleep(min(AGAIN_S, patience_s))
+                continue
+            try:
+                async with asyncio.timeout(patience_s):
+                    asked, answer = await answers.get()
+            except TimeoutError:
+                cluster.refresh_soon()
+                continue
+            if not isinstance(answer, TinymqError) and not answer.HasField("error"):
+                return int(answer.base_offset)
+            self._learn(asked, answer if isinstance(answer, TinymqError) else read_error(answer.error))
+            await context.clock.sleep(min(AGAIN_S, patience_s))
+        raise OutcomeUnknown("sent, and not answered")
+
+    def _patience(self, deadline_s: float) -> Iterator[float]:
+        """How long each attempt's answer is waited for, until the time is up."""
+        patience_s = self._context.rng.choice(PATIENCE_S)
+        while (left_s := deadline_s - self._context.clock.monotonic()) > 0:
+            yield min(left_s, patience_s)
+            patience_s = min(1.0, patience_s * 2)
+
+    def _submit(
+        self, cluster: Cluster, batch: Batch, deadline_s: float, answers: asyncio.Queue[tuple[Cluster, Any]]
+    ) -> bool:
+        """Send it, if there is a connection to the leader. False: there is none yet."""
+        topic = cluster.view.topics[self._sender.topic]
+        leader = topic.partitions[self._partition].leader
+        pipe = cluster.produce_pipe(leader) if leader else None
+        if pipe is None or pipe.state is not State.OPEN:
+            if pipe is not None:
+                pipe.open()
+            cluster.refresh_soon()
+            return False
+        left_s = deadline_s - self._context.clock.monotonic()
+        number = cluster.next_request()
+        pieces, size = produce_batch(
+            request_id=number, topic_id=topic.topic_id, partition=self._partition, head=batch.head,
+            message=batch.message, acks=pb.ACKS_QUORUM, timeout_ms=max(1, int(left_s * 1000)),
+        )  # fmt: skip
+        pipe.submit(number, pieces, size, lambda answer: answers.put_nowait((cluster, answer)))
+        return True
+
+    def _learn(self, cluster: Cluster, error: TinymqError) -> None:
+        if not isinstance(error, NotLeader) or not cluster.learn(self._sender.topic, self._partition, error):
+            cluster.refresh_soon()
+
+
+async def push(context: Context, sender: Numbered, client: AsyncClient) -> None:
+    """A producer for each partition."""
+    clients = [client, context.client(request_timeout_ms=CALL_S * 1000)]
+    await asyncio.gather(*(Hasty(context, sender, clients, n).run() for n in range(sender.partitions)))
