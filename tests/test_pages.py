@@ -1,0 +1,67 @@
+"""What the pages say of the repository is so: rooms, chores, and every command line of ours that they show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from cyclopts import CycloptsError, MissingArgumentError
+
+from tinymq.cli.main import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*ROOT.glob("*.md"), *(page for name in ("docs", "chaos", "tests") for page in ROOT.glob(f"{name}/**/*.md"))]
+FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+TAG = "peer "  # what handshakes hash begins with `tinymq peer`
+
+
+def _chores() -> set[str]:
+    """Targets of the Makefile that `make` lists."""
+    return set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def _commands() -> set[str]:
+    """What stands behind `tinymq` in blocks, and in code within lines."""
+    found = set()
+    for page in PAGES:
+        text = page.read_text()
+        lines = [line for block in FENCED.findall(text) for line in block.splitlines()]
+        lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCED.sub("", text))]
+        parts = [part.strip() for line in lines for part in re.split(r"[;|]|  #", line)]
+        found |= {part.removeprefix("tinymq ") for part in parts if part.startswith("tinymq ")}
+    return {command for command in found if not command.startswith(TAG)}
+
+
+def test_the_map_has_every_room() -> None:
+    drawn = (ROOT / "ARCHITECTURE.md").read_text().partition("\ntinymq/\n")[2].partition("```")[0]
+    first_words = " ".join(re.findall(r"^ {0,2}(\S.*?)  ", drawn, re.MULTILINE)).split()
+    named = {word.partition("/")[0] for word in first_words} | set(re.findall(r"; (\w+\.py):", drawn))
+    rooms = [path for folder in (ROOT, ROOT / "tinymq") for path in folder.iterdir() if path.name[0] not in "._"]
+    with_code = {path.name for path in rooms if path.suffix == ".py" or any(path.glob("**/*.py"))}
+    assert named == with_code - {"tinymq"}
+
+
+def test_every_chore_is_on_the_page_for_who_changes_things() -> None:
+    shown = re.findall(r"^make (\w+) ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(_chores() - {"help"})
+
+
+def test_the_chores_that_pages_show_are_there() -> None:
+    shown = {name for page in PAGES for name in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE)}
+    assert shown >= {"run", "sim", "mutants"}
+    assert shown - _chores() == set()
+
+
+def test_the_commands_that_pages_show_can_be_given() -> None:
+    commands = _commands()
+    assert len(commands) > 20
+    wrong = {}
+    for command in commands:
+        try:
+            app.parse_args(shlex.split(re.sub(r"[][]", "", command)), exit_on_error=False, print_error=False)
+        except MissingArgumentError:
+            continue  # it is named, and not given what it needs
+        except CycloptsError as error:
+            wrong[command] = str(error)
+    assert wrong == {}
