@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -53,6 +53,15 @@ class Told:
             self.elections.looked(LOG, held, lambda a, b: a not in apart and b not in apart, led=led)
             self.now_s += 0.1
 
+    def says(self, term: int, durable: int, received: int | None = None, *, log: Sequence[int]) -> None:
+        """Broker 2, whose log has these terms, acknowledges so much; its first entry is gone."""
+
+        def term_at(index: int) -> int | None:
+            return log[index - 1] if 1 < index <= len(log) else None
+
+        places = durable, durable if received is None else received
+        self.elections.acknowledges(LOG, term, B, places, len(log), term_at)
+
     def kinds(self) -> list[Kind]:
         assert all(str(anomaly).startswith(anomaly.kind) for anomaly in self.anomalies)
         return [anomaly.kind for anomaly in self.anomalies]
@@ -76,11 +85,20 @@ def test_what_is_right_is_not_noted() -> None:
     told.elect(TERMS_MAX, C, B)
     elections.listed(LOG, WIPED)
     elections.voted(LOG, 20, 3, B_WIPED)
-    for _ in range(CONFLICTS_MAX):
-        elections.answered(LOG, 2, A, conflict=True)
-    elections.answered(LOG, 2, A, conflict=False)
-    for _ in range(CONFLICTS_MAX):
-        elections.answered(LOG, 2, A, conflict=True)
+    for _ in range(2):
+        for index in range(CONFLICTS_MAX):
+            elections.answered(LOG, 2, A, (index, 1))
+        elections.answered(LOG, 2, A, None)
+    for _ in range(2 * CONFLICTS_MAX):
+        elections.answered(LOG, 2, A, (7, 1))  # to copies of one message, which a cut link had held back
+    told.elect(TERMS_MAX + 1, A, B)
+    told.says(TERMS_MAX + 1, 0, log=[0, 1, 1])  # a round is answered, and nothing was compared yet
+    told.says(TERMS_MAX + 1, 1, 3, log=[0, 1, 1, 2])
+    told.says(TERMS_MAX + 1, 3, log=[0, 1, 1, 2])
+    told.says(TERMS_MAX + 1, 4, 5, log=[0, 1, 1, TERMS_MAX + 1, TERMS_MAX + 1])
+    told.says(TERMS_MAX + 2, 9, log=[0])  # nobody was seen to lead that term: it is not judged
+    elections.counts(LOG, TERMS_MAX + 1, 1, B, 4)
+    elections.counts(LOG, TERMS_MAX + 1, 1, C, 0)
     elections.sent(LOG, 2, [90, 90], 100)
     elections.waits(LOG, 2, 100, 100)
     assert told.kinds() == []
@@ -139,8 +157,8 @@ def an_earlier_term_by_counting(t: Told) -> None:
 
 
 def one_conflict_after_another(t: Told) -> None:
-    for _ in range(2 * CONFLICTS_MAX):
-        t.elections.answered(LOG, 1, B, conflict=True)
+    for index in range(2 * CONFLICTS_MAX):
+        t.elections.answered(LOG, 1, B, (index, 1))
 
 
 def nobody_stands(t: Told) -> None:
@@ -166,6 +184,45 @@ def a_long_queue(t: Told) -> None:
     t.elections.waits(LOG, 2, 101, 100)
 
 
+def an_entry_of_another_leader(t: Told) -> None:
+    t.elect(2, A, B)
+    t.says(2, 4, log=[0, 1, 1, 1])
+
+
+def an_entry_that_its_leader_began_without(t: Told) -> None:
+    t.elect(3, A, B)
+    t.says(3, 3, log=[0, 1, 2])
+
+
+def more_than_its_log(t: Told) -> None:
+    t.elect(2, A, B)
+    t.says(2, 4, log=[0, 1, 1])
+
+
+def received_from_another_leader(t: Told) -> None:
+    t.elect(2, A, B)
+    t.says(2, 3, 4, log=[0, 1, 1, 1])
+
+
+def an_ack_of_an_earlier_term(t: Told) -> None:
+    t.elect(1, A, B)
+    t.says(1, 5, log=[0, 1, 1, 1, 1])
+    t.elect(3, A, B)
+    t.elections.counts(LOG, 3, 1, B, 5)
+
+
+def an_ack_of_another_identity(t: Told) -> None:
+    t.elect(1, A, B)
+    t.says(1, 3, log=[0, 1, 1])
+    t.elections.counts(LOG, 1, 1, B_WIPED, 3)
+
+
+def what_was_received_counts(t: Told) -> None:
+    t.elect(2, A, B)
+    t.says(2, 3, 4, log=[0, 1, 1, 2])
+    t.elections.counts(LOG, 2, 1, B, 4)
+
+
 BAD: list[tuple[Callable[[Told], None], Kind]] = [
     (its_own_vote_alone, Kind.NOT_ELECTED),
     (one_voter_twice, Kind.NOT_ELECTED),
@@ -182,6 +239,13 @@ BAD: list[tuple[Callable[[Told], None], Kind]] = [
     (nobody_stands, Kind.NO_PROGRESS),
     (nobody_stands_of_those_who_are_listed_anew, Kind.NO_PROGRESS),
     (nobody_stands_of_those_whom_both_list, Kind.NO_PROGRESS),
+    (an_entry_of_another_leader, Kind.FALSE_ACK),
+    (an_entry_that_its_leader_began_without, Kind.FALSE_ACK),
+    (more_than_its_log, Kind.FALSE_ACK),
+    (received_from_another_leader, Kind.FALSE_ACK),
+    (an_ack_of_an_earlier_term, Kind.FALSE_ACK),
+    (an_ack_of_another_identity, Kind.FALSE_ACK),
+    (what_was_received_counts, Kind.FALSE_ACK),
     (a_long_message, Kind.TOO_MUCH),
     (a_long_queue, Kind.TOO_MUCH),
 ]

@@ -16,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tinymq.clock import Clock, Timer
 from tinymq.config import Limits
@@ -31,6 +32,8 @@ HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
 
 _REPEATED = frozenset({"request_vote", "vote", "append_ack", "commit_notice", "state_ack"})
+
+_TOLD_MAX = 256  # messages that a connection remembers while it is stale
 
 Matching = Callable[[peer_pb2.Peer], bool]
 OnDelivered = Callable[[int, int, Channel, peer_pb2.Peer, bytes], None]
@@ -69,6 +72,9 @@ class Pipe:
     open: bool = True
     queue: deque[_Sent] = field(default_factory=deque)
     queued_bytes: int = 0  # invariant: heads and bodies in queue
+    told: deque[tuple[peer_pb2.Peer, bytes]] = field(
+        default_factory=lambda: deque(maxlen=_TOLD_MAX)
+    )  # while it is stale
     scheduled: bool = False  # a delivery is due
     timer: Timer | None = None
 
@@ -76,6 +82,11 @@ class Pipe:
     def direction(self) -> tuple[int, int]:
         """(from, to) as broker ids."""
         return self.source.broker_id, self.target.broker_id
+
+    def repeat(self, message: peer_pb2.Peer, body: bytes) -> None:
+        """What has arrived arrives once more, if the connection is open still."""
+        if self.open:
+            self.target.deliver(self, message, body)
 
 
 class MemoryNetwork:
@@ -151,6 +162,13 @@ class MemoryNetwork:
     def duplicate_next(self, a: int, b: int, count: int = 1, matching: Matching | None = None) -> None:
         """Deliver the next `count` control messages from `a` to `b` (that match) twice."""
         self._rules.append(_Rule(a, b, Channel.CONTROL, matching, 2, count))
+
+    def tell_again(self, target: int, matching: Matching) -> None:
+        """What replicas told `target` while links were stale (and matches) arrives once more, all of it now, where the
+        connection is open still. Who calls this knows the worst moment."""
+        for pipe in [p for p in self._pipes if p.target.broker_id == target]:
+            for message, body in [told for told in pipe.told if matching(told[0])]:
+                self._soon(partial(pipe.repeat, message, body))
 
     def reset(self, a: int, b: int) -> None:
         """Close every connection between the two; what is on its way is lost, and both dial again."""
@@ -315,14 +333,18 @@ class MemoryNetwork:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
             if pipe.channel is Channel.CONTROL:
-                self._again(pipe, message, sent.body)
+                _maybe_again(pipe, message, sent.body, self._weather, self._clock)
         self._schedule(pipe)
 
-    def _again(self, pipe: Pipe, message: peer_pb2.Peer, body: bytes) -> None:
-        """What two replicas say to one another may arrive once more, much later, if the connection is open still."""
-        late_s = self._weather.again_after_s(pipe.direction)
-        if late_s is not None and message.WhichOneof("message") in _REPEATED:
-            self._clock.call_later(late_s, lambda: pipe.target.deliver(pipe, message, body) if pipe.open else None)
+
+def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, weather: Weather, clock: Clock) -> None:
+    """What two replicas say to one another may be said once more, much later."""
+    if not weather.of(pipe.direction).stale or message.WhichOneof("message") not in _REPEATED:
+        return
+    pipe.told.append((message, body))
+    late_s = weather.again_after_s(pipe.direction)
+    if late_s is not None:
+        clock.call_later(late_s, partial(pipe.repeat, message, body))
 
 
 def _directions(a: int, b: int, both: bool) -> set[tuple[int, int]]:

@@ -49,6 +49,7 @@ class Kind(StrEnum):
     NOT_ELECTED = "not elected"  # leads without votes of a majority of listed replicas
     INCOMPLETE_LEADER = "incomplete leader"  # leads, or serves, without what is committed
     NOT_COMMITTED = "not committed"  # and taken for it
+    FALSE_ACK = "false ack"  # of what is not there as the leader of that term has it, or counted and never said
     TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group
 
 

@@ -19,6 +19,7 @@ Place = tuple[int, int]
 """(index, term) of an entry."""
 
 TERMS_MAX = 12  # between two leaders, one after the other: candidacies that came to nothing
+TOGETHER_S = 0.05  # that answers to copies of one message may be apart
 CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the logs do not meet
 UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
 
@@ -50,7 +51,9 @@ class Elections:
         self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
         self._terms: dict[Log, int] = {}  # of the newest leader
         self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
-        self._conflicts: dict[tuple[Log, int, Identity], int] = {}  # in a row
+        self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}  # terms of what each leader began with
+        self._said: dict[tuple[Log, int, Identity], int] = {}  # the most that a follower acknowledged in a term
+        self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}  # in a row; the last, and when
         self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
 
     def listed(self, log: Log, listing: Listing) -> None:
@@ -81,6 +84,7 @@ class Elections:
                 what = f"leads term {term} without entry {index} of term {entry_term}, which term {earlier} committed"
                 self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
                 break
+        self._logs[log, term] = [term_at(index) for index in range(1, last_index + 1)]
         before = self._terms.get(log, term)
         if term - before > TERMS_MAX:
             self._note(Kind.RESTLESS, f"{term - before - 1} terms without a leader after term {before}", log, broker)
@@ -108,13 +112,43 @@ class Elections:
             what = f"accepts in term {term} when it has applied {applied}, and {known} was committed before"
             self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
 
-    def answered(self, log: Log, term: int, follower: Identity, *, conflict: bool) -> None:
-        """A leader is told whether a follower's log meets its own."""
+    def acknowledges(
+        self, log: Log, term: int, follower: Identity, places: tuple[int, int],
+        last_index: int, term_at: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        """A follower, whose log this is, tells the leader of `term` up to where it holds that one's log, `places`:
+        (durable, received). Where the terms of an entry are equal, so is all before it."""
+        begun = self._logs.get((log, term), ())
+        for index in places if begun else ():
+            theirs = term if index > len(begun) else begun[index - 1] if index else None
+            ours = term_at(index)
+            if index > last_index or (None not in (ours, theirs) and ours != theirs):
+                has = f"one of term {ours}" if index <= last_index else f"{last_index} entries"
+                what = f"acknowledges entry {index} in term {term}, whose leader has one of {theirs}, and holds {has}"
+                self._note(Kind.FALSE_ACK, what, log, follower[0])
+                break
         at = (log, term, follower)
-        self._conflicts[at] = self._conflicts.get(at, 0) + 1 if conflict else 0
-        if self._conflicts[at] == CONFLICTS_MAX + 1:
-            what = f"answers in term {term} for the {CONFLICTS_MAX + 1}th time in a row that the logs do not meet"
-            self._note(Kind.SLOW, what, log, follower[0])
+        self._said[at] = max(self._said.get(at, 0), places[0])
+
+    def counts(self, log: Log, term: int, leader: int, follower: Identity, match: int) -> None:
+        """A leader takes it that a follower holds all up to `match`."""
+        said = self._said.get((log, term, follower), 0)
+        if match > said:
+            what = f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {said} in term {term}"
+            self._note(Kind.FALSE_ACK, what, log, leader)
+
+    def answered(self, log: Log, term: int, follower: Identity, conflict: Place | None) -> None:
+        """A leader is told that a follower's log meets its own, or where it may (`conflict`). The same word twice at
+        one time answers a message that was sent again, and was held up."""
+        at, now_s = (log, term, follower), self._now()
+        count, place, last_s = self._conflicts.get(at, (0, None, now_s))
+        if conflict is None:
+            self._conflicts.pop(at, None)
+        elif conflict != place or now_s - last_s > TOGETHER_S:
+            self._conflicts[at] = count + 1, conflict, now_s
+            if count == CONFLICTS_MAX:
+                what = f"answers in term {term} for the {CONFLICTS_MAX + 1}th time in a row that the logs do not meet"
+                self._note(Kind.SLOW, what, log, follower[0])
 
     def sent(self, log: Log, peer: int, sizes: Sequence[int], bound: int) -> None:
         """A leader sends entries of these sizes in one message: about `bound` bytes, and one at least."""

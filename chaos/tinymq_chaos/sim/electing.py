@@ -71,6 +71,7 @@ class _Watch:
             (RaftCore, "_SyncObj__onBecomeLeader", self._elected),
             (RaftCore, "_set_commit", self._committed),
             (RaftCore, "_apply", self._applied),
+            (RaftCore, "_post", self._said),
             (Leadership, "acknowledged", self._answered),
             (GroupPort, "send", self._sent),
             (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
@@ -137,10 +138,34 @@ class _Watch:
             log = self._log(led._log.group)
             who = led._line.incarnation(peer)
             if log is not None and who is not None:
-                self._elections.answered(log, led.term, (peer, who, ack.count), conflict=ack.conflict)
-            return real(led, peer, ack)
+                conflict = (ack.next, ack.next_term) if ack.conflict else None
+                self._elections.answered(log, led.term, (peer, who, ack.count), conflict)
+            moved = real(led, peer, ack)
+            self._counted(log, led, peer)
+            return moved
 
         return acknowledged
+
+    def _said(self, real: Any) -> Any:
+        """Before it waits for the ballot's sync: by then the log may be another."""
+
+        def post(core: RaftCore, peer: int, message: Message) -> None:
+            log = self._log(core._group)
+            if log is not None and isinstance(message, AppendAck) and not message.conflict:
+                me, held = core.me, core._log
+                self._elections.acknowledges(
+                    log, message.term, (me.broker_id, me.incarnation, message.count),
+                    (message.durable, message.received), held.last_index, held.term_at,
+                )  # fmt: skip
+            real(core, peer, message)
+
+        return post
+
+    def _counted(self, log: Log | None, led: Leadership, peer: int) -> None:
+        progress, process = led.progress.get(peer), running_process()
+        if log is not None and progress is not None and progress.replica is not None and process is not None:
+            who = _identity(progress.replica)
+            self._elections.counts(log, led.term, broker_of(process), who, progress.match)
 
     def _sent(self, real: Any) -> Any:
         def send(port: GroupPort, peer: int, message: Message) -> Any:

@@ -10,12 +10,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, TinymqError
+from tinymq.proto import peer_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
@@ -194,6 +196,7 @@ class World:
         elif group not in self._deleted:
             self.history.led(log, term, broker_id)
             self.ledger.led(log, broker_id, term)
+            self.network.tell_again(broker_id, partial(_is_ack_of_earlier_term, group, term))
 
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica, in whose process this is called, has applied an entry."""
@@ -271,6 +274,11 @@ class World:
         while not holds():
             assert self.loop.time() < end_s, f"not within {within_s} s: {what}"
             await asyncio.sleep(POLL_S)
+
+
+def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -> bool:
+    ack = message.append_ack
+    return 0 < ack.term < term and (ack.group.topic_id, ack.group.partition) == (group.topic_id, group.partition)
 
 
 def broker_of(process: Process) -> int:

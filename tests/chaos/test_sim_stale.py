@@ -1,0 +1,48 @@
+"""What arrives once more in the simulated network, when a moment is chosen for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.networks import End, InMemoryNetwork, started
+from tinymq.proto import peer_pb2
+from tinymq.raft.transport import Channel
+
+
+def _ack(term: int) -> peer_pb2.Peer:
+    return peer_pb2.Peer(append_ack=peer_pb2.AppendAck(term=term))
+
+
+async def _settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def _terms(end: End) -> list[int]:
+    return [message.append_ack.term for _, message, _ in end.told.messages]
+
+
+def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection_lasts() -> None:
+    async def whole() -> None:
+        net = InMemoryNetwork(ManualClock())
+        a, b = await started(net, 1, 2)
+        conditions = net.network._weather.of((1, 2))
+        for term, stale in ((1, 0.0), (2, 1e-9), (3, 1e-9), (4, 0.0)):
+            conditions.stale = stale
+            assert a.transport.send(2, Channel.CONTROL, _ack(term))
+            await _settle()
+        assert _terms(b) == [1, 2, 3, 4]
+        net.network.tell_again(1, lambda message: True)
+        net.network.tell_again(2, lambda message: message.append_ack.term < 3)
+        await _settle()
+        assert _terms(b) == [1, 2, 3, 4, 2]
+        net.network.reset(1, 2)
+        await _settle()
+        net.network.tell_again(2, lambda message: True)
+        await _settle()
+        assert _terms(b) == [1, 2, 3, 4, 2]
+        assert _terms(a) == []
+        await net.stop()
+
+    asyncio.run(whole())
