@@ -69,7 +69,7 @@ def acks_of_other_terms_count(p: Patches) -> None:
     p.set(core.RaftCore, "_on_ack", on_ack)
 
 
-@mutant("3: what a follower acknowledges was verified in this term")
+@mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
 def acks_tell_the_whole_log(p: Patches) -> None:
     """As stock: the index of its last entry, whoever wrote it."""
 
