@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from tests.raft.harness import Broker, Cluster, Recorder, simulate
-from tests.raft.test_installing import trimmed
+from tests.raft.test_installing import LARGE, trimmed
 from tests.raft.test_repair import FIRST, OTHER, filled, flip_first
 from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
@@ -176,3 +176,31 @@ def test_a_replica_that_fails_as_a_broker_goes_keeps_no_other_from_hearing_of_it
         assert leader.group(OTHER).role is Role.FOLLOWER
 
     simulate(scenario, groups=groups)
+
+
+def test_half_a_state_is_not_kept_when_another_leader_has_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "padding", LARGE)
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.settle()
+        leader, (away, other) = cluster.leader(), cluster.followers()
+        await cluster.commit(b"first")
+        await cluster.settle()
+        away.kill()
+        for i in range(60):
+            await cluster.commit(b"%d" % i + bytes(700))
+        await cluster.settle()
+        leader.process.do(lambda: leader.group().log.remove_before(40))  # and nobody else: `other` has all
+        await away.start()
+        incoming = away.host._replicas.installs._incoming
+        await cluster.until(lambda: GROUP in incoming and incoming[GROUP].received, 5.0)
+        leader.kill()
+        await cluster.until(lambda: cluster.leaders() == [other] and away.group().commit_index > 60, 5.0)
+        await cluster.run_for(0.5)
+        assert away.group().log.first_index == 1, "it needed no state"
+        assert not incoming
+        await leader.start()
+        await cluster.settle()
+        await cluster.check_logs()
+
+    simulate(scenario, delay_s=(0.01, 0.002))

@@ -179,6 +179,7 @@ class Host:
         if group is None:
             return None
         self._replicas.guarded(group, group.core.tick)
+        self._replicas.installs.settle(group)
         self._announce(group)
         return group.core.next_wake()
 

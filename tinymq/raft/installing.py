@@ -117,6 +117,12 @@ class Installs:
         )
         logger.error("state_too_large", group=str(group.id), bytes=offer.size, state_bytes_max=self._state_bytes_max)
 
+    def settle(self, group: Group) -> None:
+        """What came to nothing is not kept: another leader had the entries themselves."""
+        incoming = self._incoming.get(group.id)
+        if incoming is not None and group.commit_index >= incoming.offer.index:
+            self.forget(group.id)
+
     def forget(self, group: GroupId) -> None:
         """Nothing more is wanted of what was offered to it."""
         self._incoming.pop(group, None)
