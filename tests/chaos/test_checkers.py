@@ -380,6 +380,21 @@ def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
     assert found - besides.get(kind, set()) == {kind}
 
 
+def test_a_call_that_was_nearly_over_when_the_faults_were_is_no_standstill() -> None:
+    def last_of_its_time(s: Story, left_s: float) -> None:
+        late = s.begin("a", "send", 4.0, topic=T, partition=0, records=["a-0"])
+        s.now_s += 4.0 - left_s
+        s.history.calm()
+        s.now_s += left_s
+        late.unknown("OutcomeUnknown")
+        s.now_s += 6
+        s.history.end()
+        s.history.replicas = [s.replica(1)]
+
+    assert bad(lambda s: last_of_its_time(s, 0.1)).kinds() == set()
+    assert bad(lambda s: last_of_its_time(s, 1.5)).kinds() == {Kind.NO_PROGRESS}
+
+
 def test_every_kind_has_a_bad_history() -> None:
     told = {kind for _, kind in (*BAD, *test_ledger.BAD, *test_elections.BAD)}
     assert told == set(Kind)

@@ -12,6 +12,7 @@ from tinymq_chaos.history import METADATA, Call, Log, Outcome
 LATE_S = 0.1  # that a call may end after its deadline: what it takes to be told
 LATE_SHARE = 0.06  # of its time, besides: clocks may run 5 % apart
 PROGRESS_S = 5.0
+CHANCE_S = 0.5  # after the last fault, that a call must have had to be looked at
 SETTLED_S = 2.0  # after the last fault; from then on writes are as quick as ever
 SLOW_S = 0.1
 CHANGES = ("create_topic", "delete_topic")
@@ -43,7 +44,7 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         return
     until = calm_s + within_s
     for log, calls in _asked(facts).items():
-        waiting = [c for c in calls if c.invoked_s < until - 1 and (c.ended_s is None or c.ended_s > calm_s)]
+        waiting = [c for c in calls if _has_time(c, calm_s, until) and (c.ended_s is None or c.ended_s > calm_s)]
         served = [c for c in waiting if c.outcome is Outcome.OK and c.ended_s is not None and c.ended_s <= until]
         if waiting and not served and end_s >= until and not facts.is_gone(log):
             how = waiting[0]
@@ -53,6 +54,11 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
             yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+
+
+def _has_time(call: Call, calm_s: float, until: float) -> bool:
+    """One that was nearly over when the faults were is no sign that nothing goes on."""
+    return min(call.deadline_s, until) - max(call.invoked_s, calm_s) >= CHANCE_S
 
 
 def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
