@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tinymq.errors import NotLeader
+from tinymq_chaos.sim.transcript import Transcript
 
 SEEDS = 200
 STEADY_SEEDS = 20
@@ -291,7 +292,8 @@ def print_table(seeds: int) -> None:
 
 
 def main() -> None:
-    print_table(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS)
+    with Transcript().listening():  # brokers' log lines would stand between the rows
+        print_table(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS)
 
 
 if __name__ == "__main__":
