@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tinymq_chaos.sim.__main__ import parse_options
+from tinymq_chaos.sim.brokers import BETWEEN_STEPS, LOST, UNSYNCED
+from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.run import Plan, run
 
@@ -19,6 +21,9 @@ PRINT_TWO = """
 from tinymq_chaos.sim.run import Plan, run
 print(*run(Plan({seed}, seconds=14.0)).transcript, sep="\\n")
 """
+# What has to have happened in a run with one kind alone that waits for its moment.
+HAPPENS = {f"crash_at_{point.replace(' ', '_').replace('-', '_')}": (f"crash at {point}",) for point in POINTS}
+HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power_cut_of_all": (UNSYNCED, LOST)}
 
 
 def _transcript(seed: int, surroundings: dict[str, str]) -> str:
@@ -60,7 +65,8 @@ def test_a_word_that_is_none_is_no_anomaly(words: list[str], said: str, capsys: 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_a_fault_begins_and_ends_and_all_is_well_again(kind: str) -> None:
-    plan = Plan(3, faults=(kind,), workloads=("lone", "churn"), seconds=14.0, pace=3.0, segment_bytes=4096)
+    plan = Plan(3, faults=(kind,), workloads=("lone", "churn"), seconds=18.0, pace=3.0, segment_bytes=4096)
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"to replay it: {plan.command}"])
     assert result.faults.get(kind, 0) > 0
+    assert all(result.happened.get(what, 0) > 0 for what in HAPPENS.get(kind, ())), result.happened

@@ -5,6 +5,8 @@ go on it. What a supervisor does, too: a process that ends is started again, for
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinymq.app import BrokerApp, Outside
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 DISK_S = (0.000_05, 0.002)  # each half of a piece of disk work, if nothing is wrong
 RESTART_S = 1.0  # a supervisor's patience
+POWER_CUT, UNSYNCED, LOST = "power cut", "power cut with unsynced writes", "power cut that lost some"
+BETWEEN_STEPS = "crash between two steps"
 
 
 class SimApp(BrokerApp):
@@ -60,6 +64,7 @@ class SimBroker:
         self.disk_s = DISK_S
         self.server: MemoryServer | None = None
         self.starts = 0
+        self.happened: Counter[str] = Counter()  # what faults that wait for their moment came to
         self._process: Process | None = None
         self._app: SimApp | None = None
         self._disk: Disk | None = None
@@ -191,7 +196,19 @@ class SimBroker:
             disk = self.disk
             self._end(how, silently=True)
             disk.die()
+            self.happened[POWER_CUT] += 1
+            if self.files.unsynced:
+                self.happened[UNSYNCED] += 1
+            before = self.files.seen()
             self.files.power_cut()
+            if self.files.seen() != before:
+                self.happened[LOST] += 1
+
+    def power_cut_at_write(self, operations: int, cut: Callable[[], None]) -> None:
+        """Call `cut`, which is to cut its power, where its disk has done so many more operations: something is not
+        synced then. What is not written by then never is."""
+        self.files.crash_after(operations, bytes_written=self.rng.randrange(2048))
+        self.disk.on_crash = cut
 
     def wipe(self) -> None:
         """Its disk is replaced by an empty one."""
@@ -206,6 +223,7 @@ class SimBroker:
 
     def _crashed(self, process: Process, power: bool | None = None) -> None:
         if process is self._process:
+            self.happened[BETWEEN_STEPS if power is not None else f"crash at {self.files.struck}"] += 1
             if self.rng.random() < 0.5 if power is None else power:
                 self.power_cut("loses power in the middle of its work")
             else:

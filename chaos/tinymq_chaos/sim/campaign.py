@@ -41,6 +41,7 @@ class Campaign:
         self._virtual_s = self._cpu_s = 0.0
         self._three_s = (0.0, 0.0)  # (virtual, CPU) of runs with three brokers
         self._faults: Counter[str] = Counter()
+        self._happened: Counter[str] = Counter()
         self._records = self._elections = 0
         self._calls: Counter[str] = Counter()
         self._seeds: list[int] = []
@@ -74,6 +75,7 @@ class Campaign:
         if values["brokers"] == 3:
             self._three_s = (self._three_s[0] + values["virtual_s"], self._three_s[1] + values["real_s"])
         self._faults.update(values["faults"])
+        self._happened.update(values["happened"])
         self._calls.update(values["calls"])
         self._records += values["records"]
         self._elections += values["elections"]
@@ -104,6 +106,11 @@ class Campaign:
             f"seeds {min(self._seeds)} to {max(self._seeds)}: {self._runs[3]} with three brokers, {self._runs[5]} with"
             f" five; calls {dict(self._calls)}; {self._elections:,} leaders"
         )
-        print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(self._faults.items())))
+        print("faults: " + _counted(self._faults))
+        print("of them really happened: " + _counted(self._happened))
         if cpu_s:
             print(f"{virtual_s / cpu_s:.1f} virtual seconds per second of one core, with three brokers under load")
+
+
+def _counted(some: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(some.items()))

@@ -13,6 +13,7 @@ import fnmatch
 import posixpath
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from tinymq.errors import TinymqError
@@ -30,13 +31,14 @@ POINTS: dict[str, tuple[str, str]] = {  # name: (what it looks like, what it mus
     "segment roll": ("create groups/*/*/*.log", f"*/{FIRST_SEGMENT}"),
     "checkpoint": ("* groups/*/*/*.state*", ""),
     "topic creation": (f"create groups/*/*/{FIRST_SEGMENT}", ""),
-    "topic deletion": ("remove groups/*", ""),
+    "topic deletion": ("rmdir groups/*", ""),
     "set-aside": ("* aside*", ""),
     "install": ("create groups/*/*/*.count*", ""),
     "marks": ("* marks*", ""),
     "ballots": ("* ballots-*", ""),
     "forming": ("* metadata-first-entry*", ""),
 }
+RECENT = 300  # operations: what a disk did so lately, it is likely to do again soon
 
 
 class Disk:
@@ -103,31 +105,46 @@ class SimFiles(FaultyFiles):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self._point: tuple[str, str] | None = None
+        self.struck: str | None = None  # the point at which it crashes, or has crashed
+        self._passed: dict[str, int] = {}  # by point: the number of the last operation that was one
+        self._point: str | None = None
         self._skip = 0
         self._operations_after = 0
         self._bytes_written = 0
 
     def crash_at(self, point: str, *, skip: int, operations_after: int, bytes_written: int) -> None:
         """Stop at this point of POINTS, after it was passed `skip` times, and so many operations further on."""
-        self._point = POINTS[point]
+        self._point = point
         self._skip, self._operations_after, self._bytes_written = skip, operations_after, bytes_written
 
     def forget_crash(self) -> None:
-        self._point = None
+        self._point = self.struck = None
 
     def step(self, what: str, length: int = 0) -> int:
-        if self._point is not None and self._matches(what, *self._point):
+        passed = points_of(what)
+        self._passed.update(dict.fromkeys(passed, self.operations))
+        if self._point in passed:
             if self._skip == 0:
-                self._point = None
+                self.struck, self._point = self._point, None
                 self.crash_after(self._operations_after, bytes_written=self._bytes_written)
             self._skip -= 1
         del self.trace[:]  # hours of operations are not kept
         return super().step(what, length)
 
-    @staticmethod
-    def _matches(what: str, pattern: str, unless: str) -> bool:
-        return fnmatch.fnmatchcase(what, pattern) and not (unless and fnmatch.fnmatchcase(what, unless))
+    @property
+    def passed_lately(self) -> list[str]:
+        """Points, in their order in POINTS."""
+        since = self.operations - RECENT
+        return [point for point in POINTS if self._passed.get(point, -1) >= max(0, since)]
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether a power cut may take anything away now."""
+        return bool(self._pending) or any(inode.dirty or inode.sized for _, inode in self._root.files())
+
+    def seen(self) -> dict[str, bytes]:
+        """All files, as programs see them."""
+        return {path: bytes(inode.content) for path, inode in self._root.files()}
 
     def lose_folder(self, folder: str) -> None:
         """As if it had never been: no crash brings it back."""
@@ -139,3 +156,13 @@ class SimFiles(FaultyFiles):
 
     def files_of(self, matching: Callable[[str], bool]) -> list[str]:
         return [path for path in self.paths() if matching(path)]
+
+
+@lru_cache(maxsize=4096)
+def points_of(what: str) -> tuple[str, ...]:
+    """Which of POINTS an operation is."""
+    return tuple(
+        point
+        for point, (pattern, unless) in POINTS.items()
+        if fnmatch.fnmatchcase(what, pattern) and not (unless and fnmatch.fnmatchcase(what, unless))
+    )

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class Result:
     anomalies: list[str] = field(default_factory=list)
     transcript: list[str] = field(default_factory=list)
     faults: Mapping[str, int] = field(default_factory=dict)
+    happened: Mapping[str, int] = field(default_factory=dict)  # what faults that wait for their moment came to
     virtual_s: float = 0.0
     real_s: float = 0.0  # of this process's CPU
     steps: int = 0
@@ -84,7 +86,7 @@ class Result:
         """For a line of JSON. Real seconds are CPU time of the process that ran it."""
         return {
             "seed": self.plan.seed, "brokers": self.plan.nodes, "anomalies": self.anomalies,
-            "faults": dict(self.faults),
+            "faults": dict(self.faults), "happened": dict(self.happened),
             "virtual_s": round(self.virtual_s, 3), "real_s": round(self.real_s, 3), "calls": dict(self.calls),
             "records": self.records, "elections": self.elections, "healed_s": round(self.healed_s, 3),
             "digest": self.digest,
@@ -160,6 +162,7 @@ def run(plan: Plan) -> Result:
 def _conclude(world: World, transcript: Transcript, result: Result) -> None:
     history = world.history
     result.faults = dict(world.faults)
+    result.happened = sum((broker.happened for broker in world.brokers.values()), Counter[str]())
     result.history = history
     result.queued_bytes_max = world.network.queued_bytes_max
     result.calls = {outcome.value: sum(c.outcome is outcome for c in history.calls) for outcome in Outcome}

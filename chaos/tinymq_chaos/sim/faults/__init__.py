@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tinymq_chaos.sim.disk import POINTS
-from tinymq_chaos.sim.faults import clocks, damage, disks, network, processes
+from tinymq_chaos.sim.faults import clocks, damage, disks, network, points, processes
 from tinymq_chaos.sim.world import World
 
 Fault = Callable[[World, random.Random], Iterator[str | None]]
@@ -54,7 +54,7 @@ FAULTS: dict[str, Kind] = {
     "power_cut": Kind(processes.power_cut, 4, (0.0, 4.0)),
     "power_cut_of_all": Kind(processes.power_cut_of_all, 3, (0.0, 2.0)),
     "crash_anywhere": Kind(processes.crash_anywhere, 5, (0.1, 2.0)),
-    "crash_at_point": Kind(processes.crash_at_point, 5, (0.5, 4.0)),
+    "crash_at_point": Kind(points.crash_at_point, 5, (2.0, 6.0)),
     "stop": Kind(processes.stop, 2, (0.2, 4.0)),
     "rolling_restart": Kind(processes.rolling_restart, 2, (4.0, 9.0)),
     "wall_jump": Kind(clocks.wall_jump, 2, (0.5, 6.0)),
@@ -68,8 +68,8 @@ FAULTS: dict[str, Kind] = {
 }
 
 for _point in POINTS:  # one alone, for who asks for it: the seed draws them together
-    _begin = partial(processes.crash_at_point, points=(_point,))
-    FAULTS[f"crash_at_{_point.replace(' ', '_').replace('-', '_')}"] = Kind(_begin, 0, (0.5, 4.0))
+    _begin = partial(points.crash_at_point, points=(_point,))
+    FAULTS[f"crash_at_{_point.replace(' ', '_').replace('-', '_')}"] = Kind(_begin, 0, (2.0, 4.0))
 FAULTS["flip_states"] = Kind(partial(damage.flip_bits, kinds=(".state",)), 0, (0.1, 0.5))
 
 __all__ = ["FAULTS", "Fault", "Kind"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from tinymq_chaos.sim.brokers import SimBroker
-from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults.chosen import running
 from tinymq_chaos.sim.world import World
 
-STEPS_MEAN = 400.0  # of a broker's loop, to a crash anywhere
+STEPS_MEAN = (20.0, 100.0, 400.0)  # of a broker's loop, to a crash anywhere: an idle one makes about 100 in a second
+AT_WRITE = 0.5  # how often a power cut waits until something is not synced, among so many operations, and so long
+OPERATIONS_MAX = 6
+PATIENCE_S = 1.0
 EACH_S = 1.0  # of a rolling restart, between one broker and the next
 
 
@@ -63,11 +65,42 @@ def kill_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def power_cut(world: World, rng: random.Random) -> Iterator[str | None]:
-    return _down(_one(world, rng), lambda b: b.power_cut())
+    return _lose_power(world, rng, _one(world, rng))
 
 
 def power_cut_of_all(world: World, rng: random.Random) -> Iterator[str | None]:
-    return _down(_several(world, rng), lambda b: b.power_cut())
+    return _lose_power(world, rng, _several(world, rng))
+
+
+def _lose_power(world: World, rng: random.Random, brokers: list[SimBroker]) -> Iterator[str | None]:
+    """All at one moment: half the time where one of them has written something that is not synced yet."""
+    processes = {broker: broker.process for broker in brokers}
+
+    def cut() -> None:
+        for broker, process in processes.items():
+            if broker.up and broker.process is process:
+                world.resume(broker, process)
+                broker.power_cut()
+        processes.clear()
+
+    if not brokers:
+        yield None
+        return
+    words = f"{[b.id for b in brokers]}"
+    for broker in brokers:
+        broker.wanted = False
+    if rng.random() < AT_WRITE:
+        first, operations = rng.choice(brokers), rng.randrange(OPERATIONS_MAX)
+        first.power_cut_at_write(operations, cut)
+        world.clock.call_later(PATIENCE_S, cut)
+        yield f"{words}, once broker {first.id} has done {operations} operations"
+    else:
+        cut()
+        yield words
+    cut()
+    for broker in brokers:
+        broker.wanted = True
+        broker.revive()
 
 
 def stop(world: World, rng: random.Random) -> Iterator[str | None]:
@@ -81,23 +114,11 @@ def crash_anywhere(world: World, rng: random.Random) -> Iterator[str | None]:
     if broker is None:
         yield None
         return
-    steps, power = int(rng.expovariate(1 / STEPS_MEAN)) + 1, rng.random() < 0.5
+    steps, power = int(rng.expovariate(1 / rng.choice(STEPS_MEAN))) + 1, rng.random() < 0.5
     process = broker.process
     broker.crash_soon(steps, power)
     yield f"broker {broker.id} after {steps} steps, {'power cut' if power else 'kill -9'}"
     process.forget_crash()  # it was too idle to come so far
-
-
-def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tuple(POINTS)) -> Iterator[str | None]:
-    """In the middle of what it does to its disk."""
-    broker = running(world, rng)
-    if broker is None:
-        yield None
-        return
-    point, after = rng.choice(points), rng.randrange(rng.choice((2, 5)))
-    broker.files.crash_at(point, skip=rng.randrange(3), operations_after=after, bytes_written=rng.randrange(600))
-    yield f"broker {broker.id} at: {point}, and {after} operations"
-    broker.files.forget_crash()
 
 
 def rolling_restart(world: World, rng: random.Random) -> Iterator[str | None]:

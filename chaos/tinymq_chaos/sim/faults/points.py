@@ -1,0 +1,162 @@
+"""Crashes at named points of disk work, in the company of what passes them: few points are passed at any moment, so a
+crash there alone would hardly ever happen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from tinymq.client import AsyncClient
+from tinymq.errors import TinymqError
+from tinymq.raft import Role
+from tinymq.types import METADATA_GROUP
+from tinymq_chaos.history import topic_key
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.disk import POINTS
+from tinymq_chaos.sim.faults import damage
+from tinymq_chaos.sim.faults.chosen import both_ways, running
+from tinymq_chaos.sim.world import World
+from tinymq_chaos.workloads.produce import Numbered, batches
+
+LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
+RARELY_SKIPPED = ("set-aside", "install", "forming", "topic creation", "cut", "head")  # seldom passed many times
+ALONE_S = 1.6  # a leader is cut off for so long: another one is elected, and its own tail is cut then
+EACH_S = 0.3  # between one removal or change and the next
+CALL_S = 2.0
+CUT = "at point"
+
+Company = Callable[[World, random.Random], Iterator[str | None]]
+
+
+def crash_at_point(world: World, rng: random.Random, points: Sequence[str] = tuple(POINTS)) -> Iterator[str | None]:
+    """In the middle of what it does to its disk."""
+    broker = running(world, rng)
+    if broker is None:
+        yield None
+        return
+    lately = [point for point in broker.files.passed_lately if point in points]
+    point = rng.choice(lately) if lately and rng.random() < LATELY else rng.choice(points)
+    if point == "cut":
+        broker = rng.choice([b for b in world.brokers.values() if b.running and _leads(b)] or [broker])
+    if point == "install":
+        for other in world.brokers.values():
+            _remove_heads_of(other)
+    words, stop = "", asyncio.Event()
+    damaged = _damaging(world, rng, point)
+    if damaged is not None:
+        words, broker = damaged
+    elif point in BESIDE:
+        asyncio.ensure_future(BESIDE[point](Beside(world, random.Random(rng.random()), stop), broker))  # noqa: RUF006
+    after, skip = rng.randrange(rng.choice((2, 5))), rng.randrange(2 if point in RARELY_SKIPPED else 3)
+    broker.files.crash_at(point, skip=skip, operations_after=after, bytes_written=rng.randrange(600))
+    broker.wanted = True
+    broker.revive()
+    yield f"broker {broker.id} at: {point}, and {after} operations{words}"
+    broker.files.forget_crash()
+    world.mend(CUT)
+    stop.set()
+
+
+def _damaging(world: World, rng: random.Random, point: str) -> tuple[str, SimBroker] | None:
+    """Damage that is repaired by way of this point, and whose: None if there is none, or must not be any now."""
+    faults = DAMAGE.get(point)
+    if faults is None:
+        return None
+    fault = rng.choice(faults)(world, rng)
+    words = next(fault)
+    if words is None:
+        return None
+    (broker,) = (b for b in world.brokers.values() if b.damaged)
+    if broker.up:
+        broker.kill()
+    return f"; it is repaired: {words}", broker
+
+
+class Beside:
+    """What goes on beside, until `stop`: a workload's Context, too."""
+
+    pace = 0.1
+
+    def __init__(self, world: World, rng: random.Random, stop: asyncio.Event) -> None:
+        self.world, self.rng, self.stop = world, rng, stop
+        self.clock, self.history = world.clock, world.history
+        self.name = f"at-point-{world.loop.time():.6f}"
+
+    async def topic(self, partitions: int = 1) -> str:
+        """Nobody else's, and in no history."""
+        with contextlib.suppress(TinymqError):
+            await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)
+        return self.name
+
+    def client(self, **settings: Any) -> AsyncClient:
+        return self.world.client(random.Random(self.rng.random()), **settings)
+
+
+def _leads(broker: SimBroker) -> bool:
+    return any(group.is_leader for group in broker.groups())
+
+
+def _remove_heads_of(broker: SimBroker) -> None:
+    for group in broker.groups() if broker.running else ():
+        if group.role in (Role.LEADER, Role.FOLLOWER) and group.log.failed is None:
+            broker.process.do(partial(group.log.remove_before, group.applied_index))
+
+
+async def _remove_heads(beside: Beside, broker: SimBroker) -> None:
+    """Of all its logs, again and again."""
+    while not beside.stop.is_set():
+        _remove_heads_of(broker)
+        await beside.clock.sleep(EACH_S)
+
+
+async def _cut_off(beside: Beside, broker: SimBroker) -> None:
+    """What it appends while others elect another leader is cut later."""
+    world, others = beside.world, [n for n in beside.world.brokers if n != broker.id]
+    while not beside.stop.is_set():
+        world.cut(CUT, both_ways([broker.id], others))
+        await world.clock.sleep(ALONE_S)
+        world.mend(CUT)
+        await world.clock.sleep(EACH_S)
+
+
+async def _cut_off_leader(beside: Beside, broker: SimBroker) -> None:
+    """Again and again another one, so that there are votes."""
+    await _cut_off(beside, beside.world.leader(METADATA_GROUP) or broker)
+
+
+async def _make_topics(beside: Beside, broker: SimBroker) -> None:
+    """And delete them."""
+    client = beside.client()
+    while not beside.stop.is_set():
+        await beside.topic()
+        await beside.clock.sleep(EACH_S)
+        with contextlib.suppress(TinymqError):
+            await client.admin.delete_topic(beside.name, timeout=CALL_S)
+        await beside.clock.sleep(EACH_S)
+
+
+async def _write_much(beside: Beside, broker: SimBroker) -> None:
+    """Into one topic."""
+    client, name = beside.client(), await beside.topic()
+    with contextlib.suppress(TinymqError):
+        key = topic_key(name, (await client.admin.describe_topic(name, timeout=CALL_S)).topic_id)
+        await batches(beside, Numbered(beside, name, name, key, 1), client)
+
+
+DAMAGE: dict[str, tuple[Company, ...]] = {
+    "forming": (damage.wipe,),
+    "install": (damage.remove_group, partial(damage.flip_bits, kinds=(".state", ".log"))),
+    "set-aside": (partial(damage.flip_bits, kinds=(".state", ".log")),),
+}
+BESIDE: dict[str, Callable[[Beside, SimBroker], Coroutine[None, None, None]]] = {
+    "head": _remove_heads,
+    "cut": _cut_off,
+    "ballots": _cut_off_leader,
+    "segment roll": _write_much,
+    "topic creation": _make_topics,
+    "topic deletion": _make_topics,
+}
