@@ -12,18 +12,19 @@ from tinymq.raft import leadership
 from tinymq.raft.transport import Channel
 
 
-def test_12_a_large_entry_travels_whole() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.settle()
-        heard = listen(cluster)
-        payload = cluster.rng.randbytes(3 << 20)
-        await cluster.commit(payload)
-        await cluster.settle()
-        for follower in cluster.followers():
-            assert follower.machine().payloads == [payload]
-            assert [a.entries for a in appends(heard, follower.id)] == [1]
+async def a_large_entry_travels_whole(cluster: Cluster) -> None:
+    await cluster.settle()
+    heard = listen(cluster)
+    payload = cluster.rng.randbytes(3 << 20)
+    await cluster.commit(payload)
+    await cluster.settle()
+    for follower in cluster.followers():
+        assert follower.machine().payloads == [payload]
+        assert [a.entries for a in appends(heard, follower.id)] == [1]
 
-    simulate(scenario, limits=Limits())
+
+def test_12_a_large_entry_travels_whole() -> None:
+    simulate(a_large_entry_travels_whole, limits=Limits())
 
 
 def test_17_a_backlog_is_sent_in_slices() -> None:

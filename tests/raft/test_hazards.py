@@ -12,9 +12,11 @@ import pytest
 from pysyncobj import SyncObj
 
 from tests.raft.harness import LIMITS, Cluster, Recorder, simulate
+from tests.raft.test_flow import a_large_entry_travels_whole
 from tests.raft.test_power_cut import acknowledge_before_the_sync
 from tests.raft.traffic import append_to, appends, deliver, entry_after, fails, listen
 from tests.raft.values import GROUP, chain
+from tinymq.config import KIB, Limits
 from tinymq.entry import Entry, Kind
 from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.log.ballots import Ballots
@@ -403,6 +405,15 @@ def test_16_a_frame_that_is_damaged_changes_nothing() -> None:
     simulate(scenario)
 
 
+def stock_sends_a_large_entry(replica: RaftCore) -> None:
+    """In pieces of 64 KiB, to a follower that is connected and behind."""
+    assert len(replica._log.entry(replica._log.last_index).payload) > replica._SyncObj__conf.appendEntriesBatchSizeBytes
+    for node in replica._SyncObj__otherNodes:
+        replica._SyncObj__connectedNodes.add(node)
+        replica._SyncObj__raftNextIndex[node] = replica._log.last_index
+    SyncObj._SyncObj__sendAppendEntries(replica)
+
+
 NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
     ("5, 6, 21", lambda c: c._SyncObj__loadDumpFile(clearJournal=True)),
     ("6", lambda c: c._SyncObj__deleteEntriesTo(1)),
@@ -412,6 +423,8 @@ NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
     ("6", lambda c: c._SyncObj__raftLog.add(b"", 2, 1)),
     ("8, 20", lambda c: c._SyncObj__changeCluster(["add", "x"])),
     ("8, 20", lambda c: c._SyncObj__doChangeCluster(["rem", "x"])),
+    ("12", stock_sends_a_large_entry),
+    ("12, 17", lambda c: c._SyncObj__getEntries(1, None, 64 * KIB)),
     ("16", lambda c: c._SyncObj__doApplyCommand(b"")),
     ("16", lambda c: stock.NoTransport().send(stock.PeerNode(2), {})),
     ("19", lambda c: c._applyCommand(b"", None)),
@@ -422,14 +435,14 @@ NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
 @pytest.mark.parametrize(("hazards", "call"), NEVER, ids=[h for h, _ in NEVER])
 def test_stock_paths_refuse(hazards: str, call: Callable[[RaftCore], object]) -> None:
     async def scenario(cluster: Cluster) -> None:
-        await cluster.commit(b"x")
+        await cluster.commit(bytes(100 * KIB))
         replica = cluster.leader().group().core
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match=r"hazard|PySyncObj"):
             call(replica)
         assert replica._SyncObj__conf.fullDumpFile is None
         assert replica._SyncObj__conf.dynamicMembershipChange is False
 
-    simulate(scenario)
+    simulate(scenario, limits=Limits())
 
 
 STOCK_CODE_THAT_RUNS = {
@@ -440,7 +453,7 @@ STOCK_CODE_THAT_RUNS = {
 
 
 def test_hardly_any_stock_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elections, writes, a divergent tail, restarts: all of it runs through what is overridden."""
+    """Elections, writes, large ones too, a divergent tail, restarts: all of it runs through what is overridden."""
     ran: set[str] = set()
 
     def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
@@ -455,6 +468,7 @@ def test_hardly_any_stock_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(SyncObj, name, watched(name, value))
     simulate(a_divergent_tail_is_repaired_at_once)
     simulate(restart_from_a_checkpoint)
+    simulate(a_large_entry_travels_whole, limits=Limits())
     assert "__init__" in ran
     assert ran <= STOCK_CODE_THAT_RUNS, sorted(ran - STOCK_CODE_THAT_RUNS)
 

@@ -2,7 +2,7 @@
 
 PySyncObj's class holds term, vote, role, leader, commit and applied indexes, and writes terms and votes
 through the journal. This subclass names them, and refuses every stock path that tinymq replaces: a call
-that still reached one would be a broken invariant (hazards 5, 6, 8, 16, 19, 20, 21).
+that still reached one would be a broken invariant (hazards 5, 6, 8, 12, 16, 17, 19, 20, 21).
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._SyncObj__raftLog.setRaftCommitIndex(min(self.commit_index, self._log.durable_index))
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        """Randomness is the broker's own source, not the module `random`."""
+        """Hazard 14: until it asks for pre-votes. Randomness is the broker's own source, not the module `random`."""
         return self._around.rng.uniform(*self._around.election_s())
 
     def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
@@ -218,7 +218,8 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return True
 
     def _SyncObj__onSetCodeVersion(self, newVersion: int) -> None:
-        """Versions travel in entries and in the registry's feature level."""
+        """Hazard 16: no methods are looked for that a pickle would name. Versions travel in entries and in the
+        registry's feature level."""
 
     def _SyncObj__tryLogCompaction(self) -> None:
         """Hazard 21: nothing is trimmed because it was applied."""
@@ -230,6 +231,9 @@ class RaftState(SyncObj):  # type: ignore[misc]
 
     def _checkCommandsToApply(self) -> None:
         raise AssertionError("hazard 19: there is no command queue")
+
+    def _SyncObj__getEntries(self, fromIDx: int, count: int | None = None, maxSizeBytes: int | None = None) -> Any:
+        raise AssertionError("hazards 12 and 17: entries are read on the log, and sent whole")
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         raise AssertionError("hazard 16: commands are not pickles")

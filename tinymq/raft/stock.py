@@ -21,7 +21,7 @@ from tinymq.raft.journal import GroupJournal
 SUPPORTED_VERSION = "0.3.17"
 OVERRIDDEN = (
     "_onTick", "_applyCommand", "_checkCommandsToApply", "_SyncObj__onMessageReceived", "_SyncObj__sendNextNodeIdx",
-    "_SyncObj__sendAppendEntries", "_SyncObj__onBecomeLeader", "_SyncObj__applyLogEntries",
+    "_SyncObj__sendAppendEntries", "_SyncObj__onBecomeLeader", "_SyncObj__applyLogEntries", "_SyncObj__getEntries",
     "_SyncObj__doApplyCommand", "_SyncObj__deleteEntriesFrom", "_SyncObj__deleteEntriesTo", "_SyncObj__loadDumpFile",
     "_SyncObj__tryLogCompaction", "_SyncObj__connectedToAnyone", "_SyncObj__generateRaftTimeout",
     "_SyncObj__onSetCodeVersion", "_SyncObj__doChangeCluster", "_SyncObj__changeCluster",
