@@ -8,6 +8,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, started
 from tinymq.proto import peer_pb2
 from tinymq.raft.transport import Channel
+from tinymq.testing.weather import STALE_S
 
 
 def _ack(term: int) -> peer_pb2.Peer:
@@ -43,6 +44,38 @@ def test_what_was_said_while_links_were_stale_is_said_again_while_the_connection
         await _settle()
         assert _terms(b) == [1, 2, 3, 4, 2]
         assert _terms(a) == []
+        await net.stop()
+
+    asyncio.run(whole())
+
+
+def _state(index: int) -> tuple[peer_pb2.Peer, peer_pb2.Peer, peer_pb2.Peer]:
+    return (
+        peer_pb2.Peer(state_offer=peer_pb2.StateOffer(index=index)),
+        peer_pb2.Peer(state_piece=peer_pb2.StatePiece(index=index)),
+        peer_pb2.Peer(append=peer_pb2.Append(commit=index)),
+    )
+
+
+def test_offers_and_pieces_of_a_state_come_again_and_entries_do_not() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        net = InMemoryNetwork(clock)
+        a, b = await started(net, 1, 2)
+        for index, stale in ((1, 0.0), (2, 1.0)):
+            net.network._weather.of((1, 2)).stale = stale
+            for message in _state(index):
+                assert a.transport.send(2, Channel.BULK, message)
+            await _settle()
+        sent = [*_state(1), *_state(2)]
+        assert [message for _, message, _ in b.told.messages] == sent
+        clock.advance(STALE_S)
+        await _settle()
+        late = [message for _, message, _ in b.told.messages[6:]]
+        assert sorted(late, key=str) == sorted(_state(2)[:2], key=str)
+        net.network.tell_again(2, lambda message: message.HasField("state_offer"))
+        await _settle()
+        assert [message for _, message, _ in b.told.messages[8:]] == [_state(1)[0], _state(2)[0]]
         await net.stop()
 
     asyncio.run(whole())

@@ -31,7 +31,8 @@ from tinymq.types import GroupId
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
 
-_REPEATED = frozenset({"request_vote", "vote", "append_ack", "commit_notice", "state_ack"})
+_REMEMBERED = frozenset({"state_offer"})  # stale or not: there are few
+_REPEATED = frozenset({"request_vote", "vote", "append_ack", "commit_notice", "state_ack", "state_piece"}) | _REMEMBERED
 
 _TOLD_MAX = 256  # messages that a connection remembers while it is stale
 
@@ -164,8 +165,9 @@ class MemoryNetwork:
         self._rules.append(_Rule(a, b, Channel.CONTROL, matching, 2, count))
 
     def tell_again(self, target: int, matching: Matching) -> None:
-        """What replicas told `target` while links were stale (and matches) arrives once more, all of it now, where the
-        connection is open still. Who calls this knows the worst moment."""
+        """What replicas told `target` while links were stale, and what states they offered it at any time (and
+        matches), arrives once more, all of it now, where the connection is open still. Who calls this knows the worst
+        moment."""
         for pipe in [p for p in self._pipes if p.target.broker_id == target]:
             for message, body in [told for told in pipe.told if matching(told[0])]:
                 self._soon(partial(pipe.repeat, message, body))
@@ -332,14 +334,14 @@ class MemoryNetwork:
             if self.on_delivered is not None:
                 self.on_delivered(*pipe.direction, pipe.channel, message, sent.body)
             pipe.target.deliver(pipe, message, sent.body)
-            if pipe.channel is Channel.CONTROL:
-                _maybe_again(pipe, message, sent.body, self._weather, self._clock)
+            _maybe_again(pipe, message, sent.body, self._weather, self._clock)
         self._schedule(pipe)
 
 
 def _maybe_again(pipe: Pipe, message: peer_pb2.Peer, body: bytes, weather: Weather, clock: Clock) -> None:
     """What two replicas say to one another may be said once more, much later."""
-    if not weather.of(pipe.direction).stale or message.WhichOneof("message") not in _REPEATED:
+    kind = message.WhichOneof("message")
+    if kind not in (_REPEATED if weather.of(pipe.direction).stale else _REMEMBERED):
         return
     pipe.told.append((message, body))
     late_s = weather.again_after_s(pipe.direction)

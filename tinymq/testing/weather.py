@@ -29,7 +29,7 @@ class Conditions:
     loss: float = 0.0  # of packets: each is sent again, later
     drop: float = 0.0  # of control messages, for good
     duplicate: float = 0.0  # of control messages
-    stale: float = 0.0  # of control messages of groups: each arrives again, up to STALE_S later
+    stale: float = 0.0  # of what groups say, but entries: each arrives again, up to STALE_S later
 
 
 class Weather:
@@ -83,7 +83,7 @@ class Weather:
         return 2 if self._rng.random() < known.duplicate else 1
 
     def again_after_s(self, direction: Direction) -> float | None:
-        """When a control message that has just arrived does so once more; None: never."""
+        """When a message that has just arrived does so once more; None: never."""
         known = self._conditions.get(direction)
         if known is None or not known.stale or self._rng.random() >= known.stale:
             return None

@@ -19,6 +19,9 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
 OVERTAKEN = Focus(faults=("seesaw",), workloads=("metadata", "churn", "lone"), latency_s=0.015, seconds=20.0)
 STALE = Focus(faults=("stale", "seesaw"), workloads=("idempotent",), nodes=5, latency_s=0.015, pace=1.0, seconds=20.0)
+STATES = Focus(
+    faults=("stale", "wipe", "trim"), workloads=("idempotent",), segment_bytes=4 << 10, latency_s=0.015, pace=0.25
+)
 SEESAW = Focus(faults=("seesaw", "kill"), workloads=("idempotent",), nodes=5, pace=0.5, seconds=16.0)
 BACKLOG = Focus(faults=("pause", "cut_link", "isolate_one"), workloads=("idempotent", "plain"), pace=0.15)
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
@@ -42,6 +45,17 @@ def commit_not_clamped(p: Patches) -> None:
     p.set(core.RaftCore, "_learn_commit", learn)
     p.set(Leadership, "_tell", tell)
     p.set(Leadership, "ask_round", ask_round)
+
+
+@mutant("1: a state transfer moves the commit index no further than the state", STATES)
+def states_vouch_for_the_whole_log(p: Patches) -> None:
+    real = following.FollowingReplica.vouch
+
+    def vouch(self: following.FollowingReplica, index: int) -> None:
+        self._learn_commit(self._log.last_index, self._log.last_index)
+        real(self, index)
+
+    p.set(following.FollowingReplica, "vouch", vouch)
 
 
 @mutant("2: entries that match are skipped, only a conflict truncates")

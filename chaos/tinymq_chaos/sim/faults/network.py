@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world import World
 
+OFFERED_S = 0.15  # from one time to the next
+
 
 def isolate_one(world: World, rng: random.Random) -> Iterator[str | None]:
     """From all other brokers; clients may reach it still."""
@@ -121,11 +123,22 @@ def duplicate(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def stale(world: World, rng: random.Random) -> Iterator[str | None]:
-    """What replicas say to one another arrives again, seconds later, if the connection is open still."""
+    """What replicas say to one another arrives again, seconds later, if the connection is open still. States that were
+    offered are so again and again: for a moment, who took one over has an entry behind it that is not committed."""
     share, some = rng.choice((0.1, 0.5)), [(a, b) for a in world.brokers for b in world.brokers if a != b]
+    over = False
+
+    def offer_again() -> None:
+        if not over:
+            for broker_id in world.brokers:
+                world.network.tell_again(broker_id, lambda message: message.HasField("state_offer"))
+            world.clock.call_later(OFFERED_S, offer_again)
+
     for direction in some:
         world.weather.of(direction).stale = share
+    offer_again()
     yield f"{share:.0%} of what replicas say, {in_words(some)}"
+    over = True
     for direction in some:
         world.weather.of(direction).stale = 0.0
 
