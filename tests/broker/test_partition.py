@@ -58,6 +58,28 @@ def test_a_batch_is_answered_when_it_is_committed_and_not_before(bench: Bench) -
     assert len(bench.deadlines) == 0
 
 
+def test_an_answer_that_raises_harms_nobody_else(bench: Bench) -> None:
+    """Hazard 9: what is applied stays applied, once, whatever becomes of who waited for it."""
+    told: list[Produced | TinymqError] = []
+
+    def done(outcome: Produced | TinymqError) -> None:
+        told.append(outcome)
+        raise ValueError("a bug of who waits")
+
+    def send() -> None:
+        bench.partition.produce(*checked(payload(2)), Acks.QUORUM, 1.0, done)
+        bench.send(3)
+
+    send()
+    bench.group.commit()
+    assert (len(told), bench.offsets) == (1, [2])
+    assert bench.partition.high_watermark == 5
+    send()
+    bench.group.lose_leadership(to=2)
+    assert [type(outcome) for outcome in (told[1], bench.told[1])] == [OutcomeUnknown] * 2
+    assert (len(told), len(bench.deadlines)) == (2, 0)
+
+
 def test_acks_leader_answers_after_append_and_none_never(bench: Bench) -> None:
     bench.send(acks=Acks.LEADER)
     assert bench.offsets == [0]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import structlog
+
 from tinymq.batch import BatchHeader, CheckedBatch
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, extend, judge
@@ -18,6 +20,8 @@ from tinymq.broker.state import PartitionState
 from tinymq.entry import Entry, Kind
 from tinymq.errors import DiskFull, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.types import GroupId, Position
+
+logger = structlog.get_logger("tinymq.broker")
 
 
 class RecordLog(Protocol):
@@ -89,9 +93,13 @@ class _Waiter:
         self.ticket: Ticket | None = None
 
     def answer(self, outcome: Produced | TinymqError) -> None:
+        """Once. What `done` raises harms nobody else: `apply` goes on, and so does its replica (hazard 9)."""
         done, self.done = self.done, None
         if done is not None:
-            done(outcome)
+            try:
+                done(outcome)
+            except Exception:
+                logger.exception("answer_failed", partition=str(self.partition))
 
     def expire(self) -> None:
         self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may yet be"))
