@@ -1,0 +1,79 @@
+"""The times that checkers allow: what comes just within one is no anomaly, what comes just after it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.story import LOG, Story, T, good
+from tinymq_chaos.checkers import Kind
+
+Told = Callable[[Story, float], None]
+
+
+def written(s: Story, after_s: float) -> None:
+    """Nothing is acknowledged between the last fault and `after_s` later."""
+    s.history.calm()
+    calm_s = s.now_s
+    call = s.begin("a", "send", 20.0, topic=T, partition=0, records=["a-0"], idempotent=True)
+    s.now_s = calm_s + after_s
+    call.ok([0, 4])
+    s.stored("a-0")
+
+
+def topic_made(s: Story, after_s: float) -> None:
+    s.history.calm()
+    calm_s = s.now_s
+    call = s.begin("m", "create_topic", 20.0, name="u", partitions=1)
+    s.now_s = calm_s + after_s
+    call.ok("aa")
+
+
+def given_up(s: Story, after_s: float) -> None:
+    """A leader that goes on beside its successor."""
+    s.history.led(LOG, 2, 2)
+    s.now_s += after_s
+    s.history.leads_no_more(1)
+
+
+def answered(s: Story, after_s: float) -> None:
+    """A call of a second that ends so long after its deadline."""
+    call = s.begin("d", "offsets", within_s=1.0, topic=T)
+    s.now_s = call.deadline_s + after_s
+    call.failed("DeadlineExceeded")
+
+
+def quick(s: Story, after_s: float) -> None:
+    """Writes that each take so long, once all is quiet."""
+    s.history.calm()
+    s.now_s += 3
+    for n in range(30):
+        call = s.begin("s", "send", topic=T, partition=0, records=[f"s-{n}"], idempotent=True)
+        s.now_s = call.invoked_s + after_s
+        call.ok([0, 4 + n])
+        s.stored(f"s-{n}")
+
+
+@pytest.mark.parametrize(
+    ("told", "within_s", "over_s", "kind"),
+    [
+        (written, 4.95, 5.05, Kind.NO_PROGRESS),
+        (topic_made, 4.95, 5.05, Kind.NO_PROGRESS),
+        (given_up, 2.45, 2.55, Kind.LINGERING_LEADER),
+        (answered, 0.15, 0.17, Kind.NO_ANSWER),
+        (quick, 0.099, 0.101, Kind.SLOW),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bound_is_where_it_is_said_to_be(told: Told, within_s: float, over_s: float, kind: Kind) -> None:
+    assert [_kinds(told, after_s) for after_s in (within_s, over_s)] == [set(), {kind}]
+
+
+def _kinds(told: Told, after_s: float) -> set[Kind]:
+    story = good()
+    told(story, after_s)
+    calm_s = story.history.calm_s
+    story.end()
+    story.history.calm_s = calm_s if calm_s is not None else story.history.calm_s
+    return story.kinds()
