@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -97,8 +97,9 @@ class RegistryLife(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         bounds = {"ANSWERED_MAX": ANSWERED_MAX, "DELETED_MAX": DELETED_MAX, "PARTITIONS_MAX": PARTITIONS_MAX}
-        self.patch = patch.multiple(room, **bounds)
-        self.patch.start()
+        self.patch = pytest.MonkeyPatch()
+        for name, bound in bounds.items():
+            self.patch.setattr(room, name, bound)
         self.state, self.replica, self.model = RegistryState(), RegistryState(), Model()
         self.sent: list[tuple[pb.Command, Any]] = []
         self.numbers = 0
@@ -107,7 +108,7 @@ class RegistryLife(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "patch"):
-            self.patch.stop()
+            self.patch.undo()
 
     # ---- commands ----------------------------------------------------------------------------------------------
 

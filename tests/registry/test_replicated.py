@@ -108,6 +108,19 @@ def test_a_leader_that_does_not_commit_leaves_it_unknown() -> None:
     asyncio.run(main())
 
 
+def test_a_leader_that_leads_no_more_leaves_it_unknown() -> None:
+    """The next leader may have the command, and keep it: "not leader" would say that nothing was done (hazard 13)."""
+
+    async def main() -> None:
+        b = Bench()
+        b.commits = False
+        reply = b.machines[0].propose(b"")
+        b.group.lose_leadership(to=2)
+        assert isinstance(reply.exception(), OutcomeUnknown)
+
+    asyncio.run(main())
+
+
 def test_a_change_that_does_not_reach_this_broker_is_not_called_undone() -> None:
     async def main() -> None:
         b = Bench()
