@@ -175,8 +175,7 @@ class Host:
 
     def _tick(self, group_id: GroupId) -> float | None:
         """Tick one group; when it wants to be ticked next (None: it is gone)."""
-        group = self._groups.get(group_id)
-        if group is None:
+        if (group := self._groups.get(group_id)) is None:
             return None
         self._replicas.guarded(group, group.core.tick)
         self._replicas.installs.settle(group)
@@ -270,8 +269,7 @@ class Host:
         self._inbound.each_with(peer, lambda core: core.check_quorum())
 
     def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
-        group = self._groups.get(group_id)
-        if group is not None:
+        if (group := self._groups.get(group_id)) is not None:
             self._replicas.guarded(group, lambda: group.core.stepped_down(peer, term))
 
     # ---- the disk --------------------------------------------------------------------------------------------
