@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from tinymq import Client
 from tinymq.app import BrokerApp, Outside
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.config import BrokerConfig
+from tinymq.entry import HEADER_SIZE
+from tinymq.errors import DeadlineExceeded
+from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import PeerAddress
+from tinymq.types import METADATA_GROUP, PeerAddress
 
 TOPIC = "t"
 PARTITIONS = 3
@@ -95,6 +99,21 @@ def test_two_brokers_wiped_one_after_the_other() -> None:
             cluster.start(broker_id)
             cluster.wait_until(lambda n=broker_id: takes_part(cluster, n))  # type: ignore[misc]
         assert read(cluster) == set(range(30)), "no disk of the beginning is left"
+
+
+def test_a_broker_whose_metadata_is_damaged_denies_no_topic() -> None:
+    with Cluster(nodes=3) as cluster:
+        make(cluster)
+        cluster.stop(3)
+        segment = Path(cluster._config(3).data_dir, in_group(group_folder(METADATA_GROUP), 1, SEGMENT))
+        content = bytearray(segment.read_bytes())
+        content[HEADER_SIZE + HEADER_SIZE + 5] ^= 1
+        segment.write_bytes(content)
+        cluster.kill(2)  # so that nobody can repair it
+        cluster.run(cluster._start(3))
+        cluster.wait_until(lambda: "quarantined" in roles(cluster, 3))
+        with Client(cluster.address(3)) as client, pytest.raises(DeadlineExceeded, match="damaged"):
+            client.admin.describe_topic(TOPIC, timeout=0.5)
 
 
 def test_an_unformed_broker_among_unformed_ones_waits(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Surroundings:
     runner: Runner
     limits: Limits
     timing: Timing
-    informed: Callable[[], bool]  # whether the registry here is more than an empty one that is being filled
+    informed: Callable[[], bool]  # whether the registry here is not an empty one, being filled or of a damaged log
 
 
 class Broker:
@@ -68,9 +68,9 @@ class Broker:
         self._refreshing: asyncio.Task[None] | None = None
 
     def check_informed(self) -> None:
-        """Raises NotReady while this broker, come with an empty folder, knows nothing of its cluster."""
+        """Raises NotReady while this broker, with an empty folder or a damaged one, knows nothing of its cluster."""
         if not self.around.informed():
-            raise NotReady("this broker's metadata is being filled", hint="ask another broker")
+            raise NotReady("this broker's metadata is being filled, or damaged", hint="ask another broker")
 
     def find(self, topic_id: bytes, partition: int) -> Partition:
         """This broker's replica. Raises InvalidName, UnknownTopic, UnknownPartition, NotLeader (held elsewhere),

@@ -93,7 +93,7 @@ class Member:
 
     def _informed(self) -> bool:
         metadata = self._means.host.groups.get(METADATA_GROUP)
-        return metadata is not None and metadata.role is not Role.LEARNER
+        return metadata is not None and metadata.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
