@@ -1,0 +1,138 @@
+"""Worlds for tests that look at what one fault does: formed, with a topic on all brokers and a little written to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+from tinymq.client import AsyncClient
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.faults import FAULTS
+from tinymq_chaos.sim.run import no_collection
+from tinymq_chaos.sim.transcript import Transcript
+from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
+from tinymq_chaos.sim.wires import Wire
+from tinymq_chaos.sim.world import Surroundings, World
+
+Pair = tuple[int, int]
+TRIES = 60  # seeds of a fault, until it is what a test looks at
+PARTITIONS = 6  # each broker leads some: everyone has something to say to everyone
+RECORDS = 80
+SEEN_S = 3.0  # so long everyone has something to say, whoever leads
+
+Fault = Iterator[str | None]
+
+
+def in_world(check: Callable[[World], Awaitable[None]], nodes: int = 3) -> World:
+    """Run `check` in a world of its own, and return what is left of that."""
+    transcript = Transcript()
+    kept: list[World] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        transcript.begin(loop)
+        world = World(loop, 1, Surroundings(nodes, 4096), transcript)
+        kept.append(world)
+        try:
+            await world.form()
+            await world.clock.sleep(1.0)  # all have registered
+            client = world.client(random.Random(1))
+            await client.admin.create_topic("t", PARTITIONS, 3, timeout=10.0)
+            await write(client)
+            assert await world.healthy(10.0) == ""
+            await check(world)
+            await world.close_clients()
+            world.over = True
+        finally:
+            transcript.end()
+
+    with transcript.listening(), no_collection():
+        run_virtually(main)
+    return kept[0]
+
+
+async def write(client: AsyncClient, records: int = RECORDS) -> None:
+    for n in range(records):
+        await client.send("t", b"v" * 700, partition=n % PARTITIONS)
+
+
+def begun(world: World, kind: str, saying: str = "") -> tuple[str, Fault]:
+    """A fault of this kind that has begun: (its words, with `saying` in them, what is to be resumed to end it)."""
+    for seed in range(TRIES):
+        fault = FAULTS[kind].begin(world, random.Random(seed))
+        words = next(fault)
+        assert words is not None, f"{kind} cannot happen"
+        if saying in words:
+            return words, fault
+        next(fault, None)
+    raise AssertionError(f"{kind} never says {saying!r}")
+
+
+def others(world: World, *named: int) -> list[SimBroker]:
+    return [broker for broker in world.brokers.values() if broker.id not in named]
+
+
+async def travel_s(world: World, direction: Pair) -> float:
+    """How long a message of a client's call takes."""
+    wire = Wire(world.weather, direction)
+    sent_s = world.loop.time()
+    wire.send(b"x")
+    assert await wire.receive() == b"x"
+    return world.loop.time() - sent_s
+
+
+async def delivered(world: World, seconds: float) -> Counter[Pair]:
+    """Messages between brokers, by direction, for so long."""
+    count: Counter[Pair] = Counter()
+
+    def note(source: int, target: int, *rest: object) -> None:
+        count[source, target] += 1
+
+    world.network.on_delivered = note
+    await world.clock.sleep(seconds)
+    world.network.on_delivered = None
+    return count
+
+
+async def turns(world: World, broker: SimBroker, seconds: float) -> int:
+    """How many turns a task of the broker's process gets within so many seconds, at 100 a second."""
+    count = 0
+
+    async def turn() -> None:
+        nonlocal count
+        while True:
+            await asyncio.sleep(0.01)
+            count += 1
+
+    task = broker.process.spawn(turn()) if broker.process.alive else None
+    await world.clock.sleep(seconds)
+    if task is not None:
+        task.cancel()
+    return count
+
+
+def numbers(words: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", words)]
+
+
+def every_pair(world: World) -> set[Pair]:
+    return {(a, b) for a in world.brokers for b in world.brokers if a != b}
+
+
+def crossing(few: list[int], many: list[int]) -> set[Pair]:
+    """Both ways."""
+    return {pair for a in few for b in many for pair in ((a, b), (b, a))}
+
+
+async def silent(world: World, kind: str, cut: Callable[[str], set[Pair]], saying: str = "") -> None:
+    """Nothing gets along what is cut, everything else talks, and afterwards everybody does."""
+    assert (await delivered(world, SEEN_S)).keys() == every_pair(world)
+    words, fault = begun(world, kind, saying)
+    wanted = cut(words)
+    assert wanted
+    assert (await delivered(world, SEEN_S)).keys() == every_pair(world) - wanted, words
+    next(fault, None)
+    await world.clock.sleep(1.0)
+    assert (await delivered(world, SEEN_S)).keys() == every_pair(world)
