@@ -51,6 +51,8 @@ TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
 FEW_ROWS = 64  # up to here a loop over the timestamps costs less than one call of Arrow's: 2 µs against 17
 
+_BINARY, _HEADERS, _TIMESTAMP = SCHEMA.field(0).type, SCHEMA.field(2).type, SCHEMA.field(3).type
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -195,10 +197,10 @@ def encode(
     """
     count = len(values)
     try:
-        key = pa.nulls(count, pa.binary()) if keys is None else pa.array(keys, pa.binary())
-        value = pa.array(values, pa.binary())
-        header = pa.nulls(count, SCHEMA.field(2).type) if headers is None else _header_array(headers)
-        timestamp = pa.array(timestamps_us, SCHEMA.field(3).type)
+        key = pa.nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
+        value = pa.array(values, _BINARY)
+        header = pa.nulls(count, _HEADERS) if headers is None else _header_array(headers)
+        timestamp = pa.array(timestamps_us, _TIMESTAMP)
         batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidBatch(f"not records: {str(error)[:200]}", hint="keys and values are bytes or None") from error
@@ -207,7 +209,7 @@ def encode(
 
 def _header_array(headers: Sequence[Headers | None]) -> pa.Array:
     pairs = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in headers]
-    return pa.array(pairs, SCHEMA.field(2).type)
+    return pa.array(pairs, _HEADERS)
 
 
 def encode_record_batch(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> pa.Buffer:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tinymq.errors import InvalidBatch
 
@@ -25,6 +26,8 @@ CONTINUATION = 0xFFFFFFFF
 METADATA_BYTES_MAX = 64 * 1024
 METADATA_V5 = 4  # MetadataVersion.V5, the only one written since Arrow 1.0
 RECORD_BATCH = 3  # MessageHeader.RecordBatch; 1 is Schema, 2 DictionaryBatch
+KEPT = 256  # metadata that was seen lately, and
+KEPT_BYTES_MAX = 1024  # how long it may be to be kept
 COMPRESSION_CODECS = (0, 1)  # LZ4_FRAME, ZSTD
 
 # SCHEMA depth first. A node is (length, null_count); buffers are grouped by the node that they serve.
@@ -54,6 +57,14 @@ class Layout:
     compressed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """What compressed buffers hide: their lengths."""
+
+    nodes: tuple[int, ...]
+    buffers: tuple[tuple[int, int], ...]  # (offset in the body, length)
+
+
 def read_layout(data: bytes | memoryview, start: int, rows: int) -> Layout:
     """Read the message at data[start:], which must hold `rows` rows and end where `data` ends."""
     try:
@@ -71,26 +82,43 @@ def _read(data: bytes | memoryview, start: int, rows: int) -> Layout:
         raise InvalidBatch("not an encapsulated Arrow message")
     meta = bytes(data[first : first + size])
     body = first + size
-    body_bytes = len(data) - body
-    compressed, nodes, buffers = _walk(meta, rows, body_bytes)
-    lengths: list[int] = []
-    total = 0
-    for offset, length in zip(buffers[::2], buffers[1::2], strict=True):
+    declared = _declared_again if size <= KEPT_BYTES_MAX else _declared
+    found = declared(meta, rows, len(data) - body)
+    if isinstance(found, Layout):
+        return found
+    lengths = [_unpacked(data, body + offset, length) if length else 0 for offset, length in found.buffers]
+    _check_lengths(found.nodes, lengths, rows)
+    return Layout(sum(lengths), True)
+
+
+def _declared(meta: bytes, rows: int, body_bytes: int) -> Layout | _Packed:
+    """What the metadata alone says: everything, unless the buffers are compressed."""
+    compressed, nodes, flat = _walk(meta, rows, body_bytes)
+    buffers = tuple(zip(flat[::2], flat[1::2], strict=True))
+    for offset, length in buffers:
         if offset < 0 or length < 0 or offset % 8 or offset + length > body_bytes:
             raise InvalidBatch("an Arrow buffer lies outside the message's body")
-        if compressed and length:
-            if length < _I64.size:
-                raise InvalidBatch("a compressed Arrow buffer has no length")
-            packed = length - _I64.size
-            (length,) = _I64.unpack_from(data, body + offset)
-            if length == -1:  # Arrow: this buffer was left as it is
-                length = packed
-            if length < 0:
-                raise InvalidBatch("a compressed Arrow buffer declares a negative length")
-        lengths.append(length)
-        total += length
+    if compressed:
+        return _Packed(nodes, buffers)
+    lengths = [length for _, length in buffers]
     _check_lengths(nodes, lengths, rows)
-    return Layout(total, compressed)
+    return Layout(sum(lengths), False)
+
+
+# Batches of as many records of the same sizes have the same metadata: a producer of single records sends it each time.
+_declared_again = lru_cache(KEPT)(_declared)
+
+
+def _unpacked(data: bytes | memoryview, at: int, length: int) -> int:
+    """The length that the compressed buffer of `length` bytes at `at` declares."""
+    if length < _I64.size:
+        raise InvalidBatch("a compressed Arrow buffer has no length")
+    (declared,) = _I64.unpack_from(data, at)
+    if declared == -1:  # Arrow: this buffer was left as it is
+        return length - _I64.size
+    if declared < 0:
+        raise InvalidBatch("a compressed Arrow buffer declares a negative length")
+    return int(declared)
 
 
 def _walk(meta: bytes, rows: int, body_bytes: int) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from tinymq.errors import InvalidName
 
@@ -21,9 +21,11 @@ TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GroupId:
-    """Names one Raft group: a partition of a topic, or the metadata group."""
+class GroupId(NamedTuple):
+    """Names one Raft group: a partition of a topic, or the metadata group.
+
+    A tuple, for it is a key looked up a dozen times per message: a dataclass is hashed and compared in Python.
+    """
 
     topic_id: TopicId
     partition: int

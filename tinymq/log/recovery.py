@@ -168,7 +168,8 @@ class _Recovery:
         ) or index.end != file.size():  # fmt: skip
             return False
         segment.sparse = index.sparse
-        segment.last, segment.last_position, segment.end = index.last, index.last_position, index.end
+        segment.last, segment.last_index, segment.last_position = index.last, index.last.index, index.last_position
+        segment.end = index.end
         segment.max_timestamp_us = index.max_timestamp_us
         segment.sealed = True
         for first, term in index.runs:

@@ -71,7 +71,7 @@ class Segment:
     """One segment as the log keeps it in memory: bounds and a sparse index, no entries. Lives on the loop."""
 
     __slots__ = (
-        "end", "header", "last", "last_position", "max_timestamp_us", "path", "sealed", "sparse",
+        "end", "header", "last", "last_index", "last_position", "max_timestamp_us", "path", "sealed", "sparse",
     )  # fmt: skip
 
     def __init__(self, header: SegmentHeader, path: str) -> None:
@@ -79,6 +79,7 @@ class Segment:
         self.path = path
         self.end = SEGMENT_HEADER_SIZE  # the next frame begins here
         self.last: EntryHeader | None = None  # None while it holds no frame
+        self.last_index = header.first_index - 1  # of `last`; first_index - 1 while it is empty
         self.last_position = 0  # where the last frame begins
         self.max_timestamp_us: int | None = None  # greatest of its records; None without any
         self.sealed = False  # full: nothing is appended any more, unless it is truncated first
@@ -87,11 +88,6 @@ class Segment:
     @property
     def first_index(self) -> int:
         return self.header.first_index
-
-    @property
-    def last_index(self) -> int:
-        """first_index - 1 while it is empty."""
-        return self.header.first_index - 1 if self.last is None else self.last.index
 
     @property
     def last_term(self) -> int:
@@ -122,6 +118,7 @@ class Segment:
         if header.record_count and (self.max_timestamp_us is None or header.max_timestamp_us > self.max_timestamp_us):
             self.max_timestamp_us = header.max_timestamp_us
         self.last = header
+        self.last_index = header.index
         self.last_position = position
         self.end = position + header.size
         return position
@@ -129,6 +126,7 @@ class Segment:
     def cut(self, last: EntryHeader | None, last_position: int, max_timestamp_us: int | None) -> None:
         """Forget what follows `last`, which begins at `last_position`; None: everything."""
         self.last = last
+        self.last_index = self.header.first_index - 1 if last is None else last.index
         self.last_position = last_position
         self.end = SEGMENT_HEADER_SIZE if last is None else last_position + last.size
         self.max_timestamp_us = max_timestamp_us

@@ -75,7 +75,10 @@ class Configs:
 
     def counts(self, replica: Replica | None) -> bool:
         """Does what this replica acknowledged count for a commit? May it stand?"""
-        return replica is not None and self.membership.has(replica) and self.newest.has(replica)
+        if replica is None:
+            return False
+        applied, newest = self.membership, self.newest
+        return applied.has(replica) and (newest is applied or newest.has(replica))
 
     def replacement(self, seen: Iterable[Replica]) -> Membership | None:
         """The CONFIG that a leader appends next, if any: with the first of `seen` (whom it heard) that is a member's

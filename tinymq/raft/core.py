@@ -76,7 +76,7 @@ class RaftCore(LeadingReplica):
     def tick(self) -> None:
         """Something happened: decide, commit, apply, send. Called once per turn of the loop, after all events."""
         if self._failure is None:
-            with stock.running_clock(self._around.clock):
+            with stock.RunningClock(self._around.clock):
                 self._onTick()
 
     def peer_alive(self, peer: int) -> None:

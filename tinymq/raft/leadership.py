@@ -114,8 +114,9 @@ class Leadership:
 
     def commit(self, configs: Configs, me: Replica, commit: int) -> int:
         """The commit index now. The leader's own vote is its durable index."""
-        if commit == self._log.last_index:
-            return commit
+        held = [commit < self._log.durable_index, *[commit < p.match for p in self.progress.values()]]
+        if sum(held) < configs.membership.quorum:
+            return commit  # whoever of them counts: most events move nothing
         match = {peer: p.match for peer, p in self.progress.items() if configs.counts(self._replica(peer))}
         if configs.counts(me):
             match[me.broker_id] = self._log.durable_index

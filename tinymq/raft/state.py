@@ -107,7 +107,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._configs = around.configs = configs
         self._leader_session: int | None = None  # of the process that leads; another one of its broker does not
         self._peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
-        with stock.running_clock(around.clock):
+        with stock.RunningClock(around.clock):
             super().__init__(
                 stock.PeerNode(me.broker_id), [stock.PeerNode(p) for p in self._peers],
                 conf=stock.configuration(GroupJournal(group, log, ballots)), transport=stock.NoTransport(),

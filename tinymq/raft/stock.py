@@ -5,8 +5,7 @@ Pinned exactly: the subclass in core.py overrides private names, and another ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pysyncobj.syncobj as stock
@@ -55,13 +54,18 @@ stock.createJournal = _create_journal
 stock.monotonicTime = _monotonic
 
 
-@contextmanager
-def running_clock(clock: Clock) -> Iterator[None]:
+class RunningClock:
     """Stock code called inside reads this clock: each broker of a simulation drifts by itself."""
-    _running.append(clock)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        _running.append(self._clock)
+
+    def __exit__(self, *_: object) -> None:
         _running.pop()
 
 
