@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq import batch as tb
+from tinymq import ipc
 from tinymq.batch import SCHEMA, BatchHeader, Codec, check_batch, conform, decode_batch, encode, pack_batch
 from tinymq.errors import BatchTooLarge, InvalidBatch, TinymqError
 
@@ -252,3 +253,16 @@ def test_the_fuzzer_finds_nothing() -> None:
 def test_errors_are_typed() -> None:
     assert issubclass(InvalidBatch, TinymqError)
     assert not InvalidBatch.retriable
+
+
+def test_metadata_seen_before_is_not_walked_again_and_vouches_for_nothing_else() -> None:
+    """What it says was checked against as many rows and a body as long: every other batch is looked at itself."""
+    payload = payload_of(1, headers=False)
+    check_batch(payload, LIMITS)
+    before = ipc._declared_again.cache_info()
+    check_batch(payload_of(1, headers=False), LIMITS)
+    assert ipc._declared_again.cache_info().hits == before.hits + 1
+    for lie in (payload[:-8], payload + bytes(8), repack(payload[tb.HEADER_SIZE :], 2)):
+        with pytest.raises(InvalidBatch):
+            check_batch(lie, LIMITS)
+    assert check_batch(payload, LIMITS).header.record_count == 1

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -197,14 +198,20 @@ def encode(
     """
     count = len(values)
     try:
-        key = pa.nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
+        key = _nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
         value = pa.array(values, _BINARY)
-        header = pa.nulls(count, _HEADERS) if headers is None else _header_array(headers)
+        header = _nulls(count, _HEADERS) if headers is None else _header_array(headers)
         timestamp = pa.array(timestamps_us, _TIMESTAMP)
         batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidBatch(f"not records: {str(error)[:200]}", hint="keys and values are bytes or None") from error
     return encode_record_batch(batch, codec)
+
+
+@lru_cache(16)
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Immutable, so that most batches of single records share two."""
+    return pa.nulls(count, kind)
 
 
 def _header_array(headers: Sequence[Headers | None]) -> pa.Array:

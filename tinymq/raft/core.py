@@ -65,7 +65,7 @@ class RaftCore(LeadingReplica):
             raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
         if hearing is Hearing.TAKE:
             try:
-                self._SyncObj__onMessageReceived(stock.PeerNode(peer), message)
+                self._SyncObj__onMessageReceived(stock.peer(peer), message)
             except BrokenInvariant as error:
                 if generation is None or generation <= ours:
                     raise

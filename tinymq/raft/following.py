@@ -28,13 +28,13 @@ class FollowingReplica(VotingReplica):
         self._commit()
         leader = self.leader_id
         if self._leadership is None and leader is not None and self._verified:
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
+            self._SyncObj__sendNextNodeIdx(stock.peer(leader), success=True)
 
     def _heeds(self, peer: int, term: int) -> bool:
         """A message of who leads `term`, or did: follow it, unless that is over. False: it is not to be taken."""
         self._adopt(term)
         if term < self.term:
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer))  # hazard 14: a stale leader is told our term
+            self._SyncObj__sendNextNodeIdx(stock.peer(peer))  # hazard 14: a stale leader is told our term
             return False
         assert self._leadership is None, f"{self._group}: broker {peer} and we both lead term {term}"
         if term != self._ended_term and (self.leader_id != peer or self._ballot is not None):
@@ -44,7 +44,7 @@ class FollowingReplica(VotingReplica):
     def _on_append(self, peer: int, message: Append) -> None:
         if not self._heeds(peer, message.term):
             return
-        node = stock.PeerNode(peer)
+        node = stock.peer(peer)
         for entry in message.entries:
             if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
                 raise UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here")
@@ -78,7 +78,7 @@ class FollowingReplica(VotingReplica):
         if self._failure is None and leader is not None and self._leadership is None:
             self._verified = max(self._verified, index)
             self._learn_commit(index, index)
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(leader), success=True)
+            self._SyncObj__sendNextNodeIdx(stock.peer(leader), success=True)
 
     def send_state_ack(self, peer: int, index: int, crc: int, received: int) -> None:
         self._post(peer, StateAck(self.term, index, crc, received, self._me.count))
@@ -92,7 +92,7 @@ class FollowingReplica(VotingReplica):
         self._learn_commit(notice.commit, self._verified)
         self._round = max(self._round, notice.round)
         if notice.ack_wanted or notice.round:
-            self._SyncObj__sendNextNodeIdx(stock.PeerNode(peer), success=True)
+            self._SyncObj__sendNextNodeIdx(stock.peer(peer), success=True)
 
     def _learn_commit(self, announced: int, verified: int) -> None:
         commit = follower_commit(self.commit_index, announced, verified)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tinymq.entry import Entry, crc32c, iter_entries
 from tinymq.errors import CorruptData, InvalidRequest
 from tinymq.proto import peer_pb2 as pb
 from tinymq.types import GroupId, TopicId
 
+GROUPS_KEPT = 4096
 STATE_PIECE_BYTES = 256 << 10  # of an applied state, in one message
 
 
@@ -120,7 +122,9 @@ class StateAck:
 Message = RequestVote | Vote | Append | AppendAck | CommitNotice | TimeoutNow | StateOffer | StatePiece | StateAck
 
 
+@lru_cache(GROUPS_KEPT)
 def group_to_wire(group: GroupId) -> pb.GroupId:
+    """To be copied into a message, and not to be changed: the next message of the group gets the same one."""
     return pb.GroupId(topic_id=group.topic_id, partition=group.partition)
 
 

@@ -109,7 +109,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         self._peers = [r.broker_id for r in configs.membership.replicas if r.broker_id != me.broker_id]
         with stock.RunningClock(around.clock):
             super().__init__(
-                stock.PeerNode(me.broker_id), [stock.PeerNode(p) for p in self._peers],
+                stock.peer(me.broker_id), [stock.peer(p) for p in self._peers],
                 conf=stock.configuration(GroupJournal(group, log, ballots)), transport=stock.NoTransport(),
             )  # fmt: skip
         # Hazard 21: the checkpoint is ours; PySyncObj's dump hooks are never used.
@@ -178,7 +178,7 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return self._configs.newest
 
     def _set_leader(self, leader: int | None) -> None:
-        self._SyncObj__raftLeader = None if leader is None else stock.PeerNode(leader)
+        self._SyncObj__raftLeader = None if leader is None else stock.peer(leader)
         self._leader_session = None if leader is None else self._around.session(leader)
 
     def _change_log(self, cut_from: int | None, entries: Sequence[Entry]) -> None:

@@ -6,6 +6,7 @@ Pinned exactly: the subclass in core.py overrides private names, and another ver
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pysyncobj.syncobj as stock
@@ -74,6 +75,12 @@ class PeerNode(Node):  # type: ignore[misc]
 
     def __str__(self) -> str:
         return f"broker {self.id}"
+
+
+@lru_cache(1024)
+def peer(broker_id: int) -> PeerNode:
+    """The node that stands for a broker. The same one again: one is wanted for every message."""
+    return PeerNode(broker_id)
 
 
 class NoTransport(StockTransport):  # type: ignore[misc]
