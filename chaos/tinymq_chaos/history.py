@@ -154,6 +154,7 @@ class History:
         self.found: list[Found] = []  # damage without a cause
         self.replicas: list[Replica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
+        self.link_s = 0.0  # that one message is on its way at least, if nothing is wrong
         self.calm_s: float | None = None  # when the last fault had ended
         self.ended_s: float | None = None  # when the run had
 
@@ -201,7 +202,7 @@ class History:
 
     def lines(self) -> Iterator[str]:
         """Everything as JSON, one line for each."""
-        yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s})
+        yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s})
         for call in self.calls:
             yield _line("call", {name: getattr(call, name) for name in _CALL})
         for led in self.leaders.values():
@@ -226,6 +227,7 @@ class History:
                 values["log"] = _log(values["log"])
             if kind == "run":
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
+                history.link_s = values["link_s"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
             elif kind == "found":

@@ -70,6 +70,7 @@ class World:
         self.clients = ClientNetwork(loop, self.weather)
         self.link_s = (like.latency_s, LINK_S[1])
         self.history = History(self.clock.monotonic)
+        self.history.link_s = like.latency_s
         self.ledger = Ledger(self.clock.monotonic)
         self.faults: Counter[str] = Counter()  # how many of each kind began
         self.over = False  # nobody is started any more
