@@ -63,8 +63,12 @@ def old_disk(world: World, rng: random.Random) -> Iterator[str | None]:
     broker.wipe()
     broker.revive()
     yield f"broker {broker.id}"
+    others = [other for other in world.brokers.values() if other is not broker]
+    if any(other.damaged and (other.scarred or other.unhealthy()) for other in others):
+        return  # two at once are too many: the old one stays away
     broker.kill("gets its old disk back")
     broker.files = files
+    broker.damaged = True
     broker.revive()
 
 
