@@ -7,8 +7,11 @@ import random
 
 import pytest
 
+from tests.chaos.worlds import begun, in_world, write
+from tinymq_chaos.sim.brokers import LOST
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.virtual import Process, VirtualLoop, run_virtually
+from tinymq_chaos.sim.world import World
 
 
 def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> None:
@@ -26,3 +29,18 @@ def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> No
         assert await stays == "done"
 
     run_virtually(main)
+
+
+def test_a_power_cut_may_wait_until_something_is_not_synced() -> None:
+    async def check(world: World) -> None:
+        words, _ = begun(world, "power_cut", "once broker")
+        broker = world.brokers[int(words.split("once broker ")[1].split()[0])]
+        assert broker.up
+        before = broker.happened.copy()
+        await write(world.client(random.Random(2)), 12)
+        assert not broker.up
+        assert broker.happened - before == {"power cut": 1, "power cut with unsynced writes": 1} | (
+            {LOST: 1} if broker.happened[LOST] > before[LOST] else {}
+        )
+
+    assert in_world(check).over
