@@ -13,7 +13,7 @@ from tests.fakes.manual_clock import ManualClock
 from tinymq.broker.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
 from tinymq.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
 from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import NOBODY, Order, Report
+from tinymq.raft.recovering import NOBODY, UNSEEN_TERMS_MAX, Order, Report
 from tinymq.types import METADATA_GROUP
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
@@ -21,7 +21,7 @@ NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}
 CONFIG = Membership(METADATA_GROUP, 1, tuple(OLD.values()))
 SURVIVOR = Report(OLD[1], True, False, 4, 4, 900, 7, CONFIG, CONFIG, (4, 900))
 EMPTY = {n: Report(NEW[n], True, False, 0, 0, 1, 0, CONFIG, CONFIG, (0, 1)) for n in (1, 2, 3)}
-ORDER = Order(METADATA_GROUP, 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
+ORDER = Order(METADATA_GROUP, UNSEEN_TERMS_MAX + 6, (4, 900), (OLD[1], NEW[2], NEW[3]))
 
 
 class OneGroup:
@@ -67,9 +67,9 @@ def take_over(mine: Report, others: dict[int, Report | None], order: Order = ORD
 
 
 def test_an_order_that_it_would_give_itself() -> None:
-    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}) == [(6, ORDER.replicas)]
+    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}) == [(ORDER.term, ORDER.replicas)]
     gone = replace(ORDER, replicas=(OLD[1], NEW[2], Replica(3, NOBODY)))
-    assert take_over(SURVIVOR, {2: EMPTY[2]}, gone) == [(6, gone.replicas)]
+    assert take_over(SURVIVOR, {2: EMPTY[2]}, gone) == [(ORDER.term, gone.replicas)]
 
 
 LEADER = replace(EMPTY[2], leads=True)
@@ -98,8 +98,8 @@ def test_any_other_order_is_refused(mine: Report, others: dict[int, Report | Non
 def test_an_order_for_a_term_that_is_over_or_anothers_is_refused() -> None:
     for term in (4, 7, 8):
         with pytest.raises(NotReady, match="term"):
-            take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=term))
-    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=9))
+            take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=UNSEEN_TERMS_MAX + term))
+    assert take_over(SURVIVOR, {2: EMPTY[2], 3: EMPTY[3]}, replace(ORDER, term=UNSEEN_TERMS_MAX + 9))
 
 
 def test_an_order_to_lead_a_group_without_itself() -> None:

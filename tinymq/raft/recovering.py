@@ -18,6 +18,8 @@ from tinymq.types import GroupId
 
 NOBODY = bytes(16)  # an incarnation that no data folder has
 
+UNSEEN_TERMS_MAX = 1_500_000  # of lost replicas, above those that are known
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -116,7 +118,9 @@ def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membe
 
 
 def _own_term(above: int, place: int, members: Sequence[int]) -> int:
-    """The first term above `above` in which only the member at `place` may take over."""
+    """A term in which only the member at `place` may take over, and that nobody who is lost has seen: they may have
+    had leaders that those who are there never heard of, and an old disk would pass for a log that matches."""
+    above += UNSEEN_TERMS_MAX
     return above + 1 + (place - above - 1) % len(members)
 
 
