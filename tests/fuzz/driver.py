@@ -114,14 +114,21 @@ class Loaded:
     def measured(self, case: Case) -> str:
         """As `run`, and what Python allocates meanwhile is within the target's bound."""
         data = self.input_of(case)
-        tracemalloc.start()
-        try:
-            code = self.run(case, data)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak <= self.target.bytes_max, f"{peak} bytes allocated for an input of {len(data)}"
-        return code
+        with allocating(self.target.bytes_max, f"an input of {len(data)}"):
+            return self.run(case, data)
+
+
+@contextmanager
+def allocating(bytes_max: int, what: str) -> Iterator[None]:
+    """What Python allocates in the block, in any thread, is within the bound; `what` it is for, for who reads that it
+    is not. An error that leaves the block says more, and is left alone."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= bytes_max, f"{peak} bytes allocated for {what}"
 
 
 def shrink(loaded: Loaded, case: Case, run: Callable[[Case], object], kind: type[BaseException]) -> Case:
@@ -220,7 +227,19 @@ def be_quiet() -> None:
 def limit_memory(bytes_more: int = ADDRESS_SPACE_BYTES) -> None:
     """From now on, this process gets at most so much more: an allocation on trust is a MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + bytes_more, resource.RLIM_INFINITY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + bytes_more, hard))
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """As `limit_memory`, where the process goes on: a missing bound is a MemoryError, and not its end."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory()
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class CaseFile:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.batches import payload
+from tests.fuzz.driver import allocating
 from tinymq.batch import Codec
 from tinymq.config import MIB, Limits, Timing
 from tinymq.entry import crc32c
@@ -31,6 +32,7 @@ QUICK = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 CALL_S_MAX = 20.0
+CALL_BYTES_MAX = 32 * MIB  # of this process, the broker and the client: three new logs of segments of 1 MiB take 12
 PARTITIONS_MAX = 3  # a topic that is really made takes files
 LIMITS = Limits(batch_bytes_max=MIB, record_bytes_max=MIB, batch_uncompressed_bytes_max=2 * MIB, segment_bytes=MIB)
 TIMING = Timing(fetch_wait_s_max=0.05)
@@ -170,7 +172,9 @@ def test_calls(call: tuple[str, dict[str, Any]]) -> None:
     if name == "CreateTopic" and values.get("partitions", 0) <= 1024:
         values["partitions"] = min(values.get("partitions", 0), PARTITIONS_MAX)
     service = bench().broker if hasattr(bench().broker, name) else bench().admin
-    check(getattr(service, name)(made(UNARY[name], values), timeout=CALL_S_MAX))
+    request = made(UNARY[name], values)
+    with allocating(CALL_BYTES_MAX, f"{name} with {request.ByteSize()} bytes"):
+        check(getattr(service, name)(request, timeout=CALL_S_MAX))
 
 
 @given(st.lists(messages(pb.ProduceRequest.DESCRIPTOR), max_size=4))
@@ -178,9 +182,10 @@ def test_calls(call: tuple[str, dict[str, Any]]) -> None:
 def test_produce_streams(requests: list[dict[str, Any]]) -> None:
     sent = [made(pb.ProduceRequest, values) for values in requests]
     answered = 0
-    for reply in bench().broker.Produce(iter(sent), timeout=CALL_S_MAX):
-        check(reply)
-        answered += len(reply.results)
+    with allocating(CALL_BYTES_MAX, f"Produce with {sum(request.ByteSize() for request in sent)} bytes"):
+        for reply in bench().broker.Produce(iter(sent), timeout=CALL_S_MAX):
+            check(reply)
+            answered += len(reply.results)
     assert answered == sum(batch.acks != pb.ACKS_NONE for request in sent for batch in request.batches)
     bench().still_serves()
 
@@ -189,12 +194,58 @@ def test_produce_streams(requests: list[dict[str, Any]]) -> None:
 @QUICK
 def test_fetch_streams(requests: list[dict[str, Any]]) -> None:
     sent = [made(pb.FetchRequest, values) for values in requests]
-    replies = list(bench().broker.Fetch(iter(sent), timeout=CALL_S_MAX))
+    with allocating(CALL_BYTES_MAX, f"Fetch with {sum(request.ByteSize() for request in sent)} bytes"):
+        replies = list(bench().broker.Fetch(iter(sent), timeout=CALL_S_MAX))
     for reply in replies:
         check(reply)
     assert len(replies) <= sum(not request.cancel for request in sent)
     if not any(request.cancel for request in sent):
         assert len(replies) == len(sent)
+
+
+LARGEST = {
+    FieldDescriptor.TYPE_UINT32: (1 << 32) - 1,
+    FieldDescriptor.TYPE_UINT64: (1 << 64) - 1,
+    FieldDescriptor.TYPE_INT64: (1 << 63) - 1,
+}
+
+
+def with_one_number_at_its_largest(message: Any) -> Iterator[tuple[str, Any]]:
+    """(which, a copy) for each number in it, and in what it repeats."""
+    for field in message.DESCRIPTOR.fields:
+        copy = type(message).FromString(message.SerializeToString())
+        if field.type in LARGEST and not field.is_repeated:
+            setattr(copy, field.name, LARGEST[field.type])
+            yield field.name, copy
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and field.is_repeated and getattr(message, field.name):
+            for name, larger in with_one_number_at_its_largest(getattr(message, field.name)[0]):
+                getattr(copy, field.name)[0].CopyFrom(larger)
+                yield name, copy
+
+
+def test_no_number_makes_a_broker_allocate_what_it_says() -> None:
+    """The rest of each request is right, so that the number is believed if anything ever is."""
+    bench().still_serves()
+    topic_id, data = bench().topic_id, payload(2)
+    good: dict[str, Any] = {
+        "Fetch": pb.FetchRequest(request_id=1, topic_id=topic_id, max_bytes=1, min_bytes=1, max_wait_ms=1),
+        "Produce": pb.ProduceRequest(
+            batches=[pb.ProduceBatch(request_id=1, topic_id=topic_id, payload=data, payload_crc=crc32c(data))]
+        ),
+        "ListOffsets": pb.ListOffsetsRequest(topic_id=topic_id, queries=[pb.OffsetQuery()]),
+        "CreateTopic": pb.CreateTopicRequest(name="large", partitions=1, replication_factor=1),
+    }
+    tried = []
+    for method, message in good.items():
+        call = getattr(bench().admin if method == "CreateTopic" else bench().broker, method)
+        for field, request in with_one_number_at_its_largest(message):
+            tried.append(f"{method}.{field}")
+            with allocating(CALL_BYTES_MAX, f"{method} with the largest {field}"):
+                answer = call(iter([request]) if method in ("Fetch", "Produce") else request, timeout=CALL_S_MAX)
+                for reply in answer if method in ("Fetch", "Produce") else [answer]:
+                    check(reply)
+    assert {"Fetch.max_bytes", "Fetch.offset", "CreateTopic.partitions", "ListOffsets.partition"} <= set(tried)
+    bench().still_serves()
 
 
 def test_a_small_request_gets_no_huge_reply() -> None:

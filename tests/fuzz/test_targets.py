@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import __main__ as command
-from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, sweep
+from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, limited_memory, sweep
 from tests.fuzz.mutate import CHANGES, mutate, steps
 from tests.fuzz.targets import ALL
 from tinymq.errors import CorruptData, WrongSecret
@@ -41,7 +41,8 @@ def test_damage(name: str) -> None:
     def body(which: int, reseal: int, changes: list[tuple[int, int, int, int]]) -> None:
         target.measured(Case(which, reseal, tuple(changes)))
 
-    body()
+    with limited_memory():
+        body()
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
@@ -96,6 +97,14 @@ def test_the_driver_finds_what_is_wrong_and_says_how_to_see_it_again() -> None:
     greedy = Loaded(Target("greedy", lambda: [b"\1"], lambda data: bytes(1 << 22), bytes_max=1 << 20))
     with pytest.raises(Finding, match="bytes allocated"):
         sweep(greedy, 1, iter(range(3)))
+
+
+def test_a_bound_that_is_missing_is_a_finding_and_does_not_end_the_process() -> None:
+    """With room left, so that what is behind it can go on."""
+    trusting = Loaded(Target("trusting", lambda: [b"\1"], lambda data: bytes(64 << 30)))
+    with limited_memory(), pytest.raises(Finding, match="trusting case 1:0: MemoryError"):
+        sweep(trusting, 1, iter(range(3)))
+    assert len(bytes(3 << 30)) == 3 << 30
 
 
 def test_targets_for_which_there_was_no_time_are_named(
