@@ -28,7 +28,7 @@ from tinymq_chaos.sim.virtual import running_process
 from tinymq_chaos.sim.world import World, broker_of
 
 APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here
-WINDOWS_MAX = 4  # on one connection: of this term, and of earlier ones that a cut holds back
+WINDOWS_MAX = 8  # on one connection: of this term, and of the earlier ones in which it led and that a cut holds back
 LOOK_S = 0.1
 _ABSENT = object()
 
