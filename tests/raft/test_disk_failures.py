@@ -8,6 +8,7 @@ from tests.raft.harness import LIMITS, Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tinymq.entry import HEADER_SIZE, Kind
 from tinymq.errors import CorruptData, DiskFull, NotLeader, SyncFailed
+from tinymq.log.ballots import load_ballots
 from tinymq.log.layout import BALLOTS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
 from tinymq.types import GroupId
@@ -214,3 +215,30 @@ def test_damage_found_while_reading_quarantines_the_replica() -> None:
         assert [len(b.machine().payloads) for b in cluster.running if b is not leader] == [40, 40]
 
     simulate(scenario, limits=LIMITS)
+
+
+def test_a_term_known_from_entries_alone_is_written_before_anything_is_said_in_it() -> None:
+    """A power cut kept the entries that came with a term, and not the ballot of the same round."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        broker = cluster.followers()[0]
+        before = {path: broker.files.content(path) for path in BALLOTS}
+        voted = load_ballots(broker.files).ballots[GROUP]
+        assert voted[1] is not None
+        cluster.leader().kill()
+        await cluster.commit(b"y")
+        await cluster.settle()
+        broker.kill()
+        for path, content in before.items():
+            broker.files.put(path, content)
+        await broker.start()
+        core = broker.group().core
+        assert core.term > voted[0]
+        assert core.voted_for is None, "that vote was of an earlier term"
+        assert not broker.store.ballots.durable(GROUP), "nothing leaves before that is written"
+        await cluster.until(lambda: load_ballots(broker.files).ballots[GROUP][0] >= core.term, 1.0)
+        await cluster.settle()
+
+    simulate(scenario)

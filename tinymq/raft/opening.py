@@ -32,6 +32,10 @@ async def open_replica(
         applied, high_watermark = await _replay(log, machine, configs, applied)
         async for entry in _entries(log, applied):
             configs.above = configs.after(None, [entry])
+    if log.last_term > store.ballots.get(log.group)[0]:
+        # A power cut kept entries of a term that came with them, and not the ballot. PySyncObj takes the term from
+        # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
+        store.ballots.set(log.group, log.last_term, None)
     me = Replica(broker_id, store.identity.incarnation, opened.count)
     core = RaftCore(log.group, me, log, store.ballots, machine, around, configs, applied, high_watermark)
     return Group(log.group, log, core, machine)
