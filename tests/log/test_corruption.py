@@ -134,6 +134,15 @@ def test_a_frame_of_an_older_segment_is_found_when_it_is_read(field: str) -> Non
     assert isinstance(found, CorruptData)
 
 
+@pytest.mark.parametrize("field", [field for field in FIELDS if field != "payload"])
+def test_the_first_frame_of_the_log_is_looked_at_whatever_segment_it_is_in(field: str) -> None:
+    folder = Folder()
+    path = folder.segments()[0]
+    folder.files.flip_bit(path, folder.frame(path, 0) + FIELDS[field], 3)
+    folder.before = folder.logs()
+    check(folder, damage=True)
+
+
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("position", [0, 9, 13, 20, 35, 37, 40, 50, 60])
 def test_a_segments_header(which: int, position: int) -> None:

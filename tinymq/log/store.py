@@ -361,9 +361,13 @@ def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: in
         return create_log(files, mark.group, first, mark.count)
     if recovered.damage is None and recovered.segments[0].first_index == 1:
         segment = recovered.segments[0]
-        found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
-        if found.header_crc != first.header.header_crc:
-            recovered.damage = "the log begins with another first entry than its group does"
+        try:
+            found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
+        except CorruptData as error:  # opening reads the newest segment alone, and this may be an older one
+            recovered.damage = error.message
+        else:
+            if found.header_crc != first.header.header_crc:
+                recovered.damage = "the log begins with another first entry than its group does"
     if not listed and recovered.damage is None:
         sync_folders(files, mark.group)
     return recovered
