@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -112,3 +115,23 @@ def test_a_replay_ends_with_the_verdict(
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "the transcript"
     assert told[-1].strip() == (anomalies[0] if anomalies else "no anomalies")
+
+
+def test_an_interrupted_campaign_tells_what_was_done() -> None:
+    arguments = ["--seeds", "0:100000", "--processes", "1", "--timing", "0"]
+    campaign = subprocess.Popen(
+        [sys.executable, "-m", "tinymq_chaos.sim", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(MAKEFILE.parent / "chaos"), "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    try:
+        assert campaign.stdout is not None
+        assert "0 failed" in campaign.stdout.readline()
+        os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
+        told, complained = campaign.communicate(timeout=60.0)
+    finally:
+        if campaign.poll() is None:
+            os.killpg(campaign.pid, signal.SIGKILL)
+    assert campaign.returncode == 130
+    assert re.search(r"^seeds 0 to \d+: ", told, re.M), told
+    assert "Traceback" not in complained, complained

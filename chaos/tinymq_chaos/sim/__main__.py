@@ -1,4 +1,5 @@
-"""`make sim`: fresh seeds for a while, a range of seeds, or one seed with its transcript. Exit code 1: anomalies."""
+"""`make sim`: fresh seeds for a while, a range of seeds, or one seed with its transcript. Exit code 1: anomalies;
+130: interrupted."""
 
 from __future__ import annotations
 
@@ -107,4 +108,7 @@ def _replay(plan: Plan) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,11 @@ FAILURES_MAX = 20  # after which there is enough to look at
 def nodes_of(seed: int) -> int:
     """One run in five has five brokers."""
     return 5 if seed % 5 == 0 else 3
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal: the campaign ends its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_one(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -48,18 +54,27 @@ class Campaign:
         self.failures: list[str] = []
 
     def run(self) -> list[str]:
-        """To the end. The commands that replay what failed."""
-        with ProcessPoolExecutor(self._processes, max_tasks_per_child=RUNS_PER_PROCESS) as pool:
-            pending: set[Future[tuple[str, dict[str, Any]]]] = {pool.submit(run_one, p) for p in self._next(2)}
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    self._take(*future.result())
-                    pending |= {pool.submit(run_one, p) for p in self._next(1)}
-        self._tell()
-        for command in self.failures:
-            print(f"  {command}", flush=True)
+        """To the end. The commands that replay what failed. Raises KeyboardInterrupt on Ctrl-C, once what was done by
+        then is told."""
+        pool = ProcessPoolExecutor(
+            self._processes, initializer=_leave_interrupts, max_tasks_per_child=RUNS_PER_PROCESS
+        )  # fmt: skip
+        try:
+            self._run_in(pool)
+        finally:
+            pool.shutdown(cancel_futures=True)  # a run that is under way takes seconds at most
+            self._tell()
+            for command in self.failures:
+                print(f"  {command}", flush=True)
         return self.failures
+
+    def _run_in(self, pool: ProcessPoolExecutor) -> None:
+        pending: set[Future[tuple[str, dict[str, Any]]]] = {pool.submit(run_one, p) for p in self._next(2)}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                self._take(*future.result())
+                pending |= {pool.submit(run_one, p) for p in self._next(1)}
 
     def _next(self, per_process: int) -> Iterator[Plan]:
         late = self._seconds is not None and time.monotonic() - self._began_s >= self._seconds
