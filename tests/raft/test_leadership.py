@@ -220,6 +220,19 @@ def test_what_is_not_in_memory_is_read_once_and_sent_when_it_is_there() -> None:
     assert [m for m in lines.take(2) if isinstance(m, Append)] == []
 
 
+def test_entries_whose_predecessor_was_removed_while_they_were_read_are_not_sent() -> None:
+    leader, lines, log = leading(entries=5)
+    log.cold_before = 5
+    leader.acknowledged(2, AppendAck(TERM, 0, 0, True, 2, 1, 1, 0))
+    leader.pump(1)
+    lines.take(2)
+    log.trimmed = 2  # the head goes while the disk is read
+    leader.read(2, 2, log.entries[1:4], 1)
+    assert lines.take(2) == []
+    leader.pump(1)
+    assert lines.states == [2], "it is offered the applied state instead"
+
+
 def test_the_successor_is_alive_listed_and_holds_most() -> None:
     leader, lines, _ = leading(entries=5)
     leader.acknowledged(2, ack(durable=3, received=3))

@@ -192,10 +192,12 @@ class Leadership:
         return self._send(peer, progress, entries, commit)
 
     def read(self, peer: int, index: int, entries: list[Entry], commit: int) -> None:
-        """A cold read is done (empty when it failed): send it unless the peer went elsewhere meanwhile."""
+        """A cold read is done (empty when it failed): send it unless the peer went elsewhere meanwhile, or the head of
+        the log was removed up to there: then it is offered the applied state."""
         self._reading.discard(peer)
         progress = self.progress[peer]
-        if entries and progress.next == index and progress.may_send(self._limits.inflight_bytes_max):
+        there = progress.next == index and self._log.term_at(index - 1) is not None
+        if entries and there and progress.may_send(self._limits.inflight_bytes_max):
             self._send(peer, progress, entries, commit)
 
     def _send(self, peer: int, progress: Progress, entries: Iterable[Entry], commit: int) -> bool:
