@@ -380,10 +380,17 @@ def test_it_is_called_by_its_name(spoil: Spoil, kind: Kind) -> None:
     assert found - besides.get(kind, set()) == {kind}
 
 
-def test_a_call_that_was_nearly_over_when_the_faults_were_is_no_standstill() -> None:
-    def last_of_its_time(s: Story, left_s: float) -> None:
+@pytest.mark.parametrize(
+    ("takes_s", "left_s", "kinds"),
+    [(4.0, 0.1, set()), (4.0, 1.5, {Kind.NO_PROGRESS}), (1.0, 0.1, set())],
+    ids=["at its deadline", "with time left", "before its deadline"],
+)
+def test_a_call_that_ended_right_after_the_faults_is_no_standstill(
+    takes_s: float, left_s: float, kinds: set[Kind]
+) -> None:  # fmt: skip
+    def last_of_its_time(s: Story) -> None:
         late = s.begin("a", "send", 4.0, topic=T, partition=0, records=["a-0"])
-        s.now_s += 4.0 - left_s
+        s.now_s += takes_s - left_s
         s.history.calm()
         s.now_s += left_s
         late.unknown("OutcomeUnknown")
@@ -391,8 +398,7 @@ def test_a_call_that_was_nearly_over_when_the_faults_were_is_no_standstill() -> 
         s.history.end()
         s.history.replicas = [s.replica(1)]
 
-    assert bad(lambda s: last_of_its_time(s, 0.1)).kinds() == set()
-    assert bad(lambda s: last_of_its_time(s, 1.5)).kinds() == {Kind.NO_PROGRESS}
+    assert bad(last_of_its_time).kinds() == kinds
 
 
 def test_every_kind_has_a_bad_history() -> None:

@@ -58,8 +58,11 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
 
 
 def _has_time(call: Call, calm_s: float, until: float) -> bool:
-    """One that was nearly over when the faults were is no sign that nothing goes on."""
-    return min(call.deadline_s, until) - max(call.invoked_s, calm_s) >= CHANCE_S
+    """One that ended, or was to end, right after the faults is no sign that nothing goes on."""
+    end_s = min(call.deadline_s, until)
+    if call.invoked_s < calm_s and call.ended_s is not None:
+        end_s = min(end_s, call.ended_s)
+    return end_s - max(call.invoked_s, calm_s) >= CHANCE_S
 
 
 def slow_writes(facts: Facts) -> Iterator[Anomaly]:
