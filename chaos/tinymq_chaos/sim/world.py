@@ -245,21 +245,21 @@ class World:
     async def collect(self) -> None:
         """Read every replica of every broker into the history."""
         collector = Collector(self.limits)
-        for broker in self.brokers.values():
-            for group in broker.groups():
-                status = group.status()
-                try:
-                    entries = await broker.process.run(collector.stored(group.log, status.commit_index))
-                except (Killed, TinymqError) as error:
-                    if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
-                        raise
-                    continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
-                self.history.replicas.append(
-                    SeenReplica(
-                        self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                        status.commit_index, status.log_start, entries,
-                    )
-                )  # fmt: skip
+        # Before anything is read: a flipped bit that nobody has read yet makes a leader step down, and others stand.
+        seen = [(broker, group, group.status()) for broker in self.brokers.values() for group in broker.groups()]
+        for broker, group, status in seen:
+            try:
+                entries = await broker.process.run(collector.stored(group.log, status.commit_index))
+            except (Killed, TinymqError) as error:
+                if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
+                    raise
+                continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
+            self.history.replicas.append(
+                SeenReplica(
+                    self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
+                    status.commit_index, status.log_start, entries,
+                )
+            )  # fmt: skip
 
     # ---- time ----------------------------------------------------------------------------------------
 
