@@ -128,6 +128,9 @@ def test_an_interrupted_campaign_tells_what_was_done() -> None:
         assert campaign.stdout is not None
         assert "0 failed" in campaign.stdout.readline()
         os.killpg(campaign.pid, signal.SIGINT)  # as a terminal does
+        while "interrupted" not in (line := campaign.stdout.readline()):
+            assert line, "it ended without a word"
+        os.killpg(campaign.pid, signal.SIGINT)  # out of impatience
         told, complained = campaign.communicate(timeout=60.0)
     finally:
         if campaign.poll() is None:

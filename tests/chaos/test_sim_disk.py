@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.worlds import begun, in_world, write
 from tinymq_chaos.sim.brokers import LOST
+from tinymq.testing.faulty_files import Crash
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.virtual import Process, VirtualLoop, run_virtually
 from tinymq_chaos.sim.world import World
@@ -29,6 +30,18 @@ def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> No
         assert await stays == "done"
 
     run_virtually(main)
+
+
+def test_a_crash_is_one_at_its_point_although_the_fault_was_over_before_it_came() -> None:
+    files = SimFiles(random.Random(1))
+    files.crash_at("marks", skip=0, operations_after=1, bytes_written=0)
+    file = files.open("marks", create=True)
+    assert files.struck == "marks"
+    files.forget_crash()
+    with pytest.raises(Crash):
+        for _ in range(2):
+            file.write(0, [b"x"])
+    assert files.struck == "marks"
 
 
 def test_a_power_cut_may_wait_until_something_is_not_synced() -> None:

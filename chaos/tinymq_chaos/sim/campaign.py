@@ -61,8 +61,12 @@ class Campaign:
         )  # fmt: skip
         try:
             self._run_in(pool)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end, and leave us hanging
+            print("interrupted: the runs under way end first, in seconds", flush=True)
+            raise
         finally:
-            pool.shutdown(cancel_futures=True)  # a run that is under way takes seconds at most
+            pool.shutdown(cancel_futures=True)
             self._tell()
             for command in self.failures:
                 print(f"  {command}", flush=True)

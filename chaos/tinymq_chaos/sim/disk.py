@@ -118,7 +118,8 @@ class SimFiles(FaultyFiles):
         self._skip, self._operations_after, self._bytes_written = skip, operations_after, bytes_written
 
     def forget_crash(self) -> None:
-        self._point = self.struck = None
+        """The point is no longer waited for. Where it was passed, the crash comes all the same, and is one at it."""
+        self._point = None
 
     def step(self, what: str, length: int = 0) -> int:
         passed = points_of(what)
