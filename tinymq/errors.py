@@ -4,10 +4,10 @@
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer
-    ├── NotFound               UnknownTopic, UnknownPartition
+    ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel
     ├── AlreadyExists          TopicExists
     ├── Unavailable            not now: try again (retriable)
-    │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded
+    │   ├── NotLeader, NotReady, OffsetNotAvailable, BufferFull, BrokerUnreachable, QuotaExceeded, Held
     │   └── DeadlineExceeded   nothing was done, and the time is up
     ├── OutcomeUnknown         it may have been done, or not
     ├── NotDelivered           what a producer could not send, with the records
@@ -107,9 +107,9 @@ class OutOfOrderSequence(InvalidRequest):
 
 
 class Fenced(InvalidRequest):
-    """A newer epoch of this producer has written."""
+    """A newer epoch of this producer has written, or another consumer took over this channel."""
 
-    default_hint = "another producer took over this id; make a new one"
+    default_hint = "another one took over: make a new producer, or open the channel again"
 
 
 class UnknownProducer(InvalidRequest):
@@ -132,6 +132,12 @@ class UnknownPartition(NotFound):
     """The topic has no such partition."""
 
     default_hint = "partitions are numbered from 0; see: tinymq topic describe NAME"
+
+
+class UnknownChannel(NotFound):
+    """The partition has no such channel."""
+
+    default_hint = "open it first; see: tinymq channel list TOPIC"
 
 
 class AlreadyExists(TinymqError):
@@ -183,6 +189,12 @@ class QuotaExceeded(Unavailable):
     """Over a bound of the broker's. detail: retry_after_ms, where it is known."""
 
     default_hint = "slow down, and try again shortly"
+
+
+class Held(Unavailable):
+    """The records are held for a planned read. detail: offset, retry_after_ms."""
+
+    default_hint = "wait for the hold to end, or release it"
 
 
 class DeadlineExceeded(Unavailable):

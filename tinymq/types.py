@@ -87,13 +87,27 @@ def check_topic_name(name: str) -> str:
 
     1 to 249 characters of A-Z a-z 0-9 . _ -, and neither "." nor ".." (the names Kafka allows).
     """
+    return _check_name("topic", name)
+
+
+def check_channel_name(name: str) -> str:
+    """As `check_topic_name`, for channels and consumer groups, which share one namespace."""
+    return _check_name("channel", name)
+
+
+def check_consumer_name(name: str) -> str:
+    """As `check_topic_name`, for who reads a channel."""
+    return _check_name("consumer", name)
+
+
+def _check_name(what: str, name: str) -> str:
     if not name:
-        raise InvalidName("a topic name cannot be empty")
+        raise InvalidName(f"a {what} name cannot be empty")
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise InvalidName(f"a topic name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one {len(name)}")
+        raise InvalidName(f"a {what} name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one {len(name)}")
     if name in (".", ".."):
-        raise InvalidName(f"{name!r} cannot be a topic name")
+        raise InvalidName(f"{name!r} cannot be a {what} name")
     if not _TOPIC_NAME.fullmatch(name):
         bad = next(c for c in name if not _TOPIC_NAME.fullmatch(c))
-        raise InvalidName(f"topic name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'")
+        raise InvalidName(f"{what} name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'")
     return name

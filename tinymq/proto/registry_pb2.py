@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btinymq/proto/registry.proto\x12\x12tinymq.registry.v1\"\xe7\x02\n\x07\x43ommand\x12\x12\n\ncommand_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\x12\x35\n\x0fregister_broker\x18\x03 \x01(\x0b\x32\x1a.tinymq.registry.v1.BrokerH\x00\x12\x41\n\x11unregister_broker\x18\x04 \x01(\x0b\x32$.tinymq.registry.v1.UnregisterBrokerH\x00\x12\x37\n\x0c\x63reate_topic\x18\x05 \x01(\x0b\x32\x1f.tinymq.registry.v1.CreateTopicH\x00\x12\x37\n\x0c\x64\x65lete_topic\x18\x06 \x01(\x0b\x32\x1f.tinymq.registry.v1.DeleteTopicH\x00\x12@\n\x11take_producer_ids\x18\x07 \x01(\x0b\x32#.tinymq.registry.v1.TakeProducerIdsH\x00\x42\t\n\x07\x63ommand\"v\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0cpeer_address\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\"6\n\x10UnregisterBroker\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\"]\n\x0b\x43reateTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x1a\n\x12replication_factor\x18\x04 \x01(\r\"\x1b\n\x0b\x44\x65leteTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\" \n\x0fTakeProducerIds\x12\r\n\x05\x63ount\x18\x01 \x01(\r\"\x8a\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x1a\n\x12replication_factor\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.tinymq.registry.v1.Partition\":\n\tPartition\x12-\n\x08replicas\x18\x01 \x03(\x0b\x32\x1b.tinymq.registry.v1.Replica\"1\n\x07Replica\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\"r\n\x05Reply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x19\n\x11\x66irst_producer_id\x18\x04 \x01(\x04\x12\x12\n\nerror_hint\x18\x05 \x01(\t\"\xfc\x01\n\x05State\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x1a.tinymq.registry.v1.Broker\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.tinymq.registry.v1.Topic\x12\x19\n\x11\x64\x65leted_topic_ids\x18\x05 \x03(\x0c\x12\x18\n\x10next_producer_id\x18\x06 \x01(\x04\x12.\n\x08\x61nswered\x18\x07 \x03(\x0b\x32\x1c.tinymq.registry.v1.Answered\x12\x15\n\rfeature_level\x18\x08 \x01(\r\"H\n\x08\x41nswered\x12\x12\n\ncommand_id\x18\x01 \x01(\x0c\x12(\n\x05reply\x18\x02 \x01(\x0b\x32\x19.tinymq.registry.v1.Reply\"|\n\x03\x41sk\x12\x11\n\x07\x63ommand\x18\x01 \x01(\x0cH\x00\x12+\n\x05renew\x18\x02 \x01(\x0b\x32\x1a.tinymq.registry.v1.BrokerH\x00\x12.\n\x07\x62\x61rrier\x18\x03 \x01(\x0b\x32\x1b.tinymq.registry.v1.BarrierH\x00\x42\x05\n\x03\x61sk\"\t\n\x07\x42\x61rrierb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btinymq/proto/registry.proto\x12\x12tinymq.registry.v1\"\x86\x05\n\x07\x43ommand\x12\x12\n\ncommand_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\x12\x35\n\x0fregister_broker\x18\x03 \x01(\x0b\x32\x1a.tinymq.registry.v1.BrokerH\x00\x12\x41\n\x11unregister_broker\x18\x04 \x01(\x0b\x32$.tinymq.registry.v1.UnregisterBrokerH\x00\x12\x37\n\x0c\x63reate_topic\x18\x05 \x01(\x0b\x32\x1f.tinymq.registry.v1.CreateTopicH\x00\x12\x37\n\x0c\x64\x65lete_topic\x18\x06 \x01(\x0b\x32\x1f.tinymq.registry.v1.DeleteTopicH\x00\x12@\n\x11take_producer_ids\x18\x07 \x01(\x0b\x32#.tinymq.registry.v1.TakeProducerIdsH\x00\x12\x35\n\x0b\x61lter_topic\x18\x08 \x01(\x0b\x32\x1e.tinymq.registry.v1.AlterTopicH\x00\x12\x37\n\x0c\x63reate_queue\x18\t \x01(\x0b\x32\x1f.tinymq.registry.v1.CreateQueueH\x00\x12\x37\n\x0c\x64\x65lete_queue\x18\n \x01(\x0b\x32\x1f.tinymq.registry.v1.DeleteQueueH\x00\x12\x37\n\x0cset_consumer\x18\x0b \x01(\x0b\x32\x1f.tinymq.registry.v1.SetConsumerH\x00\x12;\n\x0eunset_consumer\x18\x0c \x01(\x0b\x32!.tinymq.registry.v1.UnsetConsumerH\x00\x42\t\n\x07\x63ommand\"v\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x14\n\x0cpeer_address\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\"6\n\x10UnregisterBroker\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\x04\"\x8e\x01\n\x0b\x43reateTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x1a\n\x12replication_factor\x18\x04 \x01(\r\x12/\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x1f.tinymq.registry.v1.TopicConfig\"\x1b\n\x0b\x44\x65leteTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xcb\x01\n\x0bTopicConfig\x12\x0f\n\x07storage\x18\x01 \x01(\t\x12\x18\n\x10sync_interval_ms\x18\x02 \x01(\x03\x12\x14\n\x0cretention_ms\x18\x03 \x01(\x03\x12\x17\n\x0fretention_bytes\x18\x04 \x01(\x03\x12\x15\n\rsegment_bytes\x18\x05 \x01(\x03\x12\x12\n\nsegment_ms\x18\x06 \x01(\x03\x12\x13\n\x0bmax_records\x18\x07 \x01(\x03\x12\x11\n\tmax_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07on_full\x18\t \x01(\t\"&\n\x07Setting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"I\n\nAlterTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x08settings\x18\x02 \x03(\x0b\x32\x1b.tinymq.registry.v1.Setting\"\x1c\n\x0b\x43reateQueue\x12\r\n\x05topic\x18\x01 \x01(\t\"/\n\x0b\x44\x65leteQueue\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\"R\n\x0bSetConsumer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07\x63hannel\x18\x03 \x01(\t\x12\x10\n\x08\x63onsumer\x18\x04 \x01(\t\"Q\n\rUnsetConsumer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07\x63hannel\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\" \n\x0fTakeProducerIds\x12\r\n\x05\x63ount\x18\x01 \x01(\r\"\xeb\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x1a\n\x12replication_factor\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x31\n\npartitions\x18\x05 \x03(\x0b\x32\x1d.tinymq.registry.v1.Partition\x12/\n\x06\x63onfig\x18\x06 \x01(\x0b\x32\x1f.tinymq.registry.v1.TopicConfig\x12\x16\n\x0enext_partition\x18\x07 \x01(\r\x12\x16\n\x0e\x63onfig_version\x18\x08 \x01(\x04\"^\n\tPartition\x12-\n\x08replicas\x18\x01 \x03(\x0b\x32\x1b.tinymq.registry.v1.Replica\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x12\n\ncreated_us\x18\x03 \x01(\x03\"a\n\x08\x43onsumer\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07\x63hannel\x18\x03 \x01(\t\x12\x10\n\x08\x63onsumer\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"1\n\x07Replica\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\"\x94\x01\n\x05Reply\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x12\n\nerror_code\x18\x02 \x01(\t\x12\x15\n\rerror_message\x18\x03 \x01(\t\x12\x19\n\x11\x66irst_producer_id\x18\x04 \x01(\x04\x12\x12\n\nerror_hint\x18\x05 \x01(\t\x12\x11\n\tpartition\x18\x06 \x01(\r\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\xad\x02\n\x05State\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x1a.tinymq.registry.v1.Broker\x12)\n\x06topics\x18\x04 \x03(\x0b\x32\x19.tinymq.registry.v1.Topic\x12\x19\n\x11\x64\x65leted_topic_ids\x18\x05 \x03(\x0c\x12\x18\n\x10next_producer_id\x18\x06 \x01(\x04\x12.\n\x08\x61nswered\x18\x07 \x03(\x0b\x32\x1c.tinymq.registry.v1.Answered\x12\x15\n\rfeature_level\x18\x08 \x01(\r\x12/\n\tconsumers\x18\t \x03(\x0b\x32\x1c.tinymq.registry.v1.Consumer\"H\n\x08\x41nswered\x12\x12\n\ncommand_id\x18\x01 \x01(\x0c\x12(\n\x05reply\x18\x02 \x01(\x0b\x32\x19.tinymq.registry.v1.Reply\"|\n\x03\x41sk\x12\x11\n\x07\x63ommand\x18\x01 \x01(\x0cH\x00\x12+\n\x05renew\x18\x02 \x01(\x0b\x32\x1a.tinymq.registry.v1.BrokerH\x00\x12.\n\x07\x62\x61rrier\x18\x03 \x01(\x0b\x32\x1b.tinymq.registry.v1.BarrierH\x00\x42\x05\n\x03\x61sk\"\t\n\x07\x42\x61rrierb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,31 +32,47 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tinymq.proto.registry_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMAND']._serialized_start=52
-  _globals['_COMMAND']._serialized_end=411
-  _globals['_BROKER']._serialized_start=413
-  _globals['_BROKER']._serialized_end=531
-  _globals['_UNREGISTERBROKER']._serialized_start=533
-  _globals['_UNREGISTERBROKER']._serialized_end=587
-  _globals['_CREATETOPIC']._serialized_start=589
-  _globals['_CREATETOPIC']._serialized_end=682
-  _globals['_DELETETOPIC']._serialized_start=684
-  _globals['_DELETETOPIC']._serialized_end=711
-  _globals['_TAKEPRODUCERIDS']._serialized_start=713
-  _globals['_TAKEPRODUCERIDS']._serialized_end=745
-  _globals['_TOPIC']._serialized_start=748
-  _globals['_TOPIC']._serialized_end=886
-  _globals['_PARTITION']._serialized_start=888
-  _globals['_PARTITION']._serialized_end=946
-  _globals['_REPLICA']._serialized_start=948
-  _globals['_REPLICA']._serialized_end=997
-  _globals['_REPLY']._serialized_start=999
-  _globals['_REPLY']._serialized_end=1113
-  _globals['_STATE']._serialized_start=1116
-  _globals['_STATE']._serialized_end=1368
-  _globals['_ANSWERED']._serialized_start=1370
-  _globals['_ANSWERED']._serialized_end=1442
-  _globals['_ASK']._serialized_start=1444
-  _globals['_ASK']._serialized_end=1568
-  _globals['_BARRIER']._serialized_start=1570
-  _globals['_BARRIER']._serialized_end=1579
+  _globals['_COMMAND']._serialized_end=698
+  _globals['_BROKER']._serialized_start=700
+  _globals['_BROKER']._serialized_end=818
+  _globals['_UNREGISTERBROKER']._serialized_start=820
+  _globals['_UNREGISTERBROKER']._serialized_end=874
+  _globals['_CREATETOPIC']._serialized_start=877
+  _globals['_CREATETOPIC']._serialized_end=1019
+  _globals['_DELETETOPIC']._serialized_start=1021
+  _globals['_DELETETOPIC']._serialized_end=1048
+  _globals['_TOPICCONFIG']._serialized_start=1051
+  _globals['_TOPICCONFIG']._serialized_end=1254
+  _globals['_SETTING']._serialized_start=1256
+  _globals['_SETTING']._serialized_end=1294
+  _globals['_ALTERTOPIC']._serialized_start=1296
+  _globals['_ALTERTOPIC']._serialized_end=1369
+  _globals['_CREATEQUEUE']._serialized_start=1371
+  _globals['_CREATEQUEUE']._serialized_end=1399
+  _globals['_DELETEQUEUE']._serialized_start=1401
+  _globals['_DELETEQUEUE']._serialized_end=1448
+  _globals['_SETCONSUMER']._serialized_start=1450
+  _globals['_SETCONSUMER']._serialized_end=1532
+  _globals['_UNSETCONSUMER']._serialized_start=1534
+  _globals['_UNSETCONSUMER']._serialized_end=1615
+  _globals['_TAKEPRODUCERIDS']._serialized_start=1617
+  _globals['_TAKEPRODUCERIDS']._serialized_end=1649
+  _globals['_TOPIC']._serialized_start=1652
+  _globals['_TOPIC']._serialized_end=1887
+  _globals['_PARTITION']._serialized_start=1889
+  _globals['_PARTITION']._serialized_end=1983
+  _globals['_CONSUMER']._serialized_start=1985
+  _globals['_CONSUMER']._serialized_end=2082
+  _globals['_REPLICA']._serialized_start=2084
+  _globals['_REPLICA']._serialized_end=2133
+  _globals['_REPLY']._serialized_start=2136
+  _globals['_REPLY']._serialized_end=2284
+  _globals['_STATE']._serialized_start=2287
+  _globals['_STATE']._serialized_end=2588
+  _globals['_ANSWERED']._serialized_start=2590
+  _globals['_ANSWERED']._serialized_end=2662
+  _globals['_ASK']._serialized_start=2664
+  _globals['_ASK']._serialized_end=2788
+  _globals['_BARRIER']._serialized_start=2790
+  _globals['_BARRIER']._serialized_end=2799
 # @@protoc_insertion_point(module_scope)

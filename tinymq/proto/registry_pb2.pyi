@@ -34,6 +34,11 @@ class Command(_message.Message):
     CREATE_TOPIC_FIELD_NUMBER: _builtins.int
     DELETE_TOPIC_FIELD_NUMBER: _builtins.int
     TAKE_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
+    ALTER_TOPIC_FIELD_NUMBER: _builtins.int
+    CREATE_QUEUE_FIELD_NUMBER: _builtins.int
+    DELETE_QUEUE_FIELD_NUMBER: _builtins.int
+    SET_CONSUMER_FIELD_NUMBER: _builtins.int
+    UNSET_CONSUMER_FIELD_NUMBER: _builtins.int
     command_id: _builtins.bytes
     """16 random bytes: a retry carries the same, and applies once"""
     time_us: _builtins.int
@@ -48,6 +53,16 @@ class Command(_message.Message):
     def delete_topic(self) -> Global___DeleteTopic: ...
     @_builtins.property
     def take_producer_ids(self) -> Global___TakeProducerIds: ...
+    @_builtins.property
+    def alter_topic(self) -> Global___AlterTopic: ...
+    @_builtins.property
+    def create_queue(self) -> Global___CreateQueue: ...
+    @_builtins.property
+    def delete_queue(self) -> Global___DeleteQueue: ...
+    @_builtins.property
+    def set_consumer(self) -> Global___SetConsumer: ...
+    @_builtins.property
+    def unset_consumer(self) -> Global___UnsetConsumer: ...
     def __init__(
         self,
         *,
@@ -58,12 +73,17 @@ class Command(_message.Message):
         create_topic: Global___CreateTopic | None = ...,
         delete_topic: Global___DeleteTopic | None = ...,
         take_producer_ids: Global___TakeProducerIds | None = ...,
+        alter_topic: Global___AlterTopic | None = ...,
+        create_queue: Global___CreateQueue | None = ...,
+        delete_queue: Global___DeleteQueue | None = ...,
+        set_consumer: Global___SetConsumer | None = ...,
+        unset_consumer: Global___UnsetConsumer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "command_id", b"command_id", "create_topic", b"create_topic", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "command_id", b"command_id", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids", "alter_topic", "create_queue", "delete_queue", "set_consumer", "unset_consumer"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -137,11 +157,14 @@ class CreateTopic(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     """16 random bytes"""
     partitions: _builtins.int
     replication_factor: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___TopicConfig: ...
     def __init__(
         self,
         *,
@@ -149,10 +172,11 @@ class CreateTopic(_message.Message):
         topic_id: _builtins.bytes = ...,
         partitions: _builtins.int = ...,
         replication_factor: _builtins.int = ...,
+        config: Global___TopicConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -176,6 +200,200 @@ class DeleteTopic(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteTopic: _TypeAlias = DeleteTopic  # noqa: Y015
+
+@_typing.final
+class TopicConfig(_message.Message):
+    """tinymq/topic_config.py; -1: no bound."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORAGE_FIELD_NUMBER: _builtins.int
+    SYNC_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENT_MS_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    ON_FULL_FIELD_NUMBER: _builtins.int
+    storage: _builtins.str
+    sync_interval_ms: _builtins.int
+    retention_ms: _builtins.int
+    retention_bytes: _builtins.int
+    segment_bytes: _builtins.int
+    segment_ms: _builtins.int
+    max_records: _builtins.int
+    max_bytes: _builtins.int
+    on_full: _builtins.str
+    def __init__(
+        self,
+        *,
+        storage: _builtins.str = ...,
+        sync_interval_ms: _builtins.int = ...,
+        retention_ms: _builtins.int = ...,
+        retention_bytes: _builtins.int = ...,
+        segment_bytes: _builtins.int = ...,
+        segment_ms: _builtins.int = ...,
+        max_records: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        on_full: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_records", b"max_records", "on_full", b"on_full", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_bytes", b"segment_bytes", "segment_ms", b"segment_ms", "storage", b"storage", "sync_interval_ms", b"sync_interval_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopicConfig: _TypeAlias = TopicConfig  # noqa: Y015
+
+@_typing.final
+class Setting(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Setting: _TypeAlias = Setting  # noqa: Y015
+
+@_typing.final
+class AlterTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """by name, as text: what is not named stays"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterTopic: _TypeAlias = AlterTopic  # noqa: Y015
+
+@_typing.final
+class CreateQueue(_message.Message):
+    """One more partition, numbered as none of the topic ever was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateQueue: _TypeAlias = CreateQueue  # noqa: Y015
+
+@_typing.final
+class DeleteQueue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQueue: _TypeAlias = DeleteQueue  # noqa: Y015
+
+@_typing.final
+class SetConsumer(_message.Message):
+    """Who reads a partition for a channel, from now on; the reply has the epoch, which fences whoever did before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    channel: _builtins.str
+    consumer: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        consumer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetConsumer: _TypeAlias = SetConsumer  # noqa: Y015
+
+@_typing.final
+class UnsetConsumer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    channel: _builtins.str
+    epoch: _builtins.int
+    """only this assignment; 0: whichever there is"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsetConsumer: _TypeAlias = UnsetConsumer  # noqa: Y015
 
 @_typing.final
 class TakeProducerIds(_message.Message):
@@ -205,14 +423,23 @@ class Topic(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     CREATED_US_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    NEXT_PARTITION_FIELD_NUMBER: _builtins.int
+    CONFIG_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     replication_factor: _builtins.int
     created_us: _builtins.int
+    next_partition: _builtins.int
+    """the number that the next one gets"""
+    config_version: _builtins.int
+    """of the state when the config was last altered"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
-        """by number"""
+        """by number, which rises but may leave some out"""
 
+    @_builtins.property
+    def config(self) -> Global___TopicConfig: ...
     def __init__(
         self,
         *,
@@ -221,10 +448,13 @@ class Topic(_message.Message):
         replication_factor: _builtins.int = ...,
         created_us: _builtins.int = ...,
         partitions: _abc.Iterable[Global___Partition] | None = ...,
+        config: Global___TopicConfig | None = ...,
+        next_partition: _builtins.int = ...,
+        config_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_version", b"config_version", "created_us", b"created_us", "name", b"name", "next_partition", b"next_partition", "partitions", b"partitions", "replication_factor", b"replication_factor", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -235,6 +465,10 @@ class Partition(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICAS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CREATED_US_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    created_us: _builtins.int
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
         """the preferred leader first"""
@@ -243,14 +477,47 @@ class Partition(_message.Message):
         self,
         *,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
+        number: _builtins.int = ...,
+        created_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "number", b"number", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Partition: _TypeAlias = Partition  # noqa: Y015
+
+@_typing.final
+class Consumer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    channel: _builtins.str
+    consumer: _builtins.str
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        consumer: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Consumer: _TypeAlias = Consumer  # noqa: Y015
 
 @_typing.final
 class Replica(_message.Message):
@@ -285,6 +552,8 @@ class Reply(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     FIRST_PRODUCER_ID_FIELD_NUMBER: _builtins.int
     ERROR_HINT_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """of the state after the command"""
     error_code: _builtins.str
@@ -292,6 +561,10 @@ class Reply(_message.Message):
     error_message: _builtins.str
     first_producer_id: _builtins.int
     error_hint: _builtins.str
+    partition: _builtins.int
+    """of CreateQueue"""
+    epoch: _builtins.int
+    """of SetConsumer"""
     def __init__(
         self,
         *,
@@ -300,10 +573,12 @@ class Reply(_message.Message):
         error_message: _builtins.str = ...,
         first_producer_id: _builtins.int = ...,
         error_hint: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_code", b"error_code", "error_hint", b"error_hint", "error_message", b"error_message", "first_producer_id", b"first_producer_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "error_code", b"error_code", "error_hint", b"error_hint", "error_message", b"error_message", "first_producer_id", b"first_producer_id", "partition", b"partition", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,6 +598,7 @@ class State(_message.Message):
     NEXT_PRODUCER_ID_FIELD_NUMBER: _builtins.int
     ANSWERED_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    CONSUMERS_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     version: _builtins.int
     """commands applied"""
@@ -344,6 +620,10 @@ class State(_message.Message):
     def answered(self) -> _containers.RepeatedCompositeFieldContainer[Global___Answered]:
         """oldest first, bounded"""
 
+    @_builtins.property
+    def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
+        """by topic id, partition, channel"""
+
     def __init__(
         self,
         *,
@@ -355,10 +635,11 @@ class State(_message.Message):
         next_producer_id: _builtins.int = ...,
         answered: _abc.Iterable[Global___Answered] | None = ...,
         feature_level: _builtins.int = ...,
+        consumers: _abc.Iterable[Global___Consumer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "brokers", b"brokers", "deleted_topic_ids", b"deleted_topic_ids", "feature_level", b"feature_level", "format", b"format", "next_producer_id", b"next_producer_id", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "brokers", b"brokers", "consumers", b"consumers", "deleted_topic_ids", b"deleted_topic_ids", "feature_level", b"feature_level", "format", b"format", "next_producer_id", b"next_producer_id", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,6 +47,406 @@ ACKS_NONE: Acks.ValueType  # 2
 Global___Acks: _TypeAlias = Acks  # noqa: Y015
 
 @_typing.final
+class Header(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Header: _TypeAlias = Header  # noqa: Y015
+
+@_typing.final
+class QueueMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_US_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    offset: _builtins.int
+    key: _builtins.bytes
+    value: _builtins.bytes
+    timestamp_us: _builtins.int
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        key: _builtins.bytes | None = ...,
+        value: _builtins.bytes | None = ...,
+        headers: _abc.Iterable[Global___Header] | None = ...,
+        timestamp_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "queue", b"queue", "timestamp_us", b"timestamp_us", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___QueueMessage: _TypeAlias = QueueMessage  # noqa: Y015
+
+@_typing.final
+class ProduceMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_US_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    """unset: by the key, or in turns"""
+    key: _builtins.bytes
+    value: _builtins.bytes
+    timestamp_us: _builtins.int
+    """unset: now"""
+    timeout_ms: _builtins.int
+    """0: the broker's own"""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        key: _builtins.bytes | None = ...,
+        value: _builtins.bytes | None = ...,
+        headers: _abc.Iterable[Global___Header] | None = ...,
+        timestamp_us: _builtins.int | None = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "key", b"key", "queue", b"queue", "timestamp_us", b"timestamp_us", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_queue", b"_queue", "_timestamp_us", b"_timestamp_us", "_value", b"_value", "headers", b"headers", "key", b"key", "queue", b"queue", "timeout_ms", b"timeout_ms", "timestamp_us", b"timestamp_us", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_us: _TypeAlias = _typing.Literal["timestamp_us"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_us: _TypeAlias = _typing.Literal["_timestamp_us", b"_timestamp_us"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_us) -> _WhichOneofReturnType__timestamp_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___ProduceMessageRequest: _TypeAlias = ProduceMessageRequest  # noqa: Y015
+
+@_typing.final
+class ProduceMessageReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    APPEND_TIME_US_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    offset: _builtins.int
+    append_time_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        append_time_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "offset", b"offset", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProduceMessageReply: _TypeAlias = ProduceMessageReply  # noqa: Y015
+
+@_typing.final
+class ConsumeMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    """unset: any that has something for the channel, in turns"""
+    channel: _builtins.str
+    """made when there is none, at the earliest message"""
+    request_id: _builtins.bytes
+    """1 to 16 bytes, new for each message: a repeat gets the same one. Needs `queue`"""
+    wait_ms: _builtins.int
+    """for a message, when there is none"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        channel: _builtins.str = ...,
+        request_id: _builtins.bytes = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "channel", b"channel", "queue", b"queue", "request_id", b"request_id", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+
+Global___ConsumeMessageRequest: _TypeAlias = ConsumeMessageRequest  # noqa: Y015
+
+@_typing.final
+class ConsumeMessageReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def message(self) -> Global___QueueMessage:
+        """unset: there is none"""
+
+    def __init__(
+        self,
+        *,
+        message: Global___QueueMessage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___ConsumeMessageReply: _TypeAlias = ConsumeMessageReply  # noqa: Y015
+
+@_typing.final
+class FetchMessageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    offset: _builtins.int
+    wait_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue", b"queue", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchMessageRequest: _TypeAlias = FetchMessageRequest  # noqa: Y015
+
+@_typing.final
+class FetchMessageReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    log_start: _builtins.int
+    high_watermark: _builtins.int
+    @_builtins.property
+    def message(self) -> Global___QueueMessage: ...
+    def __init__(
+        self,
+        *,
+        message: Global___QueueMessage | None = ...,
+        log_start: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "high_watermark", b"high_watermark", "log_start", b"log_start", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___FetchMessageReply: _TypeAlias = FetchMessageReply  # noqa: Y015
+
+@_typing.final
+class CreateQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    replication_factor: _builtins.int
+    """of a new topic; 0: 3, or the number of brokers"""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """of a new topic"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        replication_factor: _builtins.int = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replication_factor", b"replication_factor", "settings", b"settings", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateQueueRequest: _TypeAlias = CreateQueueRequest  # noqa: Y015
+
+@_typing.final
+class CreateQueueReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateQueueReply: _TypeAlias = CreateQueueReply  # noqa: Y015
+
+@_typing.final
+class DeleteQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQueueRequest: _TypeAlias = DeleteQueueRequest  # noqa: Y015
+
+@_typing.final
+class DeleteQueueReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQueueReply: _TypeAlias = DeleteQueueReply  # noqa: Y015
+
+@_typing.final
+class GetQueueSizeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue: _builtins.int
+    """unset: all of them"""
+    channel: _builtins.str
+    """"": of what is kept; else of what it has still to read"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue: _builtins.int | None = ...,
+        channel: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "channel", b"channel", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+
+Global___GetQueueSizeRequest: _TypeAlias = GetQueueSizeRequest  # noqa: Y015
+
+@_typing.final
+class GetQueueSizeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    messages: _builtins.int
+    def __init__(
+        self,
+        *,
+        messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueueSizeReply: _TypeAlias = GetQueueSizeReply  # noqa: Y015
+
+@_typing.final
 class Error(_message.Message):
     """Every failure on the wire. `code` names a class of tinymq/errors.py."""
 
@@ -193,12 +593,15 @@ class ProduceResult(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    THROTTLED_MS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     base_offset: _builtins.int
     append_time_us: _builtins.int
     leader_epoch: _builtins.int
     duplicate: _builtins.bool
     """it was there already; base_offset is the first one's"""
+    throttled_ms: _builtins.int
+    """how long the broker let this client wait, for its quota"""
     @_builtins.property
     def error(self) -> Global___Error:
         """unset: done"""
@@ -212,10 +615,11 @@ class ProduceResult(_message.Message):
         leader_epoch: _builtins.int = ...,
         duplicate: _builtins.bool = ...,
         error: Global___Error | None = ...,
+        throttled_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "base_offset", b"base_offset", "duplicate", b"duplicate", "error", b"error", "leader_epoch", b"leader_epoch", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_us", b"append_time_us", "base_offset", b"base_offset", "duplicate", b"duplicate", "error", b"error", "leader_epoch", b"leader_epoch", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,6 +686,7 @@ class FetchReply(_message.Message):
     FRAMES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    THROTTLED_MS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     high_watermark: _builtins.int
     log_start: _builtins.int
@@ -292,6 +697,8 @@ class FetchReply(_message.Message):
     """whole log frames as stored (tinymq/entry.py), data and others; the first may start below offset"""
     next_offset: _builtins.int
     """where to go on when frames holds no record"""
+    throttled_ms: _builtins.int
+    """as in ProduceResult"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -305,10 +712,11 @@ class FetchReply(_message.Message):
         frames: _builtins.bytes = ...,
         error: Global___Error | None = ...,
         next_offset: _builtins.int = ...,
+        throttled_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -424,6 +832,7 @@ class TopicInfo(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     CREATED_US_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     replication_factor: _builtins.int
@@ -434,6 +843,10 @@ class TopicInfo(_message.Message):
     def error(self) -> Global___Error:
         """e.g. UnknownTopic; then name is all that is set"""
 
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """all of them: tinymq/topic_config.py"""
+
     def __init__(
         self,
         *,
@@ -443,14 +856,37 @@ class TopicInfo(_message.Message):
         replication_factor: _builtins.int = ...,
         created_us: _builtins.int = ...,
         error: Global___Error | None = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "error", b"error", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_us", b"created_us", "error", b"error", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "settings", b"settings", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopicInfo: _TypeAlias = TopicInfo  # noqa: Y015
+
+@_typing.final
+class Setting(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Setting: _TypeAlias = Setting  # noqa: Y015
 
 @_typing.final
 class PartitionInfo(_message.Message):
@@ -461,6 +897,7 @@ class PartitionInfo(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
+    """numbers rise, and may leave some out"""
     leader: _builtins.int
     """broker id; 0: not known to the answering broker"""
     leader_epoch: _builtins.int
@@ -639,6 +1076,7 @@ class CreateTopicRequest(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     COMMAND_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     replication_factor: _builtins.int
@@ -646,6 +1084,8 @@ class CreateTopicRequest(_message.Message):
     """waits up to this for every partition to have a leader"""
     command_id: _builtins.bytes
     """16 random bytes, the same ones when this is sent again: it is done once. Empty: sent once"""
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]: ...
     def __init__(
         self,
         *,
@@ -654,10 +1094,11 @@ class CreateTopicRequest(_message.Message):
         replication_factor: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
         command_id: _builtins.bytes = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "settings", b"settings", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -732,6 +1173,766 @@ class DeleteTopicReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteTopicReply: _TypeAlias = DeleteTopicReply  # noqa: Y015
+
+@_typing.final
+class AlterTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    @_builtins.property
+    def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
+        """what is not named stays"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        settings: _abc.Iterable[Global___Setting] | None = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "settings", b"settings", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterTopicRequest: _TypeAlias = AlterTopicRequest  # noqa: Y015
+
+@_typing.final
+class AlterTopicReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic(self) -> Global___TopicInfo: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        topic: Global___TopicInfo | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterTopicReply: _TypeAlias = AlterTopicReply  # noqa: Y015
+
+@_typing.final
+class AddPartitionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "timeout_ms", b"timeout_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionRequest: _TypeAlias = AddPartitionRequest  # noqa: Y015
+
+@_typing.final
+class AddPartitionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partition(self) -> Global___PartitionInfo: ...
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        partition: Global___PartitionInfo | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionReply: _TypeAlias = AddPartitionReply  # noqa: Y015
+
+@_typing.final
+class DeletePartitionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    timeout_ms: _builtins.int
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePartitionRequest: _TypeAlias = DeletePartitionRequest  # noqa: Y015
+
+@_typing.final
+class DeletePartitionReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePartitionReply: _TypeAlias = DeletePartitionReply  # noqa: Y015
+
+@_typing.final
+class SetConsumerRequest(_message.Message):
+    """---- channels -------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    channel: _builtins.str
+    consumer: _builtins.str
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        consumer: _builtins.str = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command_id", b"command_id", "consumer", b"consumer", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetConsumerRequest: _TypeAlias = SetConsumerRequest  # noqa: Y015
+
+@_typing.final
+class SetConsumerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetConsumerReply: _TypeAlias = SetConsumerReply  # noqa: Y015
+
+@_typing.final
+class UnsetConsumerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    channel: _builtins.str
+    epoch: _builtins.int
+    """only this assignment; 0: whichever there is"""
+    command_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        command_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command_id", b"command_id", "epoch", b"epoch", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsetConsumerRequest: _TypeAlias = UnsetConsumerRequest  # noqa: Y015
+
+@_typing.final
+class UnsetConsumerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsetConsumerReply: _TypeAlias = UnsetConsumerReply  # noqa: Y015
+
+@_typing.final
+class ChannelsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    timeout_ms: _builtins.int
+    """after this the outcome of what is under way is OutcomeUnknown"""
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelCommand]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        timeout_ms: _builtins.int = ...,
+        commands: _abc.Iterable[Global___ChannelCommand] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelsRequest: _TypeAlias = ChannelsRequest  # noqa: Y015
+
+@_typing.final
+class ChannelCommand(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    SEEK_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    CONSUME_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    channel: _builtins.str
+    @_builtins.property
+    def open(self) -> Global___ChannelOpen: ...
+    @_builtins.property
+    def commit(self) -> Global___ChannelCommit: ...
+    @_builtins.property
+    def seek(self) -> Global___ChannelSeek: ...
+    @_builtins.property
+    def delete(self) -> Global___ChannelDelete: ...
+    @_builtins.property
+    def consume(self) -> Global___ChannelConsume: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+        open: Global___ChannelOpen | None = ...,
+        commit: Global___ChannelCommit | None = ...,
+        seek: Global___ChannelSeek | None = ...,
+        delete: Global___ChannelDelete | None = ...,
+        consume: Global___ChannelConsume | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "seek", b"seek"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume"]  # noqa: Y015
+    _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
+
+Global___ChannelCommand: _TypeAlias = ChannelCommand  # noqa: Y015
+
+@_typing.final
+class ChannelOpen(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    START_US_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of SetConsumer; 0: make the channel if need be, fence nobody"""
+    start_us: _builtins.int
+    """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset"""
+    start_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        start_us: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelOpen: _TypeAlias = ChannelOpen  # noqa: Y015
+
+@_typing.final
+class ChannelCommit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    offset: _builtins.int
+    """the next record to be read"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelCommit: _TypeAlias = ChannelCommit  # noqa: Y015
+
+@_typing.final
+class ChannelSeek(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TO_US_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    request_id: _builtins.bytes
+    """16 random bytes: a repeat changes nothing"""
+    to_us: _builtins.int
+    """as in OffsetQuery.timestamp_us; -4: offset"""
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        request_id: _builtins.bytes = ...,
+        to_us: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "offset", b"offset", "request_id", b"request_id", "to_us", b"to_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelSeek: _TypeAlias = ChannelSeek  # noqa: Y015
+
+@_typing.final
+class ChannelDelete(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelDelete: _TypeAlias = ChannelDelete  # noqa: Y015
+
+@_typing.final
+class ChannelConsume(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.bytes
+    """16 random bytes: a repeat gets the same record"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelConsume: _TypeAlias = ChannelConsume  # noqa: Y015
+
+@_typing.final
+class ChannelsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelOutcome]: ...
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """of the request as a whole"""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___ChannelOutcome] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelsReply: _TypeAlias = ChannelsReply  # noqa: Y015
+
+@_typing.final
+class ChannelOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """the cursor after it: the next record to be read"""
+    epoch: _builtins.int
+    generation: _builtins.int
+    taken: _builtins.bool
+    """of consume: offset is a record's; false: there was none"""
+    offset: _builtins.int
+    log_start: _builtins.int
+    high_watermark: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """unset: done, and on a majority of disks"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        position: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        taken: _builtins.bool = ...,
+        offset: _builtins.int = ...,
+        log_start: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "error", b"error", "generation", b"generation", "high_watermark", b"high_watermark", "log_start", b"log_start", "offset", b"offset", "position", b"position", "taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelOutcome: _TypeAlias = ChannelOutcome  # noqa: Y015
+
+@_typing.final
+class ListChannelsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChannelsRequest: _TypeAlias = ListChannelsRequest  # noqa: Y015
+
+@_typing.final
+class ListChannelsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionChannels]:
+        """in the order of the request"""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionChannels] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChannelsReply: _TypeAlias = ListChannelsReply  # noqa: Y015
+
+@_typing.final
+class PartitionChannels(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CHANNELS_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    RECORD_BYTES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    log_start: _builtins.int
+    high_watermark: _builtins.int
+    record_bytes: _builtins.int
+    """of what is kept"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelInfo]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        error: Global___Error | None = ...,
+        channels: _abc.Iterable[Global___ChannelInfo] | None = ...,
+        log_start: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        record_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "partition", b"partition", "record_bytes", b"record_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionChannels: _TypeAlias = PartitionChannels  # noqa: Y015
+
+@_typing.final
+class ChannelInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    MOVED_US_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    channel: _builtins.str
+    position: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    lag: _builtins.int
+    """records that it has still to read"""
+    moved_us: _builtins.int
+    consumer: _builtins.str
+    """as the registry knows it; "": nobody"""
+    def __init__(
+        self,
+        *,
+        channel: _builtins.str = ...,
+        position: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        moved_us: _builtins.int = ...,
+        consumer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "consumer", b"consumer", "epoch", b"epoch", "generation", b"generation", "lag", b"lag", "moved_us", b"moved_us", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChannelInfo: _TypeAlias = ChannelInfo  # noqa: Y015
+
+@_typing.final
+class TrimRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BEFORE_US_FIELD_NUMBER: _builtins.int
+    BEFORE_OFFSET_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    before_us: _builtins.int
+    """as in OffsetQuery.timestamp_us; -4: before_offset"""
+    before_offset: _builtins.int
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        before_us: _builtins.int = ...,
+        before_offset: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "before_us", b"before_us", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimRequest: _TypeAlias = TrimRequest  # noqa: Y015
+
+@_typing.final
+class TrimReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_START_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    log_start: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        log_start: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "log_start", b"log_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimReply: _TypeAlias = TrimReply  # noqa: Y015
+
+@_typing.final
+class HoldRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    HOLD_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    hold_id: _builtins.bytes
+    """16 random bytes; the same ones again renew it"""
+    offset: _builtins.int
+    """keep what lies from here on"""
+    lease_ms: _builtins.int
+    """0: release"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        hold_id: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_id", b"hold_id", "lease_ms", b"lease_ms", "offset", b"offset", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
+
+@_typing.final
+class HoldReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_START_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    log_start: _builtins.int
+    until_us: _builtins.int
+    """by the partition's append time"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        log_start: _builtins.int = ...,
+        until_us: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "log_start", b"log_start", "until_us", b"until_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldReply: _TypeAlias = HoldReply  # noqa: Y015
 
 @_typing.final
 class ClusterStatusRequest(_message.Message):

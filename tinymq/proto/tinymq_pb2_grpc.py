@@ -275,6 +275,300 @@ class Broker:
             _registered_method=True)
 
 
+class ChannelsStub:
+    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.SetConsumer = channel.unary_unary(
+                '/tinymq.v1.Channels/SetConsumer',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.SetConsumerRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SetConsumerReply.FromString,
+                _registered_method=True)
+        self.UnsetConsumer = channel.unary_unary(
+                '/tinymq.v1.Channels/UnsetConsumer',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.FromString,
+                _registered_method=True)
+        self.Change = channel.unary_unary(
+                '/tinymq.v1.Channels/Change',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChannelsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChannelsReply.FromString,
+                _registered_method=True)
+        self.List = channel.unary_unary(
+                '/tinymq.v1.Channels/List',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListChannelsRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListChannelsReply.FromString,
+                _registered_method=True)
+        self.Trim = channel.unary_unary(
+                '/tinymq.v1.Channels/Trim',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.TrimRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TrimReply.FromString,
+                _registered_method=True)
+        self.Hold = channel.unary_unary(
+                '/tinymq.v1.Channels/Hold',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.HoldRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.HoldReply.FromString,
+                _registered_method=True)
+
+
+class ChannelsServicer:
+    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """
+
+    def SetConsumer(self, request, context):
+        """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnsetConsumer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Change(self, request, context):
+        """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def List(self, request, context):
+        """The channels of partitions that the answering broker leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Trim(self, request, context):
+        """Moves the log start, or holds it: of partitions that the answering broker leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Hold(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ChannelsServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'SetConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetConsumer,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.SetConsumerRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.SetConsumerReply.SerializeToString,
+            ),
+            'UnsetConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnsetConsumer,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.SerializeToString,
+            ),
+            'Change': grpc.unary_unary_rpc_method_handler(
+                    servicer.Change,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ChannelsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChannelsReply.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListChannelsRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListChannelsReply.SerializeToString,
+            ),
+            'Trim': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trim,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TrimRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.TrimReply.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.HoldRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.HoldReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.Channels', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.Channels', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Channels:
+    """Cursors, and where a partition begins: what readers leave behind in its own log.
+    """
+
+    @staticmethod
+    def SetConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/SetConsumer',
+            tinymq_dot_proto_dot_tinymq__pb2.SetConsumerRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.SetConsumerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnsetConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/UnsetConsumer',
+            tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Change(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/Change',
+            tinymq_dot_proto_dot_tinymq__pb2.ChannelsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ChannelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/List',
+            tinymq_dot_proto_dot_tinymq__pb2.ListChannelsRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListChannelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/Trim',
+            tinymq_dot_proto_dot_tinymq__pb2.TrimRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.TrimReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/Hold',
+            tinymq_dot_proto_dot_tinymq__pb2.HoldRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.HoldReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub:
     """Missing associated documentation comment in .proto file."""
 
@@ -293,6 +587,21 @@ class AdminStub:
                 '/tinymq.v1.Admin/DeleteTopic',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicReply.FromString,
+                _registered_method=True)
+        self.AlterTopic = channel.unary_unary(
+                '/tinymq.v1.Admin/AlterTopic',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AlterTopicRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AlterTopicReply.FromString,
+                _registered_method=True)
+        self.AddPartition = channel.unary_unary(
+                '/tinymq.v1.Admin/AddPartition',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionReply.FromString,
+                _registered_method=True)
+        self.DeletePartition = channel.unary_unary(
+                '/tinymq.v1.Admin/DeletePartition',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.FromString,
                 _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/tinymq.v1.Admin/ClusterStatus',
@@ -331,6 +640,25 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddPartition(self, request, context):
+        """One more partition for a topic, or one less.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePartition(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -380,6 +708,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicReply.SerializeToString,
+            ),
+            'AlterTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterTopic,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AlterTopicRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AlterTopicReply.SerializeToString,
+            ),
+            'AddPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddPartition,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.AddPartitionReply.SerializeToString,
+            ),
+            'DeletePartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePartition,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -461,6 +804,87 @@ class Admin:
             '/tinymq.v1.Admin/DeleteTopic',
             tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.DeleteTopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/AlterTopic',
+            tinymq_dot_proto_dot_tinymq__pb2.AlterTopicRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AlterTopicReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/AddPartition',
+            tinymq_dot_proto_dot_tinymq__pb2.AddPartitionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.AddPartitionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/DeletePartition',
+            tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -596,6 +1020,348 @@ class Admin:
             '/tinymq.v1.Admin/TakeOver',
             tinymq_dot_proto_dot_tinymq__pb2.TakeOverRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.TakeOverReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class QueueServiceStub:
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ProduceMessage = channel.unary_unary(
+                '/tinymq.v1.QueueService/ProduceMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.FromString,
+                _registered_method=True)
+        self.AsyncProduceMessage = channel.unary_unary(
+                '/tinymq.v1.QueueService/AsyncProduceMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.FromString,
+                _registered_method=True)
+        self.ConsumeMessage = channel.unary_unary(
+                '/tinymq.v1.QueueService/ConsumeMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.FromString,
+                _registered_method=True)
+        self.FetchMessage = channel.unary_unary(
+                '/tinymq.v1.QueueService/FetchMessage',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.FetchMessageRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FetchMessageReply.FromString,
+                _registered_method=True)
+        self.CreateQueue = channel.unary_unary(
+                '/tinymq.v1.QueueService/CreateQueue',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.CreateQueueRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CreateQueueReply.FromString,
+                _registered_method=True)
+        self.DeleteQueue = channel.unary_unary(
+                '/tinymq.v1.QueueService/DeleteQueue',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueReply.FromString,
+                _registered_method=True)
+        self.GetQueueSize = channel.unary_unary(
+                '/tinymq.v1.QueueService/GetQueueSize',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeReply.FromString,
+                _registered_method=True)
+
+
+class QueueServiceServicer:
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    def ProduceMessage(self, request, context):
+        """Answered when the message is on a majority of disks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AsyncProduceMessage(self, request, context):
+        """Answered when the leader has it in memory: lost when the leader dies at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumeMessage(self, request, context):
+        """The channel's next message; its cursor has moved behind it, on a majority of disks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchMessage(self, request, context):
+        """The message at an offset, or the first one behind it. Moves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateQueue(self, request, context):
+        """One more queue; of a topic that is not there, the first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQueue(self, request, context):
+        """The last queue of a topic goes with the topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueueSize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_QueueServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ProduceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProduceMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.SerializeToString,
+            ),
+            'AsyncProduceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.AsyncProduceMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.SerializeToString,
+            ),
+            'ConsumeMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumeMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.SerializeToString,
+            ),
+            'FetchMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchMessage,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FetchMessageRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.FetchMessageReply.SerializeToString,
+            ),
+            'CreateQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateQueue,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.CreateQueueRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.CreateQueueReply.SerializeToString,
+            ),
+            'DeleteQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQueue,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueReply.SerializeToString,
+            ),
+            'GetQueueSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueueSize,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tinymq.v1.QueueService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tinymq.v1.QueueService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class QueueService:
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    @staticmethod
+    def ProduceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/ProduceMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AsyncProduceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/AsyncProduceMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ProduceMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumeMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/ConsumeMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ConsumeMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/FetchMessage',
+            tinymq_dot_proto_dot_tinymq__pb2.FetchMessageRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.FetchMessageReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/CreateQueue',
+            tinymq_dot_proto_dot_tinymq__pb2.CreateQueueRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.CreateQueueReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/DeleteQueue',
+            tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.DeleteQueueReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueueSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.QueueService/GetQueueSize',
+            tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.GetQueueSizeReply.FromString,
             options,
             channel_credentials,
             insecure,

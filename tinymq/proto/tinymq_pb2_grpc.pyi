@@ -103,6 +103,91 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class ChannelsStub:
+    """Cursors, and where a partition begins: what readers leave behind in its own log."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ChannelsAsyncStub: ...
+    SetConsumer: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SetConsumerRequest, _tinymq_pb2.SetConsumerReply]
+    """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers."""
+    UnsetConsumer: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.UnsetConsumerRequest, _tinymq_pb2.UnsetConsumerReply]
+    Change: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ChannelsRequest, _tinymq_pb2.ChannelsReply]
+    """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order."""
+    List: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListChannelsRequest, _tinymq_pb2.ListChannelsReply]
+    """The channels of partitions that the answering broker leads."""
+    Trim: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TrimRequest, _tinymq_pb2.TrimReply]
+    """Moves the log start, or holds it: of partitions that the answering broker leads."""
+    Hold: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.HoldRequest, _tinymq_pb2.HoldReply]
+
+@_typing.type_check_only
+class ChannelsAsyncStub(ChannelsStub):
+    """Cursors, and where a partition begins: what readers leave behind in its own log."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    SetConsumer: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SetConsumerRequest, _tinymq_pb2.SetConsumerReply]  # type: ignore[assignment]
+    """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers."""
+    UnsetConsumer: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.UnsetConsumerRequest, _tinymq_pb2.UnsetConsumerReply]  # type: ignore[assignment]
+    Change: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ChannelsRequest, _tinymq_pb2.ChannelsReply]  # type: ignore[assignment]
+    """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order."""
+    List: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListChannelsRequest, _tinymq_pb2.ListChannelsReply]  # type: ignore[assignment]
+    """The channels of partitions that the answering broker leads."""
+    Trim: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TrimRequest, _tinymq_pb2.TrimReply]  # type: ignore[assignment]
+    """Moves the log start, or holds it: of partitions that the answering broker leads."""
+    Hold: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.HoldRequest, _tinymq_pb2.HoldReply]  # type: ignore[assignment]
+
+class ChannelsServicer(metaclass=_abc_1.ABCMeta):
+    """Cursors, and where a partition begins: what readers leave behind in its own log."""
+
+    @_abc_1.abstractmethod
+    def SetConsumer(
+        self,
+        request: _tinymq_pb2.SetConsumerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.SetConsumerReply, _abc.Awaitable[_tinymq_pb2.SetConsumerReply]]:
+        """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers."""
+
+    @_abc_1.abstractmethod
+    def UnsetConsumer(
+        self,
+        request: _tinymq_pb2.UnsetConsumerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.UnsetConsumerReply, _abc.Awaitable[_tinymq_pb2.UnsetConsumerReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Change(
+        self,
+        request: _tinymq_pb2.ChannelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ChannelsReply, _abc.Awaitable[_tinymq_pb2.ChannelsReply]]:
+        """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order."""
+
+    @_abc_1.abstractmethod
+    def List(
+        self,
+        request: _tinymq_pb2.ListChannelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListChannelsReply, _abc.Awaitable[_tinymq_pb2.ListChannelsReply]]:
+        """The channels of partitions that the answering broker leads."""
+
+    @_abc_1.abstractmethod
+    def Trim(
+        self,
+        request: _tinymq_pb2.TrimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.TrimReply, _abc.Awaitable[_tinymq_pb2.TrimReply]]:
+        """Moves the log start, or holds it: of partitions that the answering broker leads."""
+
+    @_abc_1.abstractmethod
+    def Hold(
+        self,
+        request: _tinymq_pb2.HoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.HoldReply, _abc.Awaitable[_tinymq_pb2.HoldReply]]: ...
+
+def add_ChannelsServicer_to_server(servicer: ChannelsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class AdminStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -110,6 +195,10 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CreateTopicRequest, _tinymq_pb2.CreateTopicReply]
     DeleteTopic: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteTopicRequest, _tinymq_pb2.DeleteTopicReply]
+    AlterTopic: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AlterTopicRequest, _tinymq_pb2.AlterTopicReply]
+    AddPartition: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionRequest, _tinymq_pb2.AddPartitionReply]
+    """One more partition for a topic, or one less."""
+    DeletePartition: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeletePartitionRequest, _tinymq_pb2.DeletePartitionReply]
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]
     DescribeSelf: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
@@ -123,6 +212,10 @@ class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTopic: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CreateTopicRequest, _tinymq_pb2.CreateTopicReply]  # type: ignore[assignment]
     DeleteTopic: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteTopicRequest, _tinymq_pb2.DeleteTopicReply]  # type: ignore[assignment]
+    AlterTopic: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AlterTopicRequest, _tinymq_pb2.AlterTopicReply]  # type: ignore[assignment]
+    AddPartition: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionRequest, _tinymq_pb2.AddPartitionReply]  # type: ignore[assignment]
+    """One more partition for a topic, or one less."""
+    DeletePartition: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeletePartitionRequest, _tinymq_pb2.DeletePartitionReply]  # type: ignore[assignment]
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]  # type: ignore[assignment]
     DescribeSelf: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]  # type: ignore[assignment]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
@@ -145,6 +238,28 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.DeleteTopicRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.DeleteTopicReply, _abc.Awaitable[_tinymq_pb2.DeleteTopicReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterTopic(
+        self,
+        request: _tinymq_pb2.AlterTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AlterTopicReply, _abc.Awaitable[_tinymq_pb2.AlterTopicReply]]: ...
+
+    @_abc_1.abstractmethod
+    def AddPartition(
+        self,
+        request: _tinymq_pb2.AddPartitionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.AddPartitionReply, _abc.Awaitable[_tinymq_pb2.AddPartitionReply]]:
+        """One more partition for a topic, or one less."""
+
+    @_abc_1.abstractmethod
+    def DeletePartition(
+        self,
+        request: _tinymq_pb2.DeletePartitionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.DeletePartitionReply, _abc.Awaitable[_tinymq_pb2.DeletePartitionReply]]: ...
 
     @_abc_1.abstractmethod
     def ClusterStatus(
@@ -184,3 +299,109 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tinymq_pb2.TakeOverReply, _abc.Awaitable[_tinymq_pb2.TakeOverReply]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class QueueServiceStub:
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> QueueServiceAsyncStub: ...
+    ProduceMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ProduceMessageRequest, _tinymq_pb2.ProduceMessageReply]
+    """Answered when the message is on a majority of disks."""
+    AsyncProduceMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ProduceMessageRequest, _tinymq_pb2.ProduceMessageReply]
+    """Answered when the leader has it in memory: lost when the leader dies at once."""
+    ConsumeMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ConsumeMessageRequest, _tinymq_pb2.ConsumeMessageReply]
+    """The channel's next message; its cursor has moved behind it, on a majority of disks."""
+    FetchMessage: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FetchMessageRequest, _tinymq_pb2.FetchMessageReply]
+    """The message at an offset, or the first one behind it. Moves nothing."""
+    CreateQueue: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.CreateQueueRequest, _tinymq_pb2.CreateQueueReply]
+    """One more queue; of a topic that is not there, the first."""
+    DeleteQueue: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteQueueRequest, _tinymq_pb2.DeleteQueueReply]
+    """The last queue of a topic goes with the topic."""
+    GetQueueSize: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.GetQueueSizeRequest, _tinymq_pb2.GetQueueSizeReply]
+
+@_typing.type_check_only
+class QueueServiceAsyncStub(QueueServiceStub):
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ProduceMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ProduceMessageRequest, _tinymq_pb2.ProduceMessageReply]  # type: ignore[assignment]
+    """Answered when the message is on a majority of disks."""
+    AsyncProduceMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ProduceMessageRequest, _tinymq_pb2.ProduceMessageReply]  # type: ignore[assignment]
+    """Answered when the leader has it in memory: lost when the leader dies at once."""
+    ConsumeMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ConsumeMessageRequest, _tinymq_pb2.ConsumeMessageReply]  # type: ignore[assignment]
+    """The channel's next message; its cursor has moved behind it, on a majority of disks."""
+    FetchMessage: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FetchMessageRequest, _tinymq_pb2.FetchMessageReply]  # type: ignore[assignment]
+    """The message at an offset, or the first one behind it. Moves nothing."""
+    CreateQueue: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.CreateQueueRequest, _tinymq_pb2.CreateQueueReply]  # type: ignore[assignment]
+    """One more queue; of a topic that is not there, the first."""
+    DeleteQueue: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeleteQueueRequest, _tinymq_pb2.DeleteQueueReply]  # type: ignore[assignment]
+    """The last queue of a topic goes with the topic."""
+    GetQueueSize: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.GetQueueSizeRequest, _tinymq_pb2.GetQueueSizeReply]  # type: ignore[assignment]
+
+class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
+    """One message at a time, for any client, of any broker: it asks the leader itself. Failures are gRPC statuses, with the
+    packed Error in the trailer "tinymq-error-bin". A *queue* is a partition, a *channel* a reader's own place in it.
+    """
+
+    @_abc_1.abstractmethod
+    def ProduceMessage(
+        self,
+        request: _tinymq_pb2.ProduceMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ProduceMessageReply, _abc.Awaitable[_tinymq_pb2.ProduceMessageReply]]:
+        """Answered when the message is on a majority of disks."""
+
+    @_abc_1.abstractmethod
+    def AsyncProduceMessage(
+        self,
+        request: _tinymq_pb2.ProduceMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ProduceMessageReply, _abc.Awaitable[_tinymq_pb2.ProduceMessageReply]]:
+        """Answered when the leader has it in memory: lost when the leader dies at once."""
+
+    @_abc_1.abstractmethod
+    def ConsumeMessage(
+        self,
+        request: _tinymq_pb2.ConsumeMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ConsumeMessageReply, _abc.Awaitable[_tinymq_pb2.ConsumeMessageReply]]:
+        """The channel's next message; its cursor has moved behind it, on a majority of disks."""
+
+    @_abc_1.abstractmethod
+    def FetchMessage(
+        self,
+        request: _tinymq_pb2.FetchMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.FetchMessageReply, _abc.Awaitable[_tinymq_pb2.FetchMessageReply]]:
+        """The message at an offset, or the first one behind it. Moves nothing."""
+
+    @_abc_1.abstractmethod
+    def CreateQueue(
+        self,
+        request: _tinymq_pb2.CreateQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.CreateQueueReply, _abc.Awaitable[_tinymq_pb2.CreateQueueReply]]:
+        """One more queue; of a topic that is not there, the first."""
+
+    @_abc_1.abstractmethod
+    def DeleteQueue(
+        self,
+        request: _tinymq_pb2.DeleteQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.DeleteQueueReply, _abc.Awaitable[_tinymq_pb2.DeleteQueueReply]]:
+        """The last queue of a topic goes with the topic."""
+
+    @_abc_1.abstractmethod
+    def GetQueueSize(
+        self,
+        request: _tinymq_pb2.GetQueueSizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.GetQueueSizeReply, _abc.Awaitable[_tinymq_pb2.GetQueueSizeReply]]: ...
+
+def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
