@@ -26,6 +26,15 @@ def test_silence_is_reported_once() -> None:
     assert life.heard(2, session=7, now=15.0) is Verdict.ALIVE
 
 
+def test_how_long_a_silence_is() -> None:
+    life = Liveness(TIMING)
+    assert life.silence_s(2, 10.0) == NEVER
+    life.heard(2, session=7, now=10.0)
+    assert life.silence_s(2, 12.5) == 2.5
+    assert life.silent(12.5) == [2]
+    assert life.silence_s(2, 13.0) == 3.0, "who is gone is silent still"
+
+
 def test_another_session_is_another_process() -> None:
     life = Liveness(TIMING)
     life.heard(2, session=7, now=10.0)

@@ -109,6 +109,15 @@ class Group:
         return self._core.high_watermark
 
     @property
+    def uncommitted_bytes(self) -> int:
+        """Of what was appended here as the leader, and is not applied yet; 0 when it does not lead."""
+        return self._core.uncommitted_bytes
+
+    def lags(self) -> dict[int, int]:
+        """By follower: entries of this leader's log that it has not acknowledged as synced. Empty unless it leads."""
+        return self._core.lags()
+
+    @property
     def membership(self) -> Membership:
         return self._core.membership
 

@@ -55,6 +55,7 @@ class Host:
         self._timing = timing
         self._groups: dict[GroupId, Group] = {}
         self._neighbours = Neighbours(broker_id, transport, clock, timing)
+        self.liveness = self._neighbours.liveness  # to be read
         self._neighbours.on_alive = self._peer_alive
         self._neighbours.on_gone = self._peer_gone
         self._neighbours.on_deaf = self._peer_deaf

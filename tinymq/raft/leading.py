@@ -30,6 +30,17 @@ class LeadingReplica(FollowingReplica):
     def leading_term(self) -> int | None:
         return None if self._leadership is None else self._leadership.term
 
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Of what this leader has appended and not yet applied; 0 when it does not lead."""
+        return 0 if self._leadership is None else self._leadership.uncommitted_bytes
+
+    def lags(self) -> dict[int, int]:
+        """Entries that each follower has not acknowledged as synced in this term; empty when it does not lead."""
+        if self._leadership is None:
+            return {}
+        return {peer: self._log.last_index - p.match for peer, p in self._leadership.progress.items()}
+
     def _SyncObj__onBecomeLeader(self) -> None:
         """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
         around, log = self._around, self._log

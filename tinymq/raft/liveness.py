@@ -124,6 +124,11 @@ class Liveness:
         life = self._peers.get(broker_id)
         return life is not None and life.alive and now < life.heard_at + life.gaps.doubted_after_s(self._timing)
 
+    def silence_s(self, broker_id: int, now: float) -> float:
+        """Since it was last heard; infinite: never."""
+        life = self._peers.get(broker_id)
+        return NEVER if life is None else max(0.0, now - life.heard_at)
+
     def next_verdict_at(self) -> float:
         """When, if nothing is heard before, somebody is silent or deaf for too long."""
         lives = [life for life in self._peers.values() if life.alive]
