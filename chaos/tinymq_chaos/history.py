@@ -20,6 +20,13 @@ names, see records.py):
     delete_topic  name                                             null
     get_topic     name                                             topic id, hex
     list_topics   prefix                                           {name: topic id, hex} of all that begin so
+    open_channel  topic, partition, channel                        position: of its cursor, the next offset to be read
+    commit        topic, partition, channel, offset                position
+    seek          topic, partition, channel, offset                position
+    channels      topic                                            [[partition, channel, position], ...]
+    consume       topic, partition, channel, request               [offset, record], or null: there was none
+    hold          topic, partition, hold, offset, lease_s          null
+    release       topic, partition, hold                           null
 """
 
 from __future__ import annotations
@@ -152,6 +159,7 @@ class History:
         self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
         self.changes: list[Change] = []  # in order
         self.found: list[Found] = []  # damage without a cause
+        self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[Replica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
         self.link_s = 0.0  # that one message is on its way at least, if nothing is wrong
@@ -203,6 +211,8 @@ class History:
     def lines(self) -> Iterator[str]:
         """Everything as JSON, one line for each."""
         yield _line("run", {"calm_s": self.calm_s, "ended_s": self.ended_s, "link_s": self.link_s})
+        for topic, settings in self.topics.items():
+            yield _line("topic", {"topic": topic, "settings": settings})
         for call in self.calls:
             yield _line("call", {name: getattr(call, name) for name in _CALL})
         for led in self.leaders.values():
@@ -228,6 +238,8 @@ class History:
             if kind == "run":
                 history.calm_s, history.ended_s = values["calm_s"], values["ended_s"]
                 history.link_s = values["link_s"]
+            elif kind == "topic":
+                history.topics[values["topic"]] = values["settings"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
             elif kind == "found":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import early, ends, metadata, reads, replicas, writes
+from tinymq_chaos.checkers import cursors, early, ends, metadata, reads, replicas, retention, writes
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.ledger import Ledger
@@ -39,6 +39,15 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.innocent_damage,
     replicas.not_healed,
     metadata.not_linearizable,
+    cursors.moved_back,
+    cursors.strayed,
+    cursors.taken_twice,
+    cursors.taken_by_nobody,
+    cursors.taken_as_stored,
+    retention.removed_early,
+    retention.kept_too_long,
+    retention.over_capacity,
+    retention.broken_holds,
     ends.unanswered,
     ends.no_progress,
     ends.slow_writes,

@@ -50,6 +50,15 @@ class Kind(StrEnum):
     INCOMPLETE_LEADER = "incomplete leader"  # leads, or serves, without what is committed
     NOT_COMMITTED = "not committed"  # and taken for it
     FALSE_ACK = "false ack"  # of what is not there as the leader of that term has it, or counted and never said
+    CURSOR_BACK = "cursor moved back"  # and nobody sought
+    CURSOR_STRAYED = "cursor strayed"  # to where nobody put it
+    LOST_COMMIT = "lost commit"  # of a cursor: acknowledged, and not there
+    TAKEN_TWICE = "taken twice"  # one record by two requests, or two by one
+    TAKEN_BY_NOBODY = "taken by nobody"  # a channel has passed it
+    REMOVED_EARLY = "removed early"  # by retention or capacity
+    KEPT_TOO_LONG = "kept too long"  # though its time is over
+    OVER_CAPACITY = "over capacity"  # more records than the topic has room for
+    BROKEN_HOLD = "broken hold"  # records are gone that were held
     TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group
 
 

@@ -90,4 +90,10 @@ def _longest(replicas: list[Replica]) -> Final:
 
 
 def _names(replica: Replica, start: int, end: int) -> list[str | None]:
-    return [name for entry in replica.entries if start <= entry.base_offset < end for name in entry.records]
+    """From `start`, which may lie inside an entry, to `end`."""
+    return [
+        name
+        for entry in replica.entries
+        if entry.base_offset + len(entry.records) > start and entry.base_offset < end
+        for name in entry.records[max(0, start - entry.base_offset) :]
+    ]

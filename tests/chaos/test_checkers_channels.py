@@ -1,0 +1,238 @@
+"""Channels, retention and capacity: what is wrong is found, what only looks like it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.story import LOG, Story, T, good
+from tinymq_chaos.checkers import Kind
+from tinymq_chaos.history import Call
+
+Spoil = Callable[[Story], None]
+
+CHANNEL = {"topic": T, "partition": 0, "channel": "c"}
+
+
+def cursor(s: Story, kind: str, position: int | None = None, by: str = "c1", **args: object) -> Call:
+    """Answered with `position`; not at all, if None."""
+    call = s.begin(by, kind, **CHANNEL | args)
+    if position is not None:
+        call.ok(position)
+    return call
+
+
+def take(s: Story, request: str, *result: object) -> Call:
+    """Answered with an offset and a record, or with nothing."""
+    call = s.begin("t", "consume", **CHANNEL, request=request)
+    call.ok(list(result) or None)
+    return call
+
+
+def look(s: Story, log_start: int, end: int) -> None:
+    s.begin("o", "offsets", topic=T).ok([[0, log_start, end]])
+
+
+def short(s: Story, **settings: str) -> None:
+    """The story's topic has settings; its records are removed below what a look says."""
+    s.history.topics[T] = settings
+
+
+def a_commit_that_is_forgotten(s: Story) -> None:
+    cursor(s, "commit", 3, offset=3)
+    cursor(s, "open_channel", 0)
+
+
+def a_cursor_that_goes_back(s: Story) -> None:
+    cursor(s, "seek", 3, offset=3)
+    cursor(s, "open_channel", 0)
+
+
+def a_look_behind_a_seek(s: Story) -> None:
+    cursor(s, "seek", 1, offset=1)
+    cursor(s, "seek", 3, offset=3)
+    s.begin("o", "channels", topic=T).ok([[0, "c", 1]])
+
+
+def a_cursor_of_another_channel(s: Story) -> None:
+    cursor(s, "commit", 2, offset=2)
+    cursor(s, "open_channel", 3)
+
+
+def one_record_to_two(s: Story) -> None:
+    take(s, "r1", 0, "p-0")
+    take(s, "r2", 0, "p-0")
+
+
+def a_repeat_that_gets_the_next(s: Story) -> None:
+    take(s, "r1", 0, "p-0")
+    take(s, "r1", 1, "p-1")
+
+
+def a_record_that_nobody_got(s: Story) -> None:
+    take(s, "r1", 0, "p-0")
+    take(s, "r2", 2, "q-0")
+
+
+def a_record_that_lies_elsewhere(s: Story) -> None:
+    take(s, "r1", 0, "q-9")
+
+
+def removed_too_early(s: Story) -> None:
+    short(s, retention_ms="5000")
+    look(s, 2, 4)
+
+
+def dropped_without_need(s: Story) -> None:
+    short(s, max_records="1000")
+    look(s, 3, 4)
+
+
+def still_there(s: Story) -> None:
+    short(s, retention_ms="1000")
+    s.history.calm()
+    s.now_s += 30
+    s.history.end()
+    s.history.replicas = [s.replica(1, role="leader"), s.replica(2), s.replica(3)]
+
+
+def too_many(s: Story) -> None:
+    short(s, max_records="3")
+    look(s, 0, 4)
+
+
+def removed_while_held(s: Story) -> None:
+    short(s, max_bytes="100")
+    s.begin("h", "hold", topic=T, partition=0, hold="h1", offset=1, lease_s=30.0).ok()
+    look(s, 2, 4)
+
+
+BAD: list[tuple[Spoil, Kind]] = [
+    (a_commit_that_is_forgotten, Kind.LOST_COMMIT),
+    (a_cursor_that_goes_back, Kind.CURSOR_BACK),
+    (a_look_behind_a_seek, Kind.CURSOR_BACK),
+    (a_cursor_of_another_channel, Kind.CURSOR_STRAYED),
+    (one_record_to_two, Kind.TAKEN_TWICE),
+    (a_repeat_that_gets_the_next, Kind.TAKEN_TWICE),
+    (a_record_that_nobody_got, Kind.TAKEN_BY_NOBODY),
+    (a_record_that_lies_elsewhere, Kind.DIRTY_READ),
+    (removed_too_early, Kind.REMOVED_EARLY),
+    (dropped_without_need, Kind.REMOVED_EARLY),
+    (still_there, Kind.KEPT_TOO_LONG),
+    (too_many, Kind.OVER_CAPACITY),
+    (removed_while_held, Kind.BROKEN_HOLD),
+]
+
+
+# ---- what is no anomaly --------------------------------------------------------------------------------------
+
+
+def a_seek_that_was_not_answered(s: Story) -> None:
+    cursor(s, "commit", 3, offset=3)
+    cursor(s, "seek", offset=1).unknown("OutcomeUnknown")
+    cursor(s, "open_channel", 1)
+
+
+def a_seek_beside_a_look(s: Story) -> None:
+    cursor(s, "commit", 3, offset=3)
+    seek = cursor(s, "seek", offset=1)
+    cursor(s, "open_channel", 1)
+    seek.ok(1)
+
+
+def a_commit_behind_the_cursor(s: Story) -> None:
+    cursor(s, "commit", 3, offset=3)
+    cursor(s, "commit", 3, offset=2)
+
+
+def a_commit_without_an_answer(s: Story) -> None:
+    cursor(s, "commit", offset=2).unknown("OutcomeUnknown")
+    cursor(s, "open_channel", 2)
+
+
+def another_channel(s: Story) -> None:
+    cursor(s, "commit", 3, offset=3)
+    s.begin("o", "open_channel", topic=T, partition=0, channel="d").ok(0)
+
+
+def a_request_without_an_answer(s: Story) -> None:
+    take(s, "r1", 0, "p-0")
+    s.begin("t", "consume", **CHANNEL, request="r2").unknown("OutcomeUnknown")
+    take(s, "r3", 2, "q-0")
+
+
+def a_repeated_request(s: Story) -> None:
+    take(s, "r1")
+    s.begin("t", "consume", **CHANNEL, request="r1").unknown("OutcomeUnknown")
+    take(s, "r1", 0, "p-0")
+    take(s, "r1", 0, "p-0")
+    take(s, "r2", 1, "p-1")
+
+
+def old_enough(s: Story) -> None:
+    short(s, retention_ms="5000")
+    s.now_s += 6
+    look(s, 2, 4)
+
+
+def as_much_as_has_room(s: Story) -> None:
+    short(s, max_records="4")
+    look(s, 0, 4)
+    look(s, 4, 4)  # what a leader made room for is not there yet
+
+
+def a_hold_that_is_over(s: Story) -> None:
+    short(s, max_bytes="100")
+    s.begin("h", "hold", topic=T, partition=0, hold="h1", offset=1, lease_s=0.5).ok()
+    s.begin("h", "hold", topic=T, partition=0, hold="h2", offset=0, lease_s=30.0).ok()
+    s.begin("h", "release", topic=T, partition=0, hold="h2").ok()
+    s.now_s += 1
+    look(s, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        a_seek_that_was_not_answered,
+        a_seek_beside_a_look,
+        a_commit_behind_the_cursor,
+        a_commit_without_an_answer,
+        another_channel,
+        a_request_without_an_answer,
+        a_repeated_request,
+        old_enough,
+        as_much_as_has_room,
+        a_hold_that_is_over,
+    ],
+    ids=lambda tell: tell.__name__,
+)
+def test_it_is_none(tell: Spoil) -> None:
+    story = good()
+    tell(story)
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_clocks_that_jump_take_ages_along() -> None:
+    story = good()
+    story.history.changed("FAULT wall_jump: broker 1 by +1 h")
+    removed_too_early(story)
+    story.end()
+    assert story.kinds() == set()
+
+
+def test_a_log_that_begins_inside_a_batch_is_read_from_there() -> None:
+    """Retention moves the start to any record."""
+    story = good()
+    names = [f"b-{n}" for n in range(3)]
+    base = sum(len(records) for _, records in story.entries)
+    story.send(*names, at=base, by="b")
+    story.stored(*names)
+    replicas = [story.replica(n) for n in (1, 2, 3)]
+    for replica in replicas:
+        object.__setattr__(replica, "log_start", base + 1)
+    story.poll(base + 2, "b-2", reader="late")
+    story.end(*replicas)
+    assert story.kinds() == set()
+    assert LOG in {replica.log for replica in replicas}
