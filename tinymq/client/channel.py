@@ -31,6 +31,12 @@ _REPLIES: dict[Method, Any] = {
     Method.CREATE_TOPIC: pb.CreateTopicReply,
     Method.DELETE_TOPIC: pb.DeleteTopicReply,
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
+    Method.SET_CONSUMER: pb.SetConsumerReply,
+    Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
+    Method.CHANGE_CHANNELS: pb.ChannelsReply,
+    Method.LIST_CHANNELS: pb.ListChannelsReply,
+    Method.TRIM: pb.TrimReply,
+    Method.HOLD: pb.HoldReply,
 }
 _PRODUCE = "/tinymq.v1.Broker/Produce"
 _FETCH = "/tinymq.v1.Broker/Fetch"

@@ -26,6 +26,12 @@ class Method(Enum):
     CREATE_TOPIC = "tinymq.v1.Admin/CreateTopic"
     DELETE_TOPIC = "tinymq.v1.Admin/DeleteTopic"
     CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
+    SET_CONSUMER = "tinymq.v1.Channels/SetConsumer"
+    UNSET_CONSUMER = "tinymq.v1.Channels/UnsetConsumer"
+    CHANGE_CHANNELS = "tinymq.v1.Channels/Change"
+    LIST_CHANNELS = "tinymq.v1.Channels/List"
+    TRIM = "tinymq.v1.Channels/Trim"
+    HOLD = "tinymq.v1.Channels/Hold"
 
 
 @dataclass(frozen=True, slots=True)
