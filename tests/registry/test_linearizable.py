@@ -34,7 +34,7 @@ class Topics:
         self._count += 1
         name = f"t{self._count}"
         try:
-            await at.process.run(at.broker.registry.register_topic(name, 1, 1, 5.0))
+            await at.process.run(at.broker.registry.register_topic(name, 1, 1, timeout_s=5.0))
         except TinymqError:
             return False
         self.made.append(name)

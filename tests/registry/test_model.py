@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.registry.records import broker
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import state as room
+from tinymq.registry import bounds as room
 from tinymq.registry.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
 from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.registry.wire import broker_to_wire

@@ -38,7 +38,7 @@ def test_small_topics_even_out_over_the_cluster() -> None:
     brokers = [broker(n) for n in (1, 2, 3)]
     queues: list[QueueRecord] = []
     for _ in range(30):
-        queues += [QueueRecord("t", T, 0, replicas) for replicas in place(brokers, queues, 1, 2)]
+        queues += [QueueRecord("t", T, 0, replicas, 0) for replicas in place(brokers, queues, 1, 2)]
     assert Counter(q.replicas[0].broker_id for q in queues) == {1: 10, 2: 10, 3: 10}
     assert spread(Counter(r.broker_id for q in queues for r in q.replicas), 3) <= 2
 

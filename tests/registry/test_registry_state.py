@@ -9,7 +9,7 @@ import pytest
 from tests.registry.records import broker
 from tinymq.errors import CorruptData
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import state as room
+from tinymq.registry import bounds as room
 from tinymq.registry.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
 from tinymq.registry.wire import broker_to_wire
 

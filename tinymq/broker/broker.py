@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,9 @@ from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.log.runner import Runner
-from tinymq.registry.service import RegistryService
+from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId, check_topic_name
 
 REFRESH_S = 2.0  # for asking the registry's leader whether a topic exists
@@ -85,10 +86,9 @@ class Broker:
         if topic is None:
             self._unknown_topic(TopicId(topic_id))
         assert topic is not None
-        if not 0 <= partition < len(topic.queues):
-            last = len(topic.queues) - 1
-            raise UnknownPartition(f"topic {topic.name!r} has no partition {partition}", hint=f"it has 0 to {last}")
-        queue = topic.queues[partition]
+        queue = topic.queue(partition)
+        if queue is None:
+            raise UnknownPartition(f"topic {topic.name!r} has no partition {partition}")
         if not queue.has_replica(self.around.broker_id):
             raise self._elsewhere(queue)
         failed = self.hosting.failure(queue.group)
@@ -160,20 +160,53 @@ class Broker:
     # ---- topics --------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, partitions: int, replication_factor: int, timeout_s: float, command_id: bytes = b""
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        timeout_s: float,
+        command_id: bytes = b"",
+        config: TopicConfig = DEFAULT_CONFIG,
     ) -> TopicRecord:
         """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
 
         Raises as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
-        topic = await self.registry.register_topic(name, partitions, replication_factor, timeout_s, command_id)
+        topic = await self.registry.register_topic(name, partitions, replication_factor, config, timeout_s, command_id)
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
-        while not all(self.leader_of(queue.group)[0] for queue in topic.queues):
-            if self.around.clock.monotonic() >= deadline_s or self.registry.get_topic_by_id(topic.topic_id) is None:
+        await self._wait_leaders(topic.queues, deadline_s)
+        return topic
+
+    async def alter_topic(
+        self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float, command_id: bytes = b""
+    ) -> TopicRecord:
+        """Change settings of a topic: every broker follows as its registry does. Raises as
+        `RegistryService.alter_topic`."""
+        topic = await self.registry.alter_topic(name, settings, timeout_s, command_id)
+        logger.info("topic_altered", topic=name, settings=dict(settings))
+        return topic
+
+    async def add_partition(self, topic: str, timeout_s: float, command_id: bytes = b"") -> QueueRecord:
+        """One more partition; waits for its leader as `create_topic` does. Raises as
+        `RegistryService.register_queue`."""
+        deadline_s = self.around.clock.monotonic() + timeout_s
+        queue = await self.registry.register_queue(topic, timeout_s, command_id)
+        logger.info("partition_added", topic=topic, partition=queue.partition)
+        await self._wait_leaders([queue], deadline_s)
+        return queue
+
+    async def delete_partition(self, topic: str, partition: int, timeout_s: float, command_id: bytes = b"") -> None:
+        """Raises as `RegistryService.unregister_queue`. Data goes in the background."""
+        await self.registry.unregister_queue(topic, partition, timeout_s, command_id)
+        logger.info("partition_removed", topic=topic, partition=partition)
+
+    async def _wait_leaders(self, queues: Sequence[QueueRecord], deadline_s: float) -> None:
+        """Return once each has a leader or is deleted, or at the deadline."""
+        while not all(self.leader_of(q.group)[0] or self.registry.is_queue_deleted(q.group) for q in queues):
+            if self.around.clock.monotonic() >= deadline_s:
                 break
             await self.around.clock.sleep(LOOK_S)
-        return topic
 
     async def delete_topic(self, name: str, timeout_s: float, command_id: bytes = b"") -> None:
         """Raises as `RegistryService.unregister_topic`. Data goes in the background."""

@@ -16,10 +16,10 @@ import structlog
 
 from tinymq.broker.partition import Partition, RaftGroup
 from tinymq.entry import Entry
-from tinymq.errors import NotReady, TinymqError, UnknownTopic
+from tinymq.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state import Effect, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.values import QueueRecord
 from tinymq.types import METADATA_GROUP, GroupId
 
@@ -36,9 +36,11 @@ class Groups(Protocol):
     async def delete_group(self, group_id: GroupId) -> None: ...
 
 
-def first_entry_of(queue: QueueRecord, created_us: int) -> Entry:
+def first_entry_of(queue: QueueRecord) -> Entry:
     """Entry 1 of a partition: byte for byte the same on every broker, for it comes from the registry alone."""
-    return make_first_entry(queue.group, [Replica(r.broker_id, r.incarnation) for r in queue.replicas], created_us)
+    return make_first_entry(
+        queue.group, [Replica(r.broker_id, r.incarnation) for r in queue.replicas], queue.created_us
+    )
 
 
 class Hosting:
@@ -58,7 +60,7 @@ class Hosting:
         self._make_partition = make_partition
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}
-        self._pending: dict[GroupId, tuple[QueueRecord, int] | None] = {}  # to open as made then; None: to delete
+        self._pending: dict[GroupId, QueueRecord | None] = {}  # to open; None: to delete
         self._up_to_date = False  # the registry: what has no data here may be begun
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -114,35 +116,45 @@ class Hosting:
     def _changed(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, TopicCreated):
-                self._want(effect.topic.queues, effect.topic.created_us)
+                self._want(effect.topic.queues)
+            elif isinstance(effect, QueueCreated):
+                self._want([effect.queue])
             elif isinstance(effect, TopicDeleted):
                 for queue in effect.topic.queues:
                     self._drop(queue.group)
+            elif isinstance(effect, QueueDeleted):
+                self._drop(effect.queue.group)
             elif isinstance(effect, Reloaded):
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
         for topic in self._registry.get_all_topics():
-            self._want(topic.queues, topic.created_us)
+            self._want(topic.queues)
         for group in [*self._on_disk, *(p.group.id for p in self._open.values())]:
-            if self._registry.is_deleted(group.topic_id):
+            if self._registry.is_queue_deleted(group):
                 self._drop(group)
 
-    def _want(self, queues: Sequence[QueueRecord], created_us: int) -> None:
+    def _want(self, queues: Sequence[QueueRecord]) -> None:
         for queue in queues:
             if queue.has_replica(self._broker_id) and (queue.topic_id, queue.partition) not in self._open:
-                self._pending[queue.group] = (queue, created_us)
+                self._pending[queue.group] = queue
                 self.opened.clear()
                 self._wake.set()
 
     def _drop(self, group: GroupId) -> None:
         partition = self._open.pop((group.topic_id, group.partition), None)
         if partition is not None:
-            partition.close(UnknownTopic(f"{partition}: the topic was deleted"))
+            partition.close(self._gone(group, f"{partition}"))
             self._on_disk.add(group)
         if group in self._on_disk or group in self._pending:
             self._pending[group] = None
             self._wake.set()
+
+    def _gone(self, group: GroupId, name: str) -> TinymqError:
+        """What those are told who wait on a partition that is deleted."""
+        if self._registry.get_topic_by_id(group.topic_id) is None:
+            return UnknownTopic(f"{name}: the topic was deleted")
+        return UnknownPartition(f"{name}: the partition was deleted")
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -159,25 +171,25 @@ class Hosting:
         begun = self._on_disk
         return [g for g, wanted in self._pending.items() if wanted is None or self._up_to_date or g in begun]
 
-    async def _do(self, group: GroupId, wanted: tuple[QueueRecord, int] | None) -> None:
+    async def _do(self, group: GroupId, wanted: QueueRecord | None) -> None:
         try:
             if wanted is None:
                 await self._groups.delete_group(group)
                 self._on_disk.discard(group)
                 self._failed.pop(group, None)
                 logger.info("partition_deleted", group=str(group))
-            elif not self._registry.is_deleted(group.topic_id):
-                await self._open_one(*wanted)
+            elif not self._registry.is_queue_deleted(group):
+                await self._open_one(wanted)
         except TinymqError as error:
             self._failed[group] = error
             logger.error("partition_failed", group=str(group), error=error.code, reason=str(error))
 
-    async def _open_one(self, queue: QueueRecord, created_us: int) -> None:
+    async def _open_one(self, queue: QueueRecord) -> None:
         partition = self._make_partition(queue)
-        group = await self._groups.open_group(queue.group, first_entry_of(queue, created_us), partition)
+        group = await self._groups.open_group(queue.group, first_entry_of(queue), partition)
         partition.attach(group)
         self._on_disk.add(queue.group)
         self._failed.pop(queue.group, None)
         self._open[queue.topic_id, queue.partition] = partition
-        if self._registry.is_deleted(queue.topic_id):
+        if self._registry.is_queue_deleted(queue.group):
             self._drop(queue.group)

@@ -6,18 +6,19 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
 from tinymq.clock import Clock, within
 from tinymq.config import Timing
 from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic
 from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import commands
+from tinymq.registry.commands import COMMAND_ID_BYTES
+from tinymq.registry.service import DEFAULT_CONFIG
 from tinymq.registry.state import Effect, RegistryState, reply_error
-from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, TopicRecord
 from tinymq.registry.wire import broker_to_wire
-from tinymq.types import TopicId, check_topic_name
-
-COMMAND_ID_BYTES = 16
+from tinymq.topic_config import TopicConfig
+from tinymq.types import GroupId, TopicId
 
 
 class CommandedRegistry(ABC):
@@ -60,11 +61,20 @@ class CommandedRegistry(ABC):
     def get_all_topics(self) -> list[TopicRecord]:
         return [self._state.topics[name] for name in sorted(self._state.topics)]
 
+    def is_queue_deleted(self, group: GroupId) -> bool:
+        return self._state.is_queue_deleted(group)
+
+    def get_queue(self, topic: str, partition: int) -> QueueRecord:
+        return self._state.queue(topic, partition)
+
     def get_queues_by_topic(self, name: str) -> tuple[QueueRecord, ...]:
-        topic = self._state.topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"no topic {name[:300]!r}")
-        return topic.queues
+        return self._state.topic(name).queues
+
+    def get_all_queues(self) -> list[QueueRecord]:
+        return [queue for topic in self.get_all_topics() for queue in topic.queues]
+
+    def get_queue_consumer(self, topic: str, partition: int, channel: str) -> QueueConsumer | None:
+        return self._state.consumers.get(self._state.queue(topic, partition).group, channel)
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -73,24 +83,61 @@ class CommandedRegistry(ABC):
         name: str,
         partitions: int,
         replication_factor: int,
+        config: TopicConfig = DEFAULT_CONFIG,
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> TopicRecord:
-        check_topic_name(name)
         command_id = self._command_id(command_id)
-        topic_id = TopicId(blake2b(command_id, digest_size=16).digest())  # the same one when it is sent again
-        wanted = pb.CreateTopic(
-            name=name, topic_id=topic_id, partitions=partitions, replication_factor=replication_factor
-        )
-        reply = await self._change(pb.Command(create_topic=wanted, command_id=command_id), timeout_s)
-        topic = self._state.topics_by_id.get(topic_id)
+        command = commands.create_topic(name, partitions, replication_factor, config, command_id)
+        reply = await self._change(command, timeout_s)
+        topic = self._state.topics_by_id.get(commands.topic_id_of(command_id))
         if topic is None:
             raise UnknownTopic(f"topic {name!r} was deleted as soon as it was made", version=reply.version)
         return topic
 
+    async def alter_topic(
+        self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float | None = None, command_id: bytes = b""
+    ) -> TopicRecord:
+        await self._change(commands.alter_topic(name, settings, self._command_id(command_id)), timeout_s)
+        return self._state.topic(name)
+
     async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:
-        wanted = pb.DeleteTopic(name=check_topic_name(name))
-        await self._change(pb.Command(delete_topic=wanted, command_id=self._command_id(command_id)), timeout_s)
+        await self._change(commands.delete_topic(name, self._command_id(command_id)), timeout_s)
+
+    async def register_queue(self, topic: str, timeout_s: float | None = None, command_id: bytes = b"") -> QueueRecord:
+        reply = await self._change(commands.create_queue(topic, self._command_id(command_id)), timeout_s)
+        return self._state.queue(topic, reply.partition)
+
+    async def unregister_queue(
+        self, topic: str, partition: int, timeout_s: float | None = None, command_id: bytes = b""
+    ) -> None:
+        await self._change(commands.delete_queue(topic, partition, self._command_id(command_id)), timeout_s)
+
+    async def set_queue_consumer(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        consumer: str,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> QueueConsumer:
+        command = commands.set_consumer(topic, partition, channel, consumer, self._command_id(command_id))
+        reply = await self._change(command, timeout_s)
+        queue = self._state.queue(topic, partition)
+        return QueueConsumer(topic, queue.topic_id, partition, channel, consumer, reply.epoch)
+
+    async def unset_queue_consumer(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        epoch: int = 0,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> None:
+        command = commands.unset_consumer(topic, partition, channel, epoch, self._command_id(command_id))
+        await self._change(command, timeout_s)
 
     async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
         gone = pb.UnregisterBroker(broker_id=broker_id, session=session)

@@ -1,4 +1,4 @@
-"""Where a new topic's replicas go: even over brokers and, where brokers name racks, over racks.
+"""Where the replicas of new partitions go: even over brokers and, where brokers name racks, over racks.
 
 Pure and deterministic: every replica of the registry places alike. Greedy, least loaded first; a topic is even
 in itself before it is even with the others, so that its leaders spread however lopsided the cluster is. The
@@ -14,9 +14,16 @@ from tinymq.registry.values import BrokerRecord, QueueRecord, ReplicaPlace
 
 
 def place(
-    brokers: Sequence[BrokerRecord], existing: Iterable[QueueRecord], partitions: int, replication_factor: int
+    brokers: Sequence[BrokerRecord],
+    existing: Iterable[QueueRecord],
+    partitions: int,
+    replication_factor: int,
+    own: Iterable[QueueRecord] = (),
 ) -> list[tuple[ReplicaPlace, ...]]:
-    """Replicas for each partition, the preferred leader first. Needs at least `replication_factor` brokers."""
+    """Replicas for each new partition, the preferred leader first. Needs at least `replication_factor` brokers.
+
+    `existing`: all partitions there are; `own`: those among them that are of the same topic.
+    """
     assert 1 <= replication_factor <= len(brokers), (replication_factor, len(brokers))
     leads_total: Counter[int] = Counter()
     holds_total: Counter[int] = Counter()
@@ -26,6 +33,11 @@ def place(
     leads: Counter[int] = Counter()
     holds: Counter[int] = Counter()
     heirs: Counter[tuple[int, int]] = Counter()  # by (leader, second in line): replicas stand in their order
+    for queue in own:
+        ids = [r.broker_id for r in queue.replicas]
+        leads[ids[0]] += 1
+        holds.update(ids)
+        heirs.update((ids[0], heir) for heir in ids[1:2])
     placed = []
     for _ in range(partitions):
         leader = min(

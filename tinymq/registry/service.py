@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinymq.registry.state import Effect
-from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.types import TopicId
+from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, TopicRecord
+from tinymq.topic_config import TopicConfig
+from tinymq.types import GroupId, TopicId
+
+DEFAULT_CONFIG = TopicConfig()
 
 
 class RegistryService(Protocol):
@@ -71,6 +74,7 @@ class RegistryService(Protocol):
         name: str,
         partitions: int,
         replication_factor: int,
+        config: TopicConfig = DEFAULT_CONFIG,
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> TopicRecord:
@@ -80,6 +84,13 @@ class RegistryService(Protocol):
         Raises InvalidName, InvalidRequest (numbers out of range, more replicas than live brokers), TopicExists;
         UnknownTopic when it was made and is deleted already.
         """
+        ...
+
+    async def alter_topic(
+        self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float | None = None, command_id: bytes = b""
+    ) -> TopicRecord:
+        """Change settings by name and text, as tinymq/topic_config.py parses them: all of them or none. What is not
+        named stays. Raises UnknownTopic, InvalidConfig, InvalidRequest (too many)."""
         ...
 
     async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:
@@ -98,8 +109,70 @@ class RegistryService(Protocol):
         """By name."""
         ...
 
+    async def register_queue(self, topic: str, timeout_s: float | None = None, command_id: bytes = b"") -> QueueRecord:
+        """One more partition, placed as a new topic's, with a number that the topic never had before.
+
+        Raises UnknownTopic, InvalidRequest (a bound is reached, too few live brokers); UnknownPartition when it was
+        made and is deleted already.
+        """
+        ...
+
+    async def unregister_queue(
+        self, topic: str, partition: int, timeout_s: float | None = None, command_id: bytes = b""
+    ) -> None:
+        """Delete a partition; its number is never used again. The last one of a topic goes with the topic only.
+
+        Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one).
+        """
+        ...
+
+    def is_queue_deleted(self, group: GroupId) -> bool:
+        """Was there such a partition, deleted since, by itself or with its topic? (Of topics as `is_deleted`.)"""
+        ...
+
+    def get_queue(self, topic: str, partition: int) -> QueueRecord:
+        """Raises UnknownTopic, UnknownPartition."""
+        ...
+
     def get_queues_by_topic(self, name: str) -> tuple[QueueRecord, ...]:
-        """A topic's partitions, by number. Raises UnknownTopic."""
+        """A topic's partitions, by number; numbers may be left out. Raises UnknownTopic."""
+        ...
+
+    def get_all_queues(self) -> list[QueueRecord]:
+        """By topic and number."""
+        ...
+
+    async def set_queue_consumer(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        consumer: str,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> QueueConsumer:
+        """`consumer` reads the partition for `channel` from now on, in place of whoever did. The epoch of the answer
+        is above that of every earlier assignment in the cluster, so that the partition can fence those.
+
+        Raises UnknownTopic, UnknownPartition, InvalidName, QuotaExceeded (1000 to a partition, 100,000 in all).
+        """
+        ...
+
+    async def unset_queue_consumer(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        epoch: int = 0,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> None:
+        """Nobody reads for `channel` from now on. With `epoch`, only that assignment ends. Nothing happens to one that
+        is not there. Raises UnknownTopic, UnknownPartition, InvalidName."""
+        ...
+
+    def get_queue_consumer(self, topic: str, partition: int, channel: str) -> QueueConsumer | None:
+        """The newest assignment, unless it was ended. Raises UnknownTopic, UnknownPartition."""
         ...
 
     async def take_producer_ids(self, count: int) -> range:

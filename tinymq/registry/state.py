@@ -8,27 +8,24 @@ however often it is sent, by its random id.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 
-from tinymq.entry import crc32c
-from tinymq.errors import CorruptData, InvalidRequest, TinymqError, TopicExists, UnknownTopic, UnsupportedVersion
+from tinymq.errors import InvalidRequest, TinymqError, TopicExists, UnknownPartition, UnknownTopic, UnsupportedVersion
 from tinymq.proto import registry_pb2 as pb
 from tinymq.proto.errors import make_error
+from tinymq.registry import bounds
+from tinymq.registry.consumers import Consumers
+from tinymq.registry.packing import Contents, pack, unpack
 from tinymq.registry.placement import place
-from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.registry.wire import broker_from_wire, broker_to_wire, topic_from_wire, topic_to_wire
-from tinymq.types import TopicId, check_topic_name
+from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.registry.wire import broker_from_wire, config_from_wire
+from tinymq.topic_config import SETTINGS_MAX, TopicConfig
+from tinymq.types import GroupId, TopicId, check_channel_name, check_consumer_name, check_topic_name
 
-# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
-FORMAT = 1
 FEATURE_LEVEL = 1
-ANSWERED_MAX = 1024
-DELETED_MAX = 10_000
-PARTITIONS_PER_TOPIC_MAX = 1024
-PARTITIONS_MAX = 20_000
-PRODUCER_IDS_MAX = 100_000  # in one command
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,31 @@ class TopicCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDeleted:
+class TopicAltered:
+    """Its config is another."""
+
     topic: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """All its partitions with it."""
+
+    topic: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCreated:
+    """One more partition of a topic that was there."""
+
+    queue: QueueRecord
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """One partition less of a topic that stays."""
+
+    queue: QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +67,25 @@ class BrokersChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumersChanged:
+    """Somebody reads a partition for a channel, or does no more; not told of those that go with their partition."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reloaded:
     """The state was replaced whole: look at everything again."""
 
 
-Effect = TopicCreated | TopicDeleted | BrokersChanged | Reloaded
+Effect = (
+    TopicCreated
+    | TopicAltered
+    | TopicDeleted
+    | QueueCreated
+    | QueueDeleted
+    | BrokersChanged
+    | ConsumersChanged
+    | Reloaded
+)
 
 
 class RegistryState:
@@ -63,9 +97,10 @@ class RegistryState:
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, TopicRecord] = {}
         self.topics_by_id: dict[TopicId, TopicRecord] = {}
-        self.deleted: OrderedDict[TopicId, None] = OrderedDict()  # oldest first, at most DELETED_MAX
+        self.deleted: OrderedDict[TopicId, None] = OrderedDict()  # oldest first, bounded
         self.next_producer_id = 1
-        self._answered: OrderedDict[bytes, pb.Reply] = OrderedDict()  # oldest first, at most ANSWERED_MAX
+        self.consumers = Consumers()
+        self._answered: OrderedDict[bytes, pb.Reply] = OrderedDict()  # oldest first, bounded
 
     def apply(self, command: pb.Command) -> tuple[pb.Reply, list[Effect]]:
         """Do `command`, once. Never raises."""
@@ -81,7 +116,7 @@ class RegistryState:
             reply.error_code, reply.error_message, reply.error_hint = error.code, error.message, error.hint
         if command.command_id:
             self._answered[command.command_id] = reply
-            if len(self._answered) > ANSWERED_MAX:
+            if len(self._answered) > bounds.ANSWERED_MAX:
                 self._answered.popitem(last=False)
         return reply, effects
 
@@ -95,19 +130,29 @@ class RegistryState:
         return command.command_id, reply, effects
 
     def _do(self, command: pb.Command, reply: pb.Reply, effects: list[Effect]) -> None:
-        kind = command.WhichOneof("command")
-        if kind == "register_broker":
-            self._register(broker_from_wire(command.register_broker), effects)
-        elif kind == "unregister_broker":
-            self._unregister(command.unregister_broker, effects)
-        elif kind == "create_topic":
-            self._create(command.create_topic, command.time_us, effects)
-        elif kind == "delete_topic":
-            self._delete(command.delete_topic.name, effects)
-        elif kind == "take_producer_ids":
-            self._take_producer_ids(command.take_producer_ids.count, reply)
-        else:
-            raise UnsupportedVersion("the registry does not know this command")
+        match command.WhichOneof("command"):
+            case "register_broker":
+                self._register(broker_from_wire(command.register_broker), effects)
+            case "unregister_broker":
+                self._unregister(command.unregister_broker, effects)
+            case "create_topic":
+                self._create(command.create_topic, command.time_us, effects)
+            case "alter_topic":
+                self._alter(command.alter_topic, effects)
+            case "delete_topic":
+                self._delete(command.delete_topic.name, effects)
+            case "create_queue":
+                reply.partition = self._create_queue(command.create_queue.topic, command.time_us, effects)
+            case "delete_queue":
+                self._delete_queue(command.delete_queue, effects)
+            case "set_consumer":
+                reply.epoch = self._set_consumer(command.set_consumer, effects)
+            case "unset_consumer":
+                self._unset_consumer(command.unset_consumer, effects)
+            case "take_producer_ids":
+                reply.first_producer_id = self._take_producer_ids(command.take_producer_ids.count)
+            case _:
+                raise UnsupportedVersion("the registry does not know this command")
 
     def _register(self, broker: BrokerRecord, effects: list[Effect]) -> None:
         if not broker.broker_id or len(broker.incarnation) != 16 or not broker.address:
@@ -129,101 +174,157 @@ class RegistryState:
         topic_id = TopicId(wanted.topic_id)
         if len(topic_id) != 16 or not any(topic_id) or topic_id in self.topics_by_id or topic_id in self.deleted:
             raise InvalidRequest("a topic needs a new id of 16 bytes")
-        if not 1 <= wanted.partitions <= PARTITIONS_PER_TOPIC_MAX:
-            raise InvalidRequest(f"{wanted.partitions} partitions", hint=f"a topic has 1 to {PARTITIONS_PER_TOPIC_MAX}")
-        existing = [queue for topic in self.topics.values() for queue in topic.queues]
-        if len(existing) + wanted.partitions > PARTITIONS_MAX:
+        if not 1 <= wanted.partitions <= bounds.PARTITIONS_PER_TOPIC_MAX:
             raise InvalidRequest(
-                f"the cluster has {len(existing)} partitions, and at most {PARTITIONS_MAX}", hint="delete topics first"
+                f"{wanted.partitions} partitions", hint=f"a topic has 1 to {bounds.PARTITIONS_PER_TOPIC_MAX}"
             )
-        brokers = [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
-        if not 1 <= wanted.replication_factor <= len(brokers):
-            raise InvalidRequest(
-                f"replication factor {wanted.replication_factor} with {len(brokers)} live brokers",
-                hint="ask for at least 1 and at most one replica per live broker, or start more brokers",
-            )
-        places = place(brokers, existing, wanted.partitions, wanted.replication_factor)
-        queues = tuple(QueueRecord(name, topic_id, number, replicas) for number, replicas in enumerate(places))
-        topic = TopicRecord(name, topic_id, wanted.replication_factor, time_us, queues)
-        self._add(topic)
+        config = config_from_wire(wanted.config) if wanted.HasField("config") else TopicConfig()
+        places = self._place(wanted.partitions, wanted.replication_factor)
+        queues = tuple(QueueRecord(name, topic_id, number, at, time_us) for number, at in enumerate(places))
+        factor, count = wanted.replication_factor, len(queues)
+        topic = TopicRecord(name, topic_id, factor, time_us, queues, config, count, self.version)
+        self._put(topic)
         effects.append(TopicCreated(topic))
 
+    def _place(
+        self, partitions: int, replication_factor: int, own: Sequence[QueueRecord] = ()
+    ) -> list[tuple[ReplicaPlace, ...]]:
+        """Replicas for new partitions of a topic that has `own`."""
+        existing = [queue for topic in self.topics.values() for queue in topic.queues]
+        if len(existing) + partitions > bounds.PARTITIONS_MAX:
+            have = f"the cluster has {len(existing)} partitions, and at most {bounds.PARTITIONS_MAX}"
+            raise InvalidRequest(have, hint="delete topics first")
+        brokers = [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
+        if not 1 <= replication_factor <= len(brokers):
+            raise InvalidRequest(
+                f"replication factor {replication_factor} with {len(brokers)} live brokers",
+                hint="ask for at least 1 and at most one replica per live broker, or start more brokers",
+            )
+        return place(brokers, existing, partitions, replication_factor, own)
+
+    def _alter(self, wanted: pb.AlterTopic, effects: list[Effect]) -> None:
+        topic = self.topic(wanted.name)
+        if len(wanted.settings) > SETTINGS_MAX:
+            raise InvalidRequest(f"{len(wanted.settings)} settings", hint=f"at most {SETTINGS_MAX} at once")
+        config = topic.config.altered([(setting.name, setting.value) for setting in wanted.settings])
+        if config != topic.config:
+            altered = replace(topic, config=config, config_version=self.version)
+            self._put(altered)
+            effects.append(TopicAltered(altered))
+
     def _delete(self, name: str, effects: list[Effect]) -> None:
-        topic = self.topics.get(name)
-        if topic is None:
-            raise UnknownTopic(f"no topic {name[:300]!r}")
+        topic = self.topic(name)
         del self.topics[name]
         del self.topics_by_id[topic.topic_id]
+        for queue in topic.queues:
+            self.consumers.drop(queue.group)
         self.deleted[topic.topic_id] = None
-        if len(self.deleted) > DELETED_MAX:
+        if len(self.deleted) > bounds.DELETED_MAX:
             self.deleted.popitem(last=False)
         effects.append(TopicDeleted(topic))
 
-    def _take_producer_ids(self, count: int, reply: pb.Reply) -> None:
-        if not 1 <= count <= PRODUCER_IDS_MAX:
-            raise InvalidRequest(f"a block of {count} producer ids")
-        reply.first_producer_id = self.next_producer_id
-        self.next_producer_id += count
+    def _create_queue(self, name: str, time_us: int, effects: list[Effect]) -> int:
+        topic = self.topic(name)
+        if len(topic.queues) >= bounds.PARTITIONS_PER_TOPIC_MAX:
+            most = f"a topic has at most {bounds.PARTITIONS_PER_TOPIC_MAX}"
+            raise InvalidRequest(f"topic {topic.name!r} has {len(topic.queues)} partitions", hint=most)
+        if topic.next_partition > bounds.PARTITION_NUMBER_MAX:
+            raise InvalidRequest(f"topic {topic.name!r} has used up its partition numbers", hint="make another topic")
+        [replicas] = self._place(1, topic.replication_factor, topic.queues)
+        queue = QueueRecord(topic.name, topic.topic_id, topic.next_partition, replicas, time_us)
+        self._put(replace(topic, queues=(*topic.queues, queue), next_partition=queue.partition + 1))
+        effects.append(QueueCreated(queue))
+        return queue.partition
 
-    def _add(self, topic: TopicRecord) -> None:
+    def _delete_queue(self, wanted: pb.DeleteQueue, effects: list[Effect]) -> None:
+        gone = self.queue(wanted.topic, wanted.partition)
+        topic = self.topics[gone.topic]
+        if len(topic.queues) == 1:
+            raise InvalidRequest(
+                f"partition {gone.partition} is the last one of {gone.topic!r}", hint="delete the topic"
+            )
+        self._put(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
+        self.consumers.drop(gone.group)
+        effects.append(QueueDeleted(gone))
+
+    def _set_consumer(self, wanted: pb.SetConsumer, effects: list[Effect]) -> int:
+        queue = self.queue(wanted.topic, wanted.partition)
+        channel, consumer = check_channel_name(wanted.channel), check_consumer_name(wanted.consumer)
+        epoch = self.version  # rises with every command, and none has two
+        self.consumers.set(QueueConsumer(queue.topic, queue.topic_id, queue.partition, channel, consumer, epoch))
+        effects.append(ConsumersChanged())
+        return epoch
+
+    def _unset_consumer(self, gone: pb.UnsetConsumer, effects: list[Effect]) -> None:
+        queue = self.queue(gone.topic, gone.partition)
+        if self.consumers.unset(queue.group, gone.channel, gone.epoch):
+            effects.append(ConsumersChanged())
+
+    def _take_producer_ids(self, count: int) -> int:
+        if not 1 <= count <= bounds.PRODUCER_IDS_MAX:
+            raise InvalidRequest(f"a block of {count} producer ids")
+        first, self.next_producer_id = self.next_producer_id, self.next_producer_id + count
+        return first
+
+    def _put(self, topic: TopicRecord) -> None:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
+    # ---- what there is -----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicRecord:
+        """Raises UnknownTopic."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name[:300]!r}")
+        return topic
+
+    def queue(self, name: str, partition: int) -> QueueRecord:
+        """Raises UnknownTopic, UnknownPartition."""
+        topic = self.topic(name)
+        queue = topic.queue(partition)
+        if queue is None:
+            raise UnknownPartition(f"topic {name!r} has no partition {partition}")
+        return queue
+
+    def is_queue_deleted(self, group: GroupId) -> bool:
+        """Was there such a partition, deleted since, by itself or with its topic?"""
+        topic = self.topics_by_id.get(group.topic_id)
+        if topic is None:
+            return group.topic_id in self.deleted
+        return group.partition < topic.next_partition and topic.queue(group.partition) is None
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
     def dump(self) -> bytes:
         """Equal states give equal bytes."""
-        state = pb.State(
-            format=FORMAT,
-            version=self.version,
-            brokers=[broker_to_wire(self.brokers[broker_id]) for broker_id in sorted(self.brokers)],
-            topics=[topic_to_wire(self.topics[name]) for name in sorted(self.topics)],
-            deleted_topic_ids=list(self.deleted),
-            next_producer_id=self.next_producer_id,
-            answered=[pb.Answered(command_id=i, reply=reply) for i, reply in self._answered.items()],
-            feature_level=self.feature_level,
+        return pack(
+            Contents(
+                self.version,
+                self.feature_level,
+                [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
+                [self.topics[name] for name in sorted(self.topics)],
+                list(self.consumers),
+                list(self.deleted),
+                self.next_producer_id,
+                list(self._answered.items()),
+            )
         )
-        body = state.SerializeToString(deterministic=True)
-        return crc32c(body).to_bytes(4, "little") + body
 
     def load(self, data: bytes) -> None:
         """Take over what `dump` made. Raises CorruptData, and then nothing has changed."""
-        body = data[4:]
-        if data[:4] != crc32c(body).to_bytes(4, "little"):
-            raise CorruptData("the registry's state does not match its checksum")
-        try:
-            state = pb.State.FromString(body)
-        except DecodeError as error:
-            raise CorruptData(f"the registry's state does not parse: {error}") from None
-        if state.format != FORMAT:
-            raise CorruptData(f"the registry's state has format {state.format}, this build knows {FORMAT}")
-        topics = [topic_from_wire(topic) for topic in state.topics]
-        if not _holds_together(state, topics):
-            raise CorruptData("the registry's state is none that commands could have made")
-        self.version, self.feature_level = state.version, state.feature_level
-        self.brokers = {b.broker_id: broker_from_wire(b) for b in state.brokers}
-        self.topics, self.topics_by_id = {}, {}
-        for topic in topics:
-            self._add(topic)
-        self.deleted = OrderedDict((TopicId(topic_id), None) for topic_id in state.deleted_topic_ids)
-        self.next_producer_id = state.next_producer_id
-        self._answered = OrderedDict((a.command_id, a.reply) for a in state.answered)
-
-
-def _holds_together(state: pb.State, topics: list[TopicRecord]) -> bool:
-    """What `apply` relies on, whoever made the state that is loaded."""
-    ids = [topic.topic_id for topic in topics] + [TopicId(topic_id) for topic_id in state.deleted_topic_ids]
-    queues = [queue for topic in topics for queue in topic.queues]
-    return (
-        len({topic.name for topic in topics}) == len(topics)
-        and all(topic.queues for topic in topics)
-        and all(queue.replicas for queue in queues)
-        and len(set(ids)) == len(ids)
-        and all(len(topic_id) == 16 for topic_id in ids)
-        and len({broker.broker_id for broker in state.brokers} - {0}) == len(state.brokers)
-        and len(ids) - len(topics) <= DELETED_MAX
-        and len(state.answered) <= ANSWERED_MAX
-        and 0 < state.next_producer_id < 1 << 63
-        and state.version < 1 << 63
-    )
+        contents = unpack(data)
+        consumers = Consumers()
+        for consumer in contents.consumers:
+            consumers.set(consumer)
+        self.version, self.feature_level = contents.version, contents.feature_level
+        self.brokers = {broker.broker_id: broker for broker in contents.brokers}
+        self.topics = {topic.name: topic for topic in contents.topics}
+        self.topics_by_id = {topic.topic_id: topic for topic in contents.topics}
+        self.consumers = consumers
+        self.deleted = OrderedDict.fromkeys(contents.deleted)
+        self.next_producer_id = contents.next_producer_id
+        self._answered = OrderedDict(contents.answered)
 
 
 def reply_error(reply: pb.Reply) -> TinymqError | None:

@@ -1,9 +1,11 @@
-"""What the registry tells about: brokers, topics, queues. Frozen values; no I/O, no wire."""
+"""What the registry tells about: brokers, topics, queues, their consumers. Frozen values; no I/O, no wire."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
+from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId
 
 
@@ -35,6 +37,7 @@ class QueueRecord:
     topic_id: TopicId
     partition: int
     replicas: tuple[ReplicaPlace, ...]  # the preferred leader first
+    created_us: int
 
     @property
     def group(self) -> GroupId:
@@ -52,4 +55,25 @@ class TopicRecord:
     topic_id: TopicId
     replication_factor: int
     created_us: int
-    queues: tuple[QueueRecord, ...]  # by partition number
+    queues: tuple[QueueRecord, ...]  # by partition number, which rises and may leave some out: see `queue`
+    config: TopicConfig
+    next_partition: int  # the number that the next one gets; invariant: above all of `queues`
+    config_version: int  # of the registry when the config was last altered
+
+    def queue(self, partition: int) -> QueueRecord | None:
+        """The partition of that number."""
+        place = bisect_left(self.queues, partition, key=lambda queue: queue.partition)
+        found = self.queues[place] if place < len(self.queues) else None
+        return found if found is not None and found.partition == partition else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumer:
+    """Who reads a partition for a channel."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    channel: str
+    consumer: str
+    epoch: int  # above that of every assignment before it, in the whole cluster

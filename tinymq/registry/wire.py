@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from tinymq.errors import InvalidConfig
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.values import BrokerRecord, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.topic_config import OnFull, Storage, TopicConfig
 from tinymq.types import TopicId
+
+NO_BOUND = -1
 
 
 def broker_to_wire(broker: BrokerRecord) -> pb.Broker:
@@ -24,27 +28,104 @@ def broker_from_wire(broker: pb.Broker) -> BrokerRecord:
     )
 
 
+def config_to_wire(config: TopicConfig) -> pb.TopicConfig:
+    return pb.TopicConfig(
+        storage=config.storage.value,
+        sync_interval_ms=config.sync_interval_ms,
+        retention_ms=_bound(config.retention_ms),
+        retention_bytes=_bound(config.retention_bytes),
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        max_records=_bound(config.max_records),
+        max_bytes=_bound(config.max_bytes),
+        on_full=config.on_full.value,
+    )
+
+
+def config_from_wire(config: pb.TopicConfig) -> TopicConfig:
+    """Raises InvalidConfig."""
+    try:
+        storage, on_full = Storage(config.storage), OnFull(config.on_full)
+    except ValueError as error:
+        raise InvalidConfig(f"a topic config of another build: {str(error)[:100]}") from None
+    return TopicConfig(
+        storage,
+        config.sync_interval_ms,
+        _no_bound(config.retention_ms),
+        _no_bound(config.retention_bytes),
+        config.segment_bytes,
+        config.segment_ms,
+        _no_bound(config.max_records),
+        _no_bound(config.max_bytes),
+        on_full,
+    )
+
+
+def _bound(value: int | None) -> int:
+    return NO_BOUND if value is None else value
+
+
+def _no_bound(value: int) -> int | None:
+    return None if value == NO_BOUND else value
+
+
 def topic_to_wire(topic: TopicRecord) -> pb.Topic:
     return pb.Topic(
         name=topic.name,
         topic_id=topic.topic_id,
         replication_factor=topic.replication_factor,
         created_us=topic.created_us,
-        partitions=[
-            pb.Partition(
-                replicas=[pb.Replica(broker_id=r.broker_id, incarnation=r.incarnation) for r in queue.replicas]
-            )
-            for queue in topic.queues
-        ],
+        partitions=map(_queue_to_wire, topic.queues),
+        config=config_to_wire(topic.config),
+        next_partition=topic.next_partition,
+        config_version=topic.config_version,
+    )
+
+
+def _queue_to_wire(queue: QueueRecord) -> pb.Partition:
+    return pb.Partition(
+        replicas=[pb.Replica(broker_id=r.broker_id, incarnation=r.incarnation) for r in queue.replicas],
+        number=queue.partition,
+        created_us=queue.created_us,
     )
 
 
 def topic_from_wire(topic: pb.Topic) -> TopicRecord:
+    """Raises InvalidConfig."""
     topic_id = TopicId(topic.topic_id)
     queues = tuple(
         QueueRecord(
-            topic.name, topic_id, number, tuple(ReplicaPlace(r.broker_id, r.incarnation) for r in partition.replicas)
+            topic.name,
+            topic_id,
+            partition.number,
+            tuple(ReplicaPlace(r.broker_id, r.incarnation) for r in partition.replicas),
+            partition.created_us,
         )
-        for number, partition in enumerate(topic.partitions)
+        for partition in topic.partitions
     )
-    return TopicRecord(topic.name, topic_id, topic.replication_factor, topic.created_us, queues)
+    return TopicRecord(
+        topic.name,
+        topic_id,
+        topic.replication_factor,
+        topic.created_us,
+        queues,
+        config_from_wire(topic.config),
+        topic.next_partition,
+        topic.config_version,
+    )
+
+
+def consumer_to_wire(consumer: QueueConsumer) -> pb.Consumer:
+    return pb.Consumer(
+        topic_id=consumer.topic_id,
+        partition=consumer.partition,
+        channel=consumer.channel,
+        consumer=consumer.consumer,
+        epoch=consumer.epoch,
+    )
+
+
+def consumer_from_wire(consumer: pb.Consumer, topic: str) -> QueueConsumer:
+    return QueueConsumer(
+        topic, TopicId(consumer.topic_id), consumer.partition, consumer.channel, consumer.consumer, consumer.epoch
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
+from tinymq import topic_config
 from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
 from tinymq.broker.recovery import Recovery
@@ -19,7 +21,7 @@ from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.recovering import Order
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
-from tinymq.rpc.services import Context, brokers_to_wire, topic_to_wire
+from tinymq.rpc.services import Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
 from tinymq.types import METADATA_GROUP
 
@@ -53,23 +55,55 @@ class AdminService(pb_grpc.AdminServicer):
         self._secret = secret
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
-        timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
         try:
             broker = self._serving.running()
             topic = await broker.create_topic(
-                request.name, request.partitions, request.replication_factor, timeout_s, request.command_id
+                request.name,
+                request.partitions,
+                request.replication_factor,
+                _timeout_s(request.timeout_ms),
+                request.command_id,
+                topic_config.make(_settings(request.settings)),
             )
         except TinymqError as error:
             return pb.CreateTopicReply(error=to_wire(error))
         return pb.CreateTopicReply(topic=topic_to_wire(broker, topic))
 
+    async def AlterTopic(self, request: pb.AlterTopicRequest, context: Context) -> pb.AlterTopicReply:
+        timeout_s = _timeout_s(request.timeout_ms)
+        try:
+            broker = self._serving.running()
+            settings = _settings(request.settings)
+            topic = await broker.alter_topic(request.name, settings, timeout_s, request.command_id)
+        except TinymqError as error:
+            return pb.AlterTopicReply(error=to_wire(error))
+        return pb.AlterTopicReply(topic=topic_to_wire(broker, topic))
+
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicReply:
-        timeout_s = min(request.timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
+        timeout_s = _timeout_s(request.timeout_ms)
         try:
             await self._serving.running().delete_topic(request.name, timeout_s, request.command_id)
         except TinymqError as error:
             return pb.DeleteTopicReply(error=to_wire(error))
         return pb.DeleteTopicReply()
+
+    async def AddPartition(self, request: pb.AddPartitionRequest, context: Context) -> pb.AddPartitionReply:
+        timeout_s = _timeout_s(request.timeout_ms)
+        try:
+            broker = self._serving.running()
+            queue = await broker.add_partition(request.topic, timeout_s, request.command_id)
+        except TinymqError as error:
+            return pb.AddPartitionReply(error=to_wire(error))
+        return pb.AddPartitionReply(partition=partition_to_wire(broker, queue))
+
+    async def DeletePartition(self, request: pb.DeletePartitionRequest, context: Context) -> pb.DeletePartitionReply:
+        timeout_s = _timeout_s(request.timeout_ms)
+        try:
+            broker = self._serving.running()
+            await broker.delete_partition(request.topic, request.partition, timeout_s, request.command_id)
+        except TinymqError as error:
+            return pb.DeletePartitionReply(error=to_wire(error))
+        return pb.DeletePartitionReply()
 
     async def ClusterStatus(self, request: pb.ClusterStatusRequest, context: Context) -> pb.ClusterStatusReply:
         broker = self._serving.broker
@@ -168,6 +202,17 @@ class AdminService(pb_grpc.AdminServicer):
         except TinymqError as error:
             return pb.TakeOverResult(error=to_wire(error))
         return pb.TakeOverResult()
+
+
+def _timeout_s(timeout_ms: int) -> float:
+    return min(timeout_ms / 1000 or TOPIC_TIMEOUT_S, CALL_TIMEOUT_S_MAX)
+
+
+def _settings(settings: Sequence[pb.Setting]) -> list[tuple[str, str]]:
+    """Raises InvalidRequest for more than any topic has."""
+    if len(settings) > topic_config.SETTINGS_MAX:
+        raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {topic_config.SETTINGS_MAX} at once")
+    return [(setting.name, setting.value) for setting in settings]
 
 
 def _parse_orders(packed: bytes) -> list[Order]:

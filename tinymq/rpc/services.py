@@ -11,10 +11,11 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.offsets import find_offset
 from tinymq.config import Limits
 from tinymq.errors import InvalidRequest, NotReady, TinymqError
+from tinymq.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
-from tinymq.registry.values import BrokerRecord, TopicRecord
+from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.produce import ProduceStream
 from tinymq.rpc.serving import Serving
@@ -32,6 +33,10 @@ class BrokerService(pb_grpc.BrokerServicer):
     def __init__(self, serving: Serving, limits: Limits) -> None:
         self._serving = serving
         self._limits = limits
+
+    @property
+    def meter(self) -> Meter:
+        return self._serving.meter
 
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
         await ProduceStream(self._serving, context).run(request_iterator)
@@ -116,24 +121,20 @@ def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:
 
 def topic_to_wire(broker: Broker, topic: TopicRecord) -> pb.TopicInfo:
     """A topic with its leaders as this broker knows them now."""
-    partitions = []
-    for queue in topic.queues:
-        leader, term = broker.leader_of(queue.group)
-        partitions.append(
-            pb.PartitionInfo(
-                partition=queue.partition,
-                leader=leader,
-                leader_epoch=term,
-                replicas=[r.broker_id for r in queue.replicas],
-            )
-        )
     return pb.TopicInfo(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=partitions,
+        partitions=[partition_to_wire(broker, queue) for queue in topic.queues],
         replication_factor=topic.replication_factor,
         created_us=topic.created_us,
+        settings=[pb.Setting(name=name, value=value) for name, value in topic.config.settings()],
     )
+
+
+def partition_to_wire(broker: Broker, queue: QueueRecord) -> pb.PartitionInfo:
+    leader, term = broker.leader_of(queue.group)
+    replicas = [r.broker_id for r in queue.replicas]
+    return pb.PartitionInfo(partition=queue.partition, leader=leader, leader_epoch=term, replicas=replicas)
 
 
 def register(server: grpc.aio.Server, broker: BrokerService, admin: pb_grpc.AdminServicer) -> tuple[str, ...]:

@@ -1,0 +1,11 @@
+"""Bounds of the registry's state. Part of the replicated behaviour, not settings: brokers that differed in them would
+differ in state."""
+
+ANSWERED_MAX = 1024  # commands whose answers are remembered
+DELETED_MAX = 10_000  # ids of deleted topics that are remembered
+PARTITIONS_PER_TOPIC_MAX = 1024
+PARTITIONS_MAX = 20_000
+PARTITION_NUMBER_MAX = (1 << 31) - 1  # deleted ones count: a number is never used again
+CONSUMERS_PER_QUEUE_MAX = 1000
+CONSUMERS_MAX = 100_000
+PRODUCER_IDS_MAX = 100_000  # in one command

@@ -1,0 +1,87 @@
+"""What callers ask of the registry, as commands: arguments checked here, before anything is sent. Pure.
+
+What only the state can refuse (a name that is taken, too few brokers) `RegistryState.apply` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from tinymq.errors import InvalidRequest
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.wire import config_to_wire
+from tinymq.topic_config import SETTINGS_MAX, TopicConfig, parse_settings
+from tinymq.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
+
+COMMAND_ID_BYTES = 16
+U32_MAX = (1 << 32) - 1
+U64_MAX = (1 << 64) - 1
+
+
+def topic_id_of(command_id: bytes) -> TopicId:
+    """The id of the topic that a command makes: the same one when it is sent again."""
+    return TopicId(blake2b(command_id, digest_size=16).digest())
+
+
+def create_topic(
+    name: str, partitions: int, replication_factor: int, config: TopicConfig, command_id: bytes
+) -> pb.Command:
+    """Raises InvalidName, InvalidRequest; all of these functions do."""
+    wanted = pb.CreateTopic(
+        name=check_topic_name(name),
+        topic_id=topic_id_of(command_id),
+        partitions=_number("partitions", partitions),
+        replication_factor=_number("replication_factor", replication_factor),
+        config=config_to_wire(config),
+    )
+    return pb.Command(create_topic=wanted, command_id=command_id)
+
+
+def alter_topic(name: str, settings: Sequence[tuple[str, str]], command_id: bytes) -> pb.Command:
+    """Raises InvalidConfig, too: for a setting that is unknown, named twice, or no such value."""
+    if len(settings) > SETTINGS_MAX:
+        raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {SETTINGS_MAX} at once")
+    parse_settings(settings)
+    changed = [pb.Setting(name=setting, value=value) for setting, value in settings]
+    wanted = pb.AlterTopic(name=check_topic_name(name), settings=changed)
+    return pb.Command(alter_topic=wanted, command_id=command_id)
+
+
+def delete_topic(name: str, command_id: bytes) -> pb.Command:
+    return pb.Command(delete_topic=pb.DeleteTopic(name=check_topic_name(name)), command_id=command_id)
+
+
+def create_queue(topic: str, command_id: bytes) -> pb.Command:
+    return pb.Command(create_queue=pb.CreateQueue(topic=check_topic_name(topic)), command_id=command_id)
+
+
+def delete_queue(topic: str, partition: int, command_id: bytes) -> pb.Command:
+    wanted = pb.DeleteQueue(topic=check_topic_name(topic), partition=_number("partition", partition))
+    return pb.Command(delete_queue=wanted, command_id=command_id)
+
+
+def set_consumer(topic: str, partition: int, channel: str, consumer: str, command_id: bytes) -> pb.Command:
+    wanted = pb.SetConsumer(
+        topic=check_topic_name(topic),
+        partition=_number("partition", partition),
+        channel=check_channel_name(channel),
+        consumer=check_consumer_name(consumer),
+    )
+    return pb.Command(set_consumer=wanted, command_id=command_id)
+
+
+def unset_consumer(topic: str, partition: int, channel: str, epoch: int, command_id: bytes) -> pb.Command:
+    wanted = pb.UnsetConsumer(
+        topic=check_topic_name(topic),
+        partition=_number("partition", partition),
+        channel=check_channel_name(channel),
+        epoch=_number("epoch", epoch, U64_MAX),
+    )
+    return pb.Command(unset_consumer=wanted, command_id=command_id)
+
+
+def _number(name: str, value: int, most: int = U32_MAX) -> int:
+    if not 0 <= value <= most:
+        raise InvalidRequest(f"{name} is {value}", hint=f"{name} is between 0 and {most}")
+    return value

@@ -1,0 +1,134 @@
+"""The registry's state as bytes, and back: what a checkpoint holds. Nothing is loaded that `apply` could not have made.
+
+crc32c of the rest u32, little-endian | registry.v1.State, no maps: equal states are equal bytes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from google.protobuf.message import DecodeError
+
+from tinymq.entry import crc32c
+from tinymq.errors import CorruptData, TinymqError
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import bounds
+from tinymq.registry.values import BrokerRecord, QueueConsumer, TopicRecord
+from tinymq.registry.wire import (
+    broker_from_wire,
+    broker_to_wire,
+    consumer_from_wire,
+    consumer_to_wire,
+    topic_from_wire,
+    topic_to_wire,
+)
+from tinymq.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that a state consists of, in the order in which it is stored."""
+
+    version: int
+    feature_level: int
+    brokers: Sequence[BrokerRecord]  # by id
+    topics: Sequence[TopicRecord]  # by name
+    consumers: Sequence[QueueConsumer]  # by topic id, partition, channel
+    deleted: Sequence[TopicId]  # oldest first
+    next_producer_id: int
+    answered: Sequence[tuple[bytes, pb.Reply]]  # oldest first
+
+
+def pack(contents: Contents) -> bytes:
+    state = pb.State(
+        format=FORMAT,
+        version=contents.version,
+        brokers=map(broker_to_wire, contents.brokers),
+        topics=map(topic_to_wire, contents.topics),
+        deleted_topic_ids=contents.deleted,
+        next_producer_id=contents.next_producer_id,
+        answered=[pb.Answered(command_id=i, reply=reply) for i, reply in contents.answered],
+        feature_level=contents.feature_level,
+        consumers=map(consumer_to_wire, contents.consumers),
+    )
+    body = state.SerializeToString(deterministic=True)
+    return crc32c(body).to_bytes(4, "little") + body
+
+
+def unpack(data: bytes) -> Contents:
+    """The inverse of `pack`. Raises CorruptData."""
+    body = data[4:]
+    if data[:4] != crc32c(body).to_bytes(4, "little"):
+        raise CorruptData("the registry's state does not match its checksum")
+    try:
+        state = pb.State.FromString(body)
+    except DecodeError as error:
+        raise CorruptData(f"the registry's state does not parse: {error}") from None
+    if state.format != FORMAT:
+        raise CorruptData(f"the registry's state has format {state.format}, this build knows {FORMAT}")
+    try:
+        contents = _from_wire(state)
+        sound = all(_checks(contents))
+    except TinymqError as error:
+        raise CorruptData(f"the registry's state is none that commands could have made: {error.message}") from None
+    if not sound:
+        raise CorruptData("the registry's state is none that commands could have made")
+    return contents
+
+
+def _from_wire(state: pb.State) -> Contents:
+    topics = [topic_from_wire(topic) for topic in state.topics]
+    names = {topic.topic_id: topic.name for topic in topics}
+    return Contents(
+        state.version,
+        state.feature_level,
+        [broker_from_wire(broker) for broker in state.brokers],
+        topics,
+        [consumer_from_wire(consumer, names.get(TopicId(consumer.topic_id), "")) for consumer in state.consumers],
+        [TopicId(topic_id) for topic_id in state.deleted_topic_ids],
+        state.next_producer_id,
+        [(answered.command_id, answered.reply) for answered in state.answered],
+    )
+
+
+def _checks(contents: Contents) -> Iterator[bool]:
+    """What `apply` relies on, whoever made the state that is loaded. May raise what a bad name is refused with."""
+    topics, deleted = contents.topics, contents.deleted
+    ids = [topic.topic_id for topic in topics] + list(deleted)
+    yield len({topic.name for topic in topics}) == len(topics)
+    yield all(_topic_holds(topic) for topic in topics)
+    yield len(set(ids)) == len(ids) and all(len(topic_id) == 16 for topic_id in ids)
+    yield len({broker.broker_id for broker in contents.brokers} - {0}) == len(contents.brokers)
+    yield len(deleted) <= bounds.DELETED_MAX and len(contents.answered) <= bounds.ANSWERED_MAX
+    yield 0 < contents.next_producer_id < 1 << 63 and contents.version < 1 << 63
+    yield _consumers_hold(contents)
+
+
+def _topic_holds(topic: TopicRecord) -> bool:
+    check_topic_name(topic.name)
+    numbers = [queue.partition for queue in topic.queues]
+    return (
+        bool(numbers)
+        and all(low < high for low, high in pairwise([*numbers, topic.next_partition]))
+        and topic.next_partition <= bounds.PARTITION_NUMBER_MAX + 1
+        and all(queue.replicas for queue in topic.queues)
+    )
+
+
+def _consumers_hold(contents: Contents) -> bool:
+    queues = {queue.group for topic in contents.topics for queue in topic.queues}
+    keys = [(consumer.topic_id, consumer.partition, consumer.channel) for consumer in contents.consumers]
+    per_queue = Counter((topic_id, partition) for topic_id, partition, _ in keys)
+    for consumer in contents.consumers:
+        check_channel_name(consumer.channel)
+        check_consumer_name(consumer.consumer)
+    return (
+        len(set(keys)) == len(keys) <= bounds.CONSUMERS_MAX
+        and all(queue in queues and count <= bounds.CONSUMERS_PER_QUEUE_MAX for queue, count in per_queue.items())
+        and all(0 < consumer.epoch <= contents.version for consumer in contents.consumers)
+    )
