@@ -317,6 +317,7 @@ class Cluster:
         self.first_entries: dict[GroupId, Entry] = {}
         self.withheld: dict[int, set[GroupId]] = {}  # groups that a broker does not open when it starts
         self.brokers = {i: Broker(self, i) for i in range(1, nodes + 1)}
+        self.members = nodes  # the first of them, which CONFIG lists
         self._cuts: set[tuple[int, int]] = set()
         self._paused: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -328,7 +329,7 @@ class Cluster:
         """Open every broker's folder for the first time; the first entries list them. Each group prefers another."""
         for broker in self.brokers.values():
             await broker.open_store()
-        replicas = [Replica(b.id, b.store.identity.incarnation) for b in self.brokers.values()]
+        replicas = [Replica(b.id, b.store.identity.incarnation) for b in self.brokers.values()][: self.members]
         for at, group in enumerate(self.groups):
             turned = replicas[at % len(replicas) :] + replicas[: at % len(replicas)]
             self.first_entries[group] = make_first_entry(group, turned, 1_000_000)
@@ -512,7 +513,7 @@ Scenario = Callable[[Cluster], Awaitable[None]]
 def simulate(
     scenario: Scenario, seed: int = 0, *, nodes: int = 3, groups: Sequence[GroupId] = (GROUP,),
     limits: Limits = LIMITS, timing: Timing | None = None, delay_s: tuple[float, float] = (0.0002, 0.0005),
-    start: bool = True,
+    start: bool = True, members: int | None = None,
 ) -> Cluster:  # fmt: skip
     """Run a scenario on a new cluster, and return what is left of it. Raises what went wrong anywhere."""
 
@@ -522,6 +523,7 @@ def simulate(
             for b in cluster.brokers:
                 if a != b:
                     cluster.network.delay(a, b, delay_s[0], jitter_s=delay_s[1], both=False)
+        cluster.members = members or nodes
         await cluster.form()
         if start:
             await cluster.start()

@@ -57,9 +57,13 @@ class RaftCore(LeadingReplica):
         """One message of a peer whose newest CONFIG is of `generation` (None: as ours). Checksums in it are verified
         already (messages.from_wire). Raises CorruptData when what is here cannot go on, and is to be repaired;
         BrokenInvariant when nobody can tell whose history is right."""
-        if self._failure is not None or self.membership.replica(peer) is None:
-            return  # who is no member moves nobody, and no term (hazard 8)
+        if self._failure is not None:
+            return
         ours = self._configs.newest.generation
+        if self.membership.replica(peer) is None:  # who is no member moves nobody, and no term (hazard 8)
+            if generation in (None, ours):
+                self._hear_observer(peer, message)
+            return
         hearing = hear(ours, ours if generation is None else generation, self.term, message)
         if hearing is Hearing.ABANDONED:
             raise CorruptData(f"term {self.term} is of a history that was given up by `tinymq cluster recover`")
@@ -83,7 +87,9 @@ class RaftCore(LeadingReplica):
         """A broker is back, or new: what was sent to it is gone, and a sleeping group wakes."""
         if self._failure is not None:
             return
-        if self._leadership is not None:
+        if self.membership.replica(peer) is None:
+            self.observer_alive(peer)
+        elif self._leadership is not None:
             self._look_after(peer)
         elif self.leader_id == peer and self._leader_session != self._around.session(peer):
             self.leader_gone(peer)  # nobody knew that process as alive when it ended, so nobody told of its end

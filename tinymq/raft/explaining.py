@@ -19,6 +19,13 @@ def explain_learner(repairing: str, leader: int | None, last_index: int, announc
     return f"repairing: {repairing}; {now}" if repairing else now
 
 
+def explain_observer(leader: int | None, last_index: int, announced: int) -> str:
+    """Of a replica whose broker is no member, and that has all that it should have when it lacks nothing."""
+    if leader is None:
+        return NO_LEADER
+    return f"catching up: {last_index:,} of {announced:,} entries" if announced > last_index else ""
+
+
 def explain_candidate() -> str:
     """Of a replica that stands, and has not won."""
     return NO_MAJORITY

@@ -12,7 +12,7 @@ from tinymq.entry import Kind
 from tinymq.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
-from tinymq.raft.explaining import explain_candidate, explain_learner
+from tinymq.raft.explaining import explain_candidate, explain_learner, explain_observer
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import Report
 from tinymq.raft.state import StateMachine
@@ -25,6 +25,7 @@ class Role(Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
+    OBSERVER = "observer"  # CONFIG lists no replica of this broker: it follows, and has no vote, as it should be
     LEARNER = "learner"  # CONFIG does not list this incarnation: it holds data and has no vote
     QUARANTINED = "quarantined"  # damage was found: it serves and answers nothing
     FAILED = "failed"  # its disk refused, or it met what it does not know, or what cannot be
@@ -72,14 +73,15 @@ class Group:
     @property
     def role(self) -> Role:
         core = self._core
+        unlisted = Role.OBSERVER if core.is_observer else Role.LEARNER
         if isinstance(core.failure, NotReady):  # it is being made anew
-            return Role.FOLLOWER if core.is_listed else Role.LEARNER
+            return Role.FOLLOWER if core.is_listed else unlisted
         if core.failure is not None:
             return Role.QUARANTINED if isinstance(core.failure, CorruptData) else Role.FAILED
         if core.leading_term is not None:
             return Role.LEADER
         if not core.is_listed:
-            return Role.LEARNER
+            return unlisted
         return Role.CANDIDATE if core.is_candidate else Role.FOLLOWER
 
     @property
@@ -195,4 +197,6 @@ class Group:
             return f"{core.failure.code}: {core.failure}"
         if self.role is Role.LEARNER:
             return explain_learner(self.repairing, core.leader_id, self.log.last_index, core.announced_commit)
+        if self.role is Role.OBSERVER:
+            return explain_observer(core.leader_id, self.log.last_index, core.announced_commit)
         return explain_candidate() if self.role is Role.CANDIDATE else ""

@@ -31,7 +31,7 @@ from tinymq.raft.requests import Requests
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
 from tinymq.raft.transport import Channel, Transport
-from tinymq.types import GroupId
+from tinymq.types import METADATA_GROUP, GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 
@@ -115,6 +115,7 @@ class Host:
         """
         port = GroupPort(
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
+            observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._read_cold(self._groups[group_id], peer, index),
             read_state=lambda peer: self._read_state(self._groups[group_id], peer),
@@ -260,6 +261,7 @@ class Host:
 
         def tell(core: RaftCore) -> None:
             core.leader_gone(peer)
+            core.observer_gone(peer)
             core.check_quorum()
 
         self._inbound.each_with(peer, tell)

@@ -80,7 +80,8 @@ class Inbound:
         self.each_with(peer, lambda core: core.connection_lost(peer))
 
     def each_with(self, peer: int, call: Callable[[RaftCore], None]) -> None:
-        """For every group of which `peer` holds a replica, too. What one of them raises keeps it from no other."""
+        """For every group of which `peer` holds a replica, or that it may observe. What one of them raises keeps it
+        from no other."""
         for group in list(self._groups.values()):
-            if group.membership.replica(peer) is not None:
+            if group.membership.replica(peer) is not None or group.core.observed:
                 self._guarded(group, partial(call, group.core))

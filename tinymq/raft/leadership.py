@@ -17,6 +17,7 @@ from tinymq.log.log import Log
 from tinymq.raft.catchup import next_after_conflict
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.configs import Configs
+from tinymq.raft.followers import Followers
 from tinymq.raft.membership import Replica, has_quorum
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
 from tinymq.raft.offers import Offers
@@ -54,13 +55,14 @@ class Line(Protocol):
         ...
 
 
-class Leadership:
+class Leadership(Followers):
     """Progress of all followers in one term."""
 
     def __init__(
         self, term: int, first_of_term: int, peers: Iterable[int], log: Log, line: Line, stamps: TermStamps,
         limits: Limits, timing: Timing,
     ) -> None:  # fmt: skip
+        super().__init__(first_of_term, peers, log, line)
         self.term = term
         self.first_of_term = first_of_term  # index of this term's NOOP: commits count from here (paper, 5.4.2)
         self.stamps = stamps
@@ -76,7 +78,6 @@ class Leadership:
         self._told: dict[int, int] = {}  # commit index last sent to each peer
         self._reading: set[int] = set()  # peers for which a cold read is under way
         self._unsynced: tuple[int, float] | None = None  # our durable index while it is not our last, and since when
-        self.progress = {peer: Progress(next=first_of_term) for peer in peers}
         self.offers = Offers(term, log, line, self.progress)
 
     # ---- answers ------------------------------------------------------------------------------------
@@ -114,10 +115,10 @@ class Leadership:
 
     def commit(self, configs: Configs, me: Replica, commit: int) -> int:
         """The commit index now. The leader's own vote is its durable index."""
-        held = [commit < self._log.durable_index, *[commit < p.match for p in self.progress.values()]]
+        held = [commit < self._log.durable_index, *[commit < self.progress[m].match for m in self.members]]
         if sum(held) < configs.membership.quorum:
             return commit  # whoever of them counts: most events move nothing
-        match = {peer: p.match for peer, p in self.progress.items() if configs.counts(self._replica(peer))}
+        match = {m: self.progress[m].match for m in self.members if configs.counts(self._replica(m))}
         if configs.counts(me):
             match[me.broker_id] = self._log.durable_index
         return leader_commit(configs.membership, match, commit, self.first_of_term)
@@ -131,20 +132,6 @@ class Leadership:
         """Who may read now: a majority has said that nobody else leads."""
         own = (me.broker_id,) if configs.counts(me) else ()
         return self.reads.take(own, applied, lambda brokers: has_quorum(configs.membership, brokers))
-
-    def _replica(self, peer: int) -> Replica | None:
-        """Who acknowledged last, unless another one has taken its place since."""
-        replica = self.progress[peer].replica
-        return replica if replica is not None and replica.incarnation == self._line.incarnation(peer) else None
-
-    def counts(self, configs: Configs, peer: int) -> bool:
-        """Is this follower, as it acknowledged last, one of those whose word counts?"""
-        return peer in self.progress and configs.counts(self._replica(peer))
-
-    def present(self) -> list[Replica]:
-        """Who of the members' brokers is there, as it acknowledged in this term."""
-        seen = (self._replica(peer) for peer in self.progress if self._line.alive(peer))
-        return [replica for replica in seen if replica is not None]
 
     # ---- sending --------------------------------------------------------------------------------------
 
@@ -162,12 +149,12 @@ class Leadership:
             self._tell_all(commit)
 
     def ask_round(self, commit: int) -> None:
-        """Begin a round, if somebody waits for one: every follower is asked, whatever it holds."""
+        """Begin a round, if somebody waits for one: every member is asked, whatever it holds."""
         number = self.reads.begin(self._line.now())
         if number is None:
             return
-        for peer, progress in self.progress.items():
-            self._line.send(peer, CommitNotice(self.term, min(commit, progress.match), False, number))
+        for peer in self.members:
+            self._line.send(peer, CommitNotice(self.term, min(commit, self.progress[peer].match), False, number))
 
     def _tell_all(self, commit: int) -> None:
         """Tell of the commit those whom no Append has told meanwhile."""
@@ -195,9 +182,9 @@ class Leadership:
         """A cold read is done (empty when it failed): send it unless the peer went elsewhere meanwhile, or the head of
         the log was removed up to there: then it is offered the applied state."""
         self._reading.discard(peer)
-        progress = self.progress[peer]
-        there = progress.next == index and self._log.term_at(index - 1) is not None
-        if entries and there and progress.may_send(self._limits.inflight_bytes_max):
+        progress = self.progress.get(peer)  # None: an observer that is gone
+        there = progress is not None and progress.next == index and self._log.term_at(index - 1) is not None
+        if progress is not None and entries and there and progress.may_send(self._limits.inflight_bytes_max):
             self._send(peer, progress, entries, commit)
 
     def _send(self, peer: int, progress: Progress, entries: Iterable[Entry], commit: int) -> bool:
@@ -236,10 +223,6 @@ class Leadership:
             return True
         return min(commit, progress.match) > self._told.get(peer, 0) and self.tell_soon()
 
-    def nothing_out(self) -> bool:
-        """Every follower has answered everything that was sent."""
-        return all(p.mode is Mode.REPLICATE and not p.inflight for p in self.progress.values())
-
     # ---- resting --------------------------------------------------------------------------------------
 
     def settle(self, commit: int) -> None:
@@ -275,23 +258,4 @@ class Leadership:
         """Nothing to send: every live follower is listed, has everything, and has said that it knows the commit."""
         if self.transfer_to is not None or self.reads.pending:
             return False
-        return commit == self._log.last_index == self._log.durable_index and all(
-            p.match == self._log.last_index and p.commit >= commit and configs.counts(self._replica(peer))
-            for peer, p in self.progress.items()
-            if self._line.alive(peer)
-        )  # fmt: skip
-
-    # ---- handing over -----------------------------------------------------------------------------------
-
-    def holds_all(self, peer: int) -> bool:
-        """Does the replica that is there now, not one before it?"""
-        return self._replica(peer) is not None and self.progress[peer].match == self._log.last_index
-
-    def successors(self, configs: Configs) -> list[int]:
-        """The live, listed followers, the one that holds most first; the preferred one among equals."""
-        able = [
-            (-p.match, configs.membership.rank(peer), peer)
-            for peer, p in self.progress.items()
-            if self._line.alive(peer) and configs.counts(self._replica(peer))
-        ]
-        return [peer for _, _, peer in sorted(able)]
+        return commit == self._log.last_index == self._log.durable_index and self.all_know(configs, commit)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
 from tinymq.entry import Entry, Kind, make_entry
 from tinymq.errors import NotLeader, QuotaExceeded
 from tinymq.log.states import AppliedState
@@ -16,11 +18,13 @@ from tinymq.raft.commit import reported_commit
 from tinymq.raft.following import FollowingReplica
 from tinymq.raft.leadership import SETTLE_S, Leadership
 from tinymq.raft.membership import has_quorum, pack_membership
-from tinymq.raft.messages import AppendAck, StateAck, TimeoutNow
+from tinymq.raft.messages import AppendAck, Message, StateAck, TimeoutNow
 from tinymq.raft.reads import Answer
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER
 from tinymq.types import Position
+
+logger = structlog.get_logger("tinymq.raft")
 
 
 class LeadingReplica(FollowingReplica):
@@ -53,6 +57,8 @@ class LeadingReplica(FollowingReplica):
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
         self._settle_at = around.now() + SETTLE_S
+        for peer in around.observers():
+            self.observer_alive(peer)
         self._append_as_leader(self._leadership, Kind.NOOP, b"")
 
     def _commit(self) -> None:
@@ -81,6 +87,35 @@ class LeadingReplica(FollowingReplica):
             self._leadership.lost(peer)
             self._settle_at = min(self._settle_at, self._around.now() + SETTLE_S)
             self._around.wake()
+
+    # ---- observers: who follows without a vote --------------------------------------------------------------
+
+    def observer_alive(self, peer: int) -> None:
+        """A broker that no CONFIG lists came, or came back, to follow this group."""
+        leadership = self._leadership
+        if leadership is None or self.membership.replica(peer) is not None:
+            return
+        if leadership.observe(peer):
+            self._look_after(peer)
+        else:
+            logger.warning("observer_refused", group=str(self._group), broker=peer, reason="there are too many")
+
+    def observer_gone(self, peer: int) -> None:
+        if self._leadership is not None:
+            self._leadership.forget(peer)
+
+    def _hear_observer(self, peer: int, message: Message) -> None:
+        """What it holds says what to send it next. It moves no term, no commit and no round (hazard 8)."""
+        leadership = self._leadership
+        if leadership is None or peer not in leadership.progress or message.term != leadership.term:
+            return
+        if isinstance(message, StateAck):
+            self._on_state_ack(peer, message)
+        elif isinstance(message, AppendAck):
+            if not message.conflict and max(message.durable, message.received) > self._log.last_index:
+                return  # of a member this would be a broken invariant; no observer may end a leader
+            if leadership.acknowledged(peer, message) or leadership.wants_tick(peer, self.commit_index):
+                self._around.wake()
 
     def check_quorum(self) -> None:
         """Hazard 13: a leader that a majority no longer hears, or does not prove to, steps down."""

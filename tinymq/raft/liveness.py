@@ -7,6 +7,7 @@ whatever the old process led, it leads no more. How long a silence must be is me
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -134,9 +135,15 @@ class Liveness:
         lives = [life for life in self._peers.values() if life.alive]
         return min((min(self._gone_at(life), self._deaf_at(life)) for life in lives), default=NEVER)
 
-    def election_s(self) -> tuple[float, float]:
-        """The least and the most to wait before standing (again): round trips to the live brokers take their time."""
-        live = [life.round_trips.longest_s for life in self._peers.values() if life.alive]
+    def all_alive(self) -> list[int]:
+        """Without ourselves, by id."""
+        return sorted(broker_id for broker_id, life in self._peers.items() if life.alive)
+
+    def election_s(self, brokers: Iterable[int]) -> tuple[float, float]:
+        """The least and the most to wait before standing (again): round trips to those of `brokers` that are alive take
+        their time."""
+        lives = [life for broker_id in brokers if (life := self._peers.get(broker_id)) is not None]
+        live = [life.round_trips.longest_s for life in lives if life.alive]
         return election_s(self._timing, max(live, default=0.0))
 
     def wall_offsets_us(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
@@ -20,7 +20,7 @@ class GroupPort:
 
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
-        liveness: Liveness, *, wake: Callable[[], None], read_cold: Callable[[int, int], None],
+        liveness: Liveness, *, observed: bool, wake: Callable[[], None], read_cold: Callable[[int, int], None],
         read_state: Callable[[int], None], take_state: Callable[[int, StateOffer | StatePiece], None],
     ) -> None:  # fmt: skip
         self.clock = clock
@@ -32,6 +32,7 @@ class GroupPort:
         self.read_state = read_state
         self.take_state = take_state
         self.now = clock.monotonic
+        self.observed = observed  # brokers that no CONFIG lists follow it, too
         self.configs: Configs  # of the replica that sends, which sets it
         self._group = group
         self._transport = transport
@@ -47,7 +48,10 @@ class GroupPort:
         return self._liveness.heard_by(peer)
 
     def election_s(self) -> tuple[float, float]:
-        return self._liveness.election_s()
+        return self._liveness.election_s(r.broker_id for r in self.configs.membership.replicas)
+
+    def observers(self) -> Sequence[int]:
+        return self._liveness.all_alive() if self.observed else ()
 
     def connected(self, peer: int) -> bool:
         return self._transport.connected(peer, Channel.BULK)

@@ -91,6 +91,7 @@ Verdict = Well | Lost | Stuck
 def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
     """What can become of a group. `members`: its brokers, the preferred leader first. `unasked`: brokers that are
     alive, by the word of others, and gave no report: what they hold is not known."""
+    reports = [r for r in reports if not members or r.broker_id in members]  # of observers nothing counts
     leaders = [r for r in reports if r.leads and r.healthy]
     if leaders:
         return Well(max(leaders, key=lambda r: r.term).broker_id)

@@ -59,6 +59,7 @@ class Surroundings(Line, Protocol):
 
     clock: Clock
     rng: random.Random
+    observed: bool  # brokers that no CONFIG lists follow this group, too
     limits: Limits
     timing: Timing
 
@@ -76,6 +77,10 @@ class Surroundings(Line, Protocol):
 
     def election_s(self) -> tuple[float, float]:
         """The least and the most to wait before standing (again)."""
+        ...
+
+    def observers(self) -> Sequence[int]:
+        """Live brokers, if this group is observed; members among them."""
         ...
 
     configs: Configs  # set by the replica: every message says the generation of the newest
@@ -159,6 +164,11 @@ class RaftState(SyncObj):  # type: ignore[misc]
         """Does the applied CONFIG list this very incarnation? If not it neither votes, stands nor counts (hazard 22):
         entries that counted on the one before it may be missing here, and nobody would know."""
         return self._configs.lists(self._me)
+
+    @property
+    def is_observer(self) -> bool:
+        """Is no replica of this broker a member, under whatever identity?"""
+        return self.membership.replica(self._me.broker_id) is None
 
     @property
     def membership(self) -> Membership:

@@ -48,6 +48,11 @@ class VotingReplica(RaftState):
         return self._failure
 
     @property
+    def observed(self) -> bool:
+        """Do brokers follow this group that no CONFIG lists?"""
+        return self._around.observed
+
+    @property
     def announced_commit(self) -> int:
         """The commit index as the leader said last in this term; 0 when it has not."""
         return self._announced_commit

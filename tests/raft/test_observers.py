@@ -1,0 +1,369 @@
+"""Brokers that no CONFIG lists, and that follow the metadata group: they get everything, and decide nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from tests.raft.harness import Cluster, simulate
+from tests.raft.test_leadership import ack, leading
+from tests.raft.test_quiet import rest
+from tests.raft.values import GROUP, chain, incarnation, membership
+from tinymq.log.layout import SEGMENT, group_folder
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft import Role
+from tinymq.raft.configs import Config, Configs
+from tinymq.raft.followers import OBSERVERS_MAX
+from tinymq.raft.membership import Replica
+from tinymq.raft.messages import AppendAck, CommitNotice, RequestVote, Vote
+from tinymq.raft.recovering import Well, judge
+from tinymq.types import METADATA_GROUP
+
+LATE = 4  # the first broker that is no voter
+
+observed = functools.partial(simulate, groups=(METADATA_GROUP,), nodes=5, members=3)
+
+
+async def agree(cluster: Cluster, within_s: float = 10.0) -> None:
+    await cluster.settle(METADATA_GROUP, within_s)
+
+
+async def commit(cluster: Cluster, payload: bytes) -> None:
+    await cluster.commit(payload, METADATA_GROUP)
+
+
+def kill(cluster: Cluster, *broker_ids: int) -> None:
+    for broker_id in broker_ids:
+        cluster.brokers[broker_id].kill()
+
+
+def said_by(cluster: Cluster, *broker_ids: int) -> list[str]:
+    """What these brokers send from now on, by kind."""
+    said: list[str] = []
+
+    def note(a: int, b: int, channel: object, head: pb.Peer, body: bytes) -> None:
+        if a in broker_ids:
+            said.append(str(head.WhichOneof("message")))
+
+    cluster.network.on_delivered = note
+    return said
+
+
+# ---- they follow -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_observers_get_everything_and_the_group_comes_to_rest(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for i in range(30):
+            await commit(cluster, b"%d" % i)
+        await agree(cluster)
+        for broker_id in (4, 5):
+            group = cluster.brokers[broker_id].group(METADATA_GROUP)
+            assert (group.role, group.status().reason) == (Role.OBSERVER, "")
+            assert len(cluster.brokers[broker_id].machine(METADATA_GROUP).payloads) == 30
+        await rest(cluster)
+        await cluster.check_logs(METADATA_GROUP)
+
+    observed(scenario, seed)
+
+
+def test_other_groups_have_no_observers() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.until(cluster.leaders, 5.0)
+        await cluster.commit(b"x")
+        await cluster.run_for(2.0)
+        assert cluster.brokers[LATE].group().log.last_index == 1
+        assert LATE not in cluster.leader().group().core._leadership.progress
+
+    simulate(scenario, nodes=4, members=3, groups=(GROUP,))
+
+
+def test_observers_come_back_by_themselves_wiped_or_not() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await commit(cluster, b"x")
+        await agree(cluster)
+        kill(cluster, 4, 5)
+        cluster.brokers[5].wipe()
+        await commit(cluster, b"while they were away")
+        await cluster.brokers[4].start()
+        await cluster.brokers[5].start()
+        await agree(cluster)
+        assert all(cluster.brokers[b].group(METADATA_GROUP).role is Role.OBSERVER for b in (4, 5))
+        await rest(cluster)
+
+    observed(scenario)
+
+
+def test_another_leader_goes_on_with_them() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        first = cluster.leader(METADATA_GROUP)
+        first.kill()
+        await commit(cluster, b"x")
+        await cluster.until(lambda: cluster.agreed(METADATA_GROUP), 5.0)
+        assert cluster.brokers[LATE].group(METADATA_GROUP).leader == cluster.leader(METADATA_GROUP).id != first.id
+
+    observed(scenario)
+
+
+def test_one_behind_the_first_entry_gets_the_applied_state() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await commit(cluster, b"x")
+        await agree(cluster)
+        await cluster.run_for(0.5)
+        kill(cluster, 4)
+        for i in range(80):
+            await commit(cluster, b"%d" % i + bytes(700))
+        await agree(cluster)
+        for broker in cluster.running:
+            log = broker.group(METADATA_GROUP).log
+            broker.process.do(lambda log=log: log.remove_before(40))
+        await cluster.run_for(0.5)
+        await cluster.brokers[4].start()
+        await agree(cluster)
+        assert cluster.brokers[4].group(METADATA_GROUP).log.first_index > 1
+
+    observed(scenario)
+
+
+def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        for i in range(60):
+            await commit(cluster, b"%d" % i + bytes(800))
+        await agree(cluster)
+        await cluster.run_for(1.0)
+        member = cluster.followers(METADATA_GROUP)[0].id
+        for broker_id, whole in ((LATE, Role.OBSERVER), (member, Role.FOLLOWER)):
+            broker = cluster.brokers[broker_id]
+            broker.kill()
+            folder = group_folder(METADATA_GROUP)
+            newest = max(p for p in broker.files.paths() if p.startswith(folder) and p.endswith(SEGMENT))
+            broker.files.flip_bit(newest, 64 + 40)
+            await broker.start()
+            group = broker.group(METADATA_GROUP)
+            assert group.role is Role.QUARANTINED
+            # a grant to the first would keep the second waiting for 30 s
+            await cluster.until(lambda group=group, whole=whole: group.role is whole, 8.0)
+        await agree(cluster)
+
+    observed(scenario)
+
+
+# ---- they decide nothing ---------------------------------------------------------------------------------------
+
+
+def test_no_quorum_counts_them() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await commit(cluster, b"x")
+        await agree(cluster)
+        leader = cluster.leader(METADATA_GROUP)
+        for other in (1, 2, 3):
+            if other != leader.id:
+                cluster.cut(leader.id, other)
+        position = leader.propose(b"on one voter and two observers", METADATA_GROUP)
+        held = [cluster.brokers[b].group(METADATA_GROUP) for b in (4, 5)]
+        await cluster.until(lambda: all(g.log.durable_index >= position.index for g in held), 2.0, "they hold it")
+        await cluster.until(lambda: not leader.group(METADATA_GROUP).is_leader, 3.0, "check-quorum: three hear it")
+        assert leader.group(METADATA_GROUP).commit_index < position.index
+
+    observed(scenario)
+
+
+def test_they_never_stand_or_vote_and_no_term_moves() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        term = cluster.leader(METADATA_GROUP).group(METADATA_GROUP).term
+        kill(cluster, 1, 2)
+        said = said_by(cluster, 4, 5)
+        await cluster.run_for(20.0)
+        groups = [cluster.brokers[b].group(METADATA_GROUP) for b in (4, 5)]
+        assert {g.role for g in groups} == {Role.OBSERVER}
+        assert {"vote", "request_vote"} & set(said) == set()
+        assert all(g.term <= term + 1 for g in groups)
+        assert not cluster.leaders(METADATA_GROUP)
+
+    observed(scenario)
+
+
+def test_leadership_is_never_handed_to_one() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        leader = cluster.leader(METADATA_GROUP)
+        kill(cluster, *(b.id for b in cluster.followers(METADATA_GROUP) if b.id < LATE))
+        assert not leader.process.do(lambda: leader.host.transfer(METADATA_GROUP, LATE))
+        await cluster.run_for(0.1)
+        assert cluster.brokers[LATE].group(METADATA_GROUP).role is Role.OBSERVER
+
+    observed(scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_that_hangs_is_cut_off_or_is_gone_holds_nothing_up(seed: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        cluster.pause(4)
+        cluster.isolate(5)
+        slowest = 0.0
+        for i in range(200):
+            begun = cluster.loop.time()
+            await commit(cluster, b"%d" % i + bytes(400))
+            slowest = max(slowest, cluster.loop.time() - begun)
+        assert slowest < 0.05
+        leader = cluster.leader(METADATA_GROUP)
+        progress = leader.group(METADATA_GROUP).core._leadership.progress
+        await cluster.until(lambda: not {4, 5} & set(progress), 5.0, "they are forgotten")
+        await cluster.until(lambda: not leader.host._schedule._timers, 3.0, "it rests without them")
+        cluster.resume(4)
+        cluster.heal()
+        await agree(cluster)
+
+    observed(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_storms_with_observers(seed: int) -> None:
+    """Brokers of both kinds are killed and cut off at random; the ledger judges all of them."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        cluster.background(cluster.load())
+        for _ in range(12):
+            victim = cluster.brokers[cluster.rng.randint(1, 5)]
+            match cluster.rng.randrange(4):
+                case 0 if victim.up:
+                    victim.kill()
+                case 1:
+                    cluster.isolate(victim.id)
+                case 2:
+                    cluster.heal()
+                case _ if victim.id >= LATE:
+                    if victim.up:
+                        victim.kill()
+                    victim.wipe()
+            await cluster.run_for(cluster.rng.uniform(0.1, 1.0))
+            for broker in cluster.brokers.values():
+                if not broker.up and cluster.rng.random() < 0.6:
+                    await broker.start()
+        cluster.end_background()
+        cluster.heal()
+        await cluster.start()
+        await agree(cluster, 20.0)
+        await cluster.check_logs(METADATA_GROUP)
+
+    observed(scenario, seed)
+
+
+# ---- the leader's book-keeping, by itself ------------------------------------------------------------------------
+
+
+def with_observer(peer: int = LATE) -> tuple[Any, Any]:
+    leader, lines, _ = leading()
+    lines.up.add(peer)
+    lines.folders[peer] = incarnation(peer)
+    assert leader.observe(peer)
+    return leader, lines
+
+
+def configs() -> Configs:
+    return Configs(Config(1, 0, membership()))
+
+
+ME = Replica(1, incarnation(1))
+
+
+def test_what_an_observer_holds_commits_nothing() -> None:
+    leader, _ = with_observer()
+    leader.acknowledged(LATE, ack(5))
+    assert leader.commit(configs(), ME, 0) == 0
+    leader.acknowledged(2, ack(5))
+    assert leader.commit(configs(), ME, 0) == 5
+
+
+def test_an_observer_answers_no_round_and_is_asked_none() -> None:
+    leader, lines = with_observer()
+    leader.reads.ask(0, lambda _: None)
+    leader.ask_round(0)
+    assert [m for m in lines.take(2) if isinstance(m, CommitNotice)]
+    assert not [m for m in lines.take(LATE) if isinstance(m, CommitNotice)]
+    leader.acknowledged(LATE, ack(5))
+    leader.round_answered(configs(), LATE, 1)
+    assert leader.readers(configs(), ME, 5) == []
+
+
+def test_an_observer_that_owes_answers_keeps_no_lone_write_waiting() -> None:
+    leader, _ = with_observer()
+    for peer in (2, 3):
+        leader.acknowledged(peer, ack(5))
+    assert leader.nothing_out(), "the observer has not been heard in this term"
+    assert leader.successors(configs()) == [2, 3]
+    assert [r.broker_id for r in leader.present()] == [2, 3]
+
+
+def test_a_group_rests_when_a_live_observer_knows_all() -> None:
+    leader, lines = with_observer()
+    for peer in (2, 3):
+        leader.acknowledged(peer, ack(5, commit=5))
+    assert not leader.quiet(configs(), 5)
+    leader.acknowledged(LATE, ack(5, commit=5))
+    assert leader.quiet(configs(), 5)
+    lines.up.discard(LATE)
+    leader.lost(LATE)
+    assert leader.quiet(configs(), 5), "nobody waits for the dead"
+
+
+def test_there_are_only_so_many_and_who_is_gone_makes_room() -> None:
+    leader, _ = with_observer()
+    for peer in range(LATE + 1, LATE + OBSERVERS_MAX):
+        assert leader.observe(peer)
+    assert not leader.observe(1000)
+    assert leader.observe(LATE), "it is one of them"
+    leader.forget(LATE)
+    assert leader.observe(1000)
+    leader.forget(2)
+    assert 2 in leader.progress, "members stay"
+
+
+def test_a_read_for_one_that_is_gone_is_dropped() -> None:
+    leader, lines = with_observer()
+    leader.forget(LATE)
+    leader.read(LATE, 2, chain([1, 1])[1:], 0)
+    assert lines.take(LATE) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendAck(1, 99, 99, False, 0, 0, 0, 0),
+        AppendAck(1, 0, 99, False, 0, 0, 0, 0),
+        AppendAck(9, 2, 2, False, 0, 0, 0, 0),
+        RequestVote(9, 99, 9, False, True, 0),
+        Vote(9, True, False, 0),
+    ],
+)
+def test_nonsense_of_an_observer_moves_nobody(message: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        leader = cluster.leader(METADATA_GROUP)
+        group = leader.group(METADATA_GROUP)
+        before = (group.term, group.commit_index)
+        assert group.term == 1
+        leader.process.do(lambda: leader.host._replicas.guarded(group, lambda: group.core.receive(LATE, message)))
+        await cluster.run_for(1.0)
+        assert (group.role, group.failure) == (Role.LEADER, None)
+        assert (group.term, group.commit_index) == before
+
+    observed(scenario)
+
+
+def test_a_recovery_counts_no_observer() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        reports = [b.group(METADATA_GROUP).report() for b in cluster.running]
+        assert isinstance(judge(reports, (1, 2, 3)), Well)
+        left = [r for r in reports if r.broker_id in (3, 4, 5)]
+        assert not isinstance(judge([r for r in left if not r.leads], (1, 2, 3)), Well)
+
+    observed(scenario)
