@@ -50,10 +50,14 @@ class Limits:
     stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
     stream_requests_max: int = 4096  # fetches that may wait at once on one stream
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
+    client_produce_bytes_per_s: int = 0  # that one client may send to this broker; 0: no such bound
+    client_fetch_bytes_per_s: int = 0  # that one client is sent by it
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _require(0 < getattr(self, f.name) <= LIMIT_MAX, f"{f.name} must be above 0, and at most {LIMIT_MAX}")
+            least = 0 if f.name.endswith("_per_s") else 1
+            value = getattr(self, f.name)
+            _require(least <= value <= LIMIT_MAX, f"{f.name} must be at least {least}, and at most {LIMIT_MAX}")
         for name in ("fetch_bytes_max", "peer_frame_bytes_max"):
             _require(getattr(self, name) <= MESSAGE_BYTES_MAX, f"{name} is over {MESSAGE_BYTES_MAX}")
         _require(self.record_bytes_max <= self.batch_uncompressed_bytes_max, "record_bytes_max is over a batch's size")
@@ -142,7 +146,9 @@ class BrokerConfig:
     peer_listen: str = "127.0.0.1:0"  # other brokers
     advertise: str = ""  # what clients dial, when it is not `listen`
     peer_advertise: str = ""
+    metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
     rack: str = ""
+    registry: str = "replicated"  # who keeps the metadata: see tinymq/registry/choose.py
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
 
@@ -157,6 +163,11 @@ class BrokerConfig:
         if self.broker_id not in ids:
             hint = "name it among the voters; brokers beyond them cannot join yet"
             raise InvalidConfig(f"broker {self.broker_id} is not among the voters {ids}", hint=hint)
-        for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise):
+        if self.registry not in ("replicated", "memory"):
+            raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint="it is 'replicated' or 'memory'")
+        if self.registry == "memory" and len(ids) > 1:
+            hint = "brokers of one cluster share a registry: use 'replicated'"
+            raise InvalidConfig(f"a registry in memory with {len(ids)} brokers", hint=hint)
+        for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise, self.metrics_listen):
             if text:
                 parse_address(text)

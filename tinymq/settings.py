@@ -4,6 +4,7 @@
     data_dir = "/var/lib/tinymq"
     listen = "127.0.0.1:7070"
     peer_listen = "127.0.0.1:7170"
+    metrics_listen = "127.0.0.1:9470"
     voters = ["1@127.0.0.1:7170", "2@127.0.0.1:7171", "3@127.0.0.1:7172"]
     secret_file = "/etc/tinymq/secret"
     [limits]
@@ -61,7 +62,9 @@ class BrokerSettings(BaseSettings):
     peer_listen: str = "127.0.0.1:7170"
     advertise: str = ""
     peer_advertise: str = ""
+    metrics_listen: str = "127.0.0.1:9470"
     rack: str = ""
+    registry: str = "replicated"
     limits: LimitsSection = LimitsSection()  # type: ignore[valid-type]
     timing: TimingSection = TimingSection()  # type: ignore[valid-type]
 

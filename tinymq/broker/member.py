@@ -22,8 +22,8 @@ from tinymq.entry import Entry
 from tinymq.log.runner import Runner
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host, Role
+from tinymq.registry.choose import choose
 from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.registry.values import BrokerRecord, QueueRecord
 from tinymq.types import METADATA_GROUP
 
@@ -49,9 +49,7 @@ class Member:
         config, host = means.config, means.host
         self._means = means
         self._machine = RegistryMachine()
-        self._registry = ReplicatedRegistry(
-            config.broker_id, self._machine, host, means.clock, means.rng, config.timing
-        )
+        self._registry = choose(config, self._machine, host, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
         self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition)
         self._registration = Registration(
@@ -66,10 +64,12 @@ class Member:
         self.broker = Broker(around)
 
     async def start(self, first_entry: Entry) -> None:
-        """Take part. Raises StorageError when the metadata group's log cannot be opened."""
+        """Take part. Raises StorageError when the metadata group's log cannot be opened, and what keeps the registry
+        from starting."""
         host, store = self._means.host, self._means.store
         on_disk = await self._means.runner.run(store.list_groups)
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
+        await self._registry.start(set(on_disk) - {METADATA_GROUP})
         for task in (self._hosting.start(on_disk), self._registration.start()):
             task.add_done_callback(self._ended)
 
@@ -84,7 +84,7 @@ class Member:
 
     async def stop(self) -> None:
         """Follow the registry no more; who waits on a partition is told that the broker stops."""
-        self._registry.close()
+        await self._registry.stop()
         await self._hosting.stop()
 
     def group_changed(self, group: Group) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tinymq.clock import Clock, within
 from tinymq.config import Timing
@@ -146,6 +146,15 @@ class CommandedRegistry(ABC):
     async def take_producer_ids(self, count: int) -> range:
         reply = await self._change(pb.Command(take_producer_ids=pb.TakeProducerIds(count=count)))
         return range(reply.first_producer_id, reply.first_producer_id + count)
+
+    @abstractmethod
+    async def start(self, on_disk: Collection[GroupId]) -> None: ...
+
+    async def stop(self) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     @abstractmethod
     async def register_broker(self, broker: BrokerRecord) -> float: ...

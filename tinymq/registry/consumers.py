@@ -26,6 +26,17 @@ class Consumers:
             there = self._by_queue[group]
             yield from (there[channel] for channel in sorted(there))
 
+    def of(self, queue: GroupId) -> list[QueueConsumer]:
+        """A partition's, by channel."""
+        there = self._by_queue.get(queue, {})
+        return [there[channel] for channel in sorted(there)]
+
+    def fork(self) -> Consumers:
+        """Another one, equal to this."""
+        fork = Consumers()
+        fork._by_queue, fork._count = {queue: there.copy() for queue, there in self._by_queue.items()}, self._count
+        return fork
+
     def get(self, queue: GroupId, channel: str) -> QueueConsumer | None:
         return self._by_queue.get(queue, {}).get(channel)
 

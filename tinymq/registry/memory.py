@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from tinymq.clock import Clock, Timer
 from tinymq.config import Timing
+from tinymq.errors import InvalidConfig
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.leases import Leases
 from tinymq.registry.state import RegistryState
 from tinymq.registry.values import BrokerRecord
+from tinymq.types import GroupId
 
 
 class MemoryRegistry(CommandedRegistry):
@@ -20,6 +23,14 @@ class MemoryRegistry(CommandedRegistry):
         super().__init__(RegistryState(), clock, rng, timing)
         self._leases = Leases(timing.registration_lease_s)
         self._timer: Timer | None = None
+
+    async def start(self, on_disk: Collection[GroupId]) -> None:
+        """Raises InvalidConfig: nothing here would ever tell which topics earlier data is of, or delete it."""
+        if on_disk:
+            raise InvalidConfig(
+                f"the data folder holds {len(on_disk)} partitions that a registry in memory knows nothing of",
+                hint="start it on an empty data folder, or with registry = 'replicated', which made them",
+            )
 
     def close(self) -> None:
         if self._timer is not None:

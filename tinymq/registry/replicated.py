@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -69,6 +69,9 @@ class ReplicatedRegistry(CommandedRegistry):
         brokers.serve(METHOD, self._answer)
         if machine.leading:
             self._on_role(True)
+
+    async def start(self, on_disk: Collection[GroupId]) -> None:
+        """Nothing is left to do: the group of `machine` is open."""
 
     def close(self) -> None:
         self._on_role(False)

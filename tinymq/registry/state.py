@@ -296,6 +296,15 @@ class RegistryState:
 
     # ---- checkpoints -------------------------------------------------------------------------------------
 
+    def fork(self) -> RegistryState:
+        """Another one, equal to this: what is applied there does not show here."""
+        fork = RegistryState()
+        fork.version, fork.feature_level = self.version, self.feature_level
+        fork.brokers, fork.topics, fork.topics_by_id = self.brokers.copy(), self.topics.copy(), self.topics_by_id.copy()
+        fork.deleted, fork.next_producer_id = self.deleted.copy(), self.next_producer_id
+        fork.consumers, fork._answered = self.consumers.fork(), self._answered.copy()
+        return fork
+
     def dump(self) -> bytes:
         """Equal states give equal bytes."""
         return pack(

@@ -1,0 +1,42 @@
+"""Which RegistryService a broker stands on: `BrokerConfig.registry`, the one setting that says so.
+
+replicated                       a Raft group over the brokers' metadata voters (the default)
+memory                           of one broker alone, gone with its process
+zookeeper://host:port,…/chroot   a ZooKeeper ensemble
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Protocol
+
+from tinymq.clock import Clock
+from tinymq.config import BrokerConfig
+from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.memory import MemoryRegistry
+from tinymq.registry.replicated import Brokers, ReplicatedRegistry
+from tinymq.registry.service import RegistryService
+from tinymq.types import GroupId
+
+
+class Registry(RegistryService, Protocol):
+    """A RegistryService as its broker runs it."""
+
+    async def start(self, on_disk: Collection[GroupId]) -> None:
+        """Take up work; `on_disk`: the partitions whose data this broker has. Called once, when the metadata group is
+        open. Raises a TinymqError when it cannot, and then the broker does not start."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs by itself. Reads go on. Again: nothing."""
+        ...
+
+
+def choose(
+    config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, clock: Clock, rng: random.Random
+) -> Registry:
+    """The registry that `config` names; not started. `machine`: of the metadata group, whoever uses it."""
+    if config.registry == "memory":
+        return MemoryRegistry(clock, rng, config.timing)
+    return ReplicatedRegistry(config.broker_id, machine, brokers, clock, rng, config.timing)
