@@ -163,3 +163,25 @@ def test_damage_is_refused(three: RegistryState) -> None:
     with pytest.raises(CorruptData):
         fresh.load(b"")
     assert fresh.version == 0
+
+
+def test_what_is_applied_to_a_fork_does_not_show_in_the_state(three: RegistryState, rng: random.Random) -> None:
+    three.apply(create(rng, "t"))
+    wanted = pb.SetConsumer(topic="t", partition=0, channel="c", consumer="x")
+    three.apply(command(rng, set_consumer=wanted))
+    before, fork = three.dump(), three.fork()
+    assert fork.dump() == before
+    later = [
+        create(rng, "u"),
+        command(rng, set_consumer=pb.SetConsumer(topic="t", partition=0, channel="d", consumer="x")),
+        command(rng, set_consumer=pb.SetConsumer(topic="t", partition=1, channel="c", consumer="x")),
+        command(rng, unregister_broker=pb.UnregisterBroker(broker_id=2)),
+        command(rng, take_producer_ids=pb.TakeProducerIds(count=5)),
+        command(rng, delete_topic=pb.DeleteTopic(name="t")),
+    ]
+    for each in later:
+        assert not fork.apply(each)[0].error_code
+    assert three.dump() == before
+    for each in later:
+        three.apply(each)
+    assert three.dump() == fork.dump()
