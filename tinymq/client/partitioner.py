@@ -1,22 +1,14 @@
-"""Which partition a record goes to. Pure.
-
-The key's partition is CRC-32 (zlib's, IEEE) of the key modulo the number of partitions: what librdkafka's
-default, `consistent_random`, does, so that both kinds of client put a key in the same place. An empty key
-counts as none, there and here.
-"""
+"""Which partition a record goes to: by its key (tinymq/partitioning.py), or in turns. Pure."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from zlib import crc32
 
 from tinymq.client.config import Partitioner
+from tinymq.partitioning import keyed
 
-
-def keyed(key: bytes, partitions: int) -> int:
-    """The partition of `key` among `partitions`: the same for good, in every client."""
-    return crc32(key) % partitions
+__all__ = ["RoundRobin", "keyed", "named", "pick_sticky"]
 
 
 class RoundRobin:

@@ -1,0 +1,121 @@
+"""Errors as gRPC statuses: the one table, and the trailer that carries an error whole. Both directions.
+
+Only QueueService answers so: the services of tinymq's own client put errors into their replies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+
+from tinymq.errors import (
+    AlreadyExists,
+    BrokerUnreachable,
+    BufferFull,
+    Closed,
+    CorruptData,
+    DeadlineExceeded,
+    Denied,
+    DiskFull,
+    Fenced,
+    Held,
+    InvalidRequest,
+    NotDelivered,
+    NotFound,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    QuotaExceeded,
+    StorageError,
+    TinymqError,
+    Unavailable,
+    UnknownProducer,
+    UnsupportedVersion,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import from_wire, to_wire
+
+TRAILER = "tinymq-error-bin"  # a packed Error
+PUSHBACK = "grpc-retry-pushback-ms"  # what gRPC's own retries keep to
+
+# Trailers have some 8 KiB in all; the status's text takes up to nine bytes per character, the trailer four.
+TEXT_CHARS_MAX = 300
+DETAIL_CHARS_MAX = 100
+DETAILS_MAX = 12
+
+STATUS: dict[type[TinymqError], StatusCode] = {
+    TinymqError: StatusCode.UNKNOWN,
+    InvalidRequest: StatusCode.INVALID_ARGUMENT,
+    OffsetOutOfRange: StatusCode.OUT_OF_RANGE,
+    Fenced: StatusCode.FAILED_PRECONDITION,
+    OutOfOrderSequence: StatusCode.FAILED_PRECONDITION,
+    UnknownProducer: StatusCode.FAILED_PRECONDITION,
+    UnsupportedVersion: StatusCode.UNIMPLEMENTED,
+    NotFound: StatusCode.NOT_FOUND,
+    AlreadyExists: StatusCode.ALREADY_EXISTS,
+    Unavailable: StatusCode.UNAVAILABLE,
+    QuotaExceeded: StatusCode.RESOURCE_EXHAUSTED,
+    BufferFull: StatusCode.RESOURCE_EXHAUSTED,
+    Held: StatusCode.FAILED_PRECONDITION,
+    DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
+    OutcomeUnknown: StatusCode.UNKNOWN,
+    NotDelivered: StatusCode.UNKNOWN,
+    Denied: StatusCode.PERMISSION_DENIED,
+    StorageError: StatusCode.INTERNAL,
+    DiskFull: StatusCode.RESOURCE_EXHAUSTED,
+    CorruptData: StatusCode.DATA_LOSS,
+    Closed: StatusCode.UNAVAILABLE,
+}
+"""By class; one that is not named has that of the nearest class above it."""
+
+_NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
+_TOO_MANY = "concurrent rpc limit"  # grpc.aio's own, for a broker that handles as many calls as it may
+
+
+def status_of(error: TinymqError) -> StatusCode:
+    """The gRPC code of an error."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def text_of(error: TinymqError) -> str:
+    """What a status says to people: the message, and in brackets what to do."""
+    hint = f" ({error.hint[:TEXT_CHARS_MAX]})" if error.hint else ""
+    return f"{error.message[:TEXT_CHARS_MAX]}{hint}"
+
+
+def trailers_of(error: TinymqError) -> tuple[tuple[str, str | bytes], ...]:
+    """What goes with the status: the packed Error, and when to try again, where that is known."""
+    wire = to_wire(error)
+    detail = {name: value[:DETAIL_CHARS_MAX] for name, value in list(wire.detail.items())[:DETAILS_MAX]}
+    short = pb.Error(
+        code=wire.code,
+        message=wire.message[:TEXT_CHARS_MAX],
+        retriable=wire.retriable,
+        hint=wire.hint[:TEXT_CHARS_MAX],
+        detail=detail,
+    )
+    trailers: list[tuple[str, str | bytes]] = [(TRAILER, short.SerializeToString())]
+    if isinstance(error, QuotaExceeded) and error.detail.get("retry_after_ms", "").isdigit():
+        trailers.append((PUSHBACK, error.detail["retry_after_ms"]))
+    return tuple(trailers)
+
+
+def error_of(failed: grpc.aio.AioRpcError, address: str) -> TinymqError:
+    """The error that a call of another broker ended with; OutcomeUnknown for what no broker said."""
+    packed: Any = dict(failed.trailing_metadata() or ()).get(TRAILER)
+    if packed is not None:
+        try:
+            return from_wire(pb.Error.FromString(packed))
+        except DecodeError:
+            return OutcomeUnknown(f"{address}: answered with an error that cannot be read")
+    code, text = failed.code(), failed.details() or ""
+    if code is StatusCode.UNAVAILABLE and any(words in text.lower() for words in _NEVER_SENT):
+        return BrokerUnreachable(f"{address}: {text.rsplit('last error: ', 1)[-1]}")
+    if code is StatusCode.RESOURCE_EXHAUSTED and _TOO_MANY in text.lower():
+        return QuotaExceeded(f"{address}: {text}")
+    if code is StatusCode.UNIMPLEMENTED:
+        return UnsupportedVersion(f"{address}: {text}")
+    return OutcomeUnknown(f"{address}: {code.name}: {text}")
