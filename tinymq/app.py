@@ -27,6 +27,7 @@ from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.files import Files, RealFiles
 from tinymq.log.runner import Runner, ThreadRunner
 from tinymq.log.store import Store
+from tinymq.metrics.endpoint import Endpoint
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
@@ -77,6 +78,8 @@ class BrokerApp:
         self.config = config
         self.serving = Serving()
         self._clock = outside.clock
+        self.metrics = Endpoint(self, outside.clock)
+        self.serving.meter = self.metrics.meter
         self._rng = outside.rng
         self.session = self._rng.getrandbits(63) | 1  # of this start: another start is another registration
         self._executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix=f"tinymq-{config.broker_id}")
@@ -167,8 +170,10 @@ class BrokerApp:
         )
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
+        store.writer.on_synced = self.metrics.meter.synced
         self._let_join(formation, host, self._transport)
         await host.start()
+        await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
         admin = AdminService(self.serving, formation, self, recovery, config.secret)
         self._server = self._make_server(config.limits, BrokerService(self.serving, config.limits), admin)
@@ -235,6 +240,7 @@ class BrokerApp:
             await self._member.stop()
         if self._server is not None:
             await self._server.stop(STREAM_GRACE_S)
+        await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
         self._executor.shutdown(wait=False)
@@ -248,6 +254,7 @@ class BrokerApp:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
         if self._server is not None:
             await self._server.stop(None)
+        await self.metrics.stop()
         if self._transport is not None:
             await self._transport.stop()
         await self._end_tasks()
@@ -302,5 +309,6 @@ class BrokerApp:
             self._failed.set_result(error)
 
     def _group_changed(self, group: Group) -> None:
+        self.metrics.group_changed(group)
         if self._member is not None:
             self._member.group_changed(group)

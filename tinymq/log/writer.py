@@ -159,6 +159,7 @@ class Writer:
         self, runner: Runner, clock: Clock, rounds: Rounds, ballots: Ballots, *, idle_mark_s: float, mark_every_s: float
     ) -> None:
         self.on_ballots_failed: Callable[[TinymqError], None] | None = None
+        self.on_synced: Callable[[float, int], None] | None = None  # a round ended: seconds that it took, its logs
         self.failed: TinymqError | None = None  # ballots or marks did: the broker has to stop
         self._runner = runner
         self._clock = clock
@@ -298,6 +299,8 @@ class Writer:
             for log in logs:
                 log.fail(self.failed)
             raise
+        if self.on_synced is not None:
+            self.on_synced(self._clock.monotonic() - now_s, len(logs))
         if outcome.shared is not None:
             self._fail(outcome.shared)
         for log in logs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.broker.broker import Broker
@@ -19,6 +20,8 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.serving import Serving
 
+CALL = "Broker.Fetch"  # to the meter
+
 
 class Replies(Protocol):
     """What a stream writes to (a grpc.aio.ServicerContext)."""
@@ -26,14 +29,25 @@ class Replies(Protocol):
     async def write(self, message: pb.FetchReply) -> None: ...
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A fetch for the meter: of which topic, asked when, and when there was something to say."""
+
+    topic_id: bytes
+    asked_s: float
+    ready_s: float = 0.0
+
+
 class FetchStream:
     """One client's stream, from its opening to its end."""
 
     def __init__(self, serving: Serving, replies: Replies, limits: Limits) -> None:
         self._serving = serving
+        self._meter = serving.meter
         self._limits = limits
         self._replies = replies
         self._waiting: dict[int, Fetch] = {}  # by request id; begun, and neither answered nor cancelled
+        self._asked: dict[int, _Asked] = {}  # of the same
         self._ready: deque[tuple[int, Fetch]] = deque()
         self._messages: deque[tuple[pb.FetchReply, int]] = deque()  # errors, and what was read ahead, with its bytes
         self._reading: set[asyncio.Task[None]] = set()
@@ -66,11 +80,13 @@ class FetchStream:
         if request.cancel:
             fetch = self._waiting.pop(number, None)
             if fetch is not None:
+                del self._asked[number]
                 fetch.cancel()
             return
         try:
             self._begin(number, request, self._serving.running())
         except TinymqError as error:
+            self._meter.refused(CALL, error.code)
             reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=request.offset)
             self._messages.append((reply, 0))
             self._wake.set()
@@ -90,9 +106,11 @@ class FetchStream:
         )
         fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
         self._waiting[number] = fetch
+        self._asked[number] = _Asked(request.topic_id, self._meter.now())
         fetch.begin()
 
     def _on_ready(self, number: int, fetch: Fetch) -> None:
+        self._asked[number].ready_s = self._meter.now()
         self._ready.append((number, fetch))
         self._wake.set()
 
@@ -127,8 +145,7 @@ class FetchStream:
                 return None
             self._ready.popleft()
             if answer is not None:
-                del self._waiting[number]
-                return _reply(number, answer)
+                return self._answered(number, answer)
             if not cancelled:
                 self._read_ahead(number, fetch)
         return None
@@ -142,11 +159,19 @@ class FetchStream:
     async def _read(self, number: int, fetch: Fetch) -> None:
         answer = await fetch.read()
         if self._waiting.get(number) is fetch:
-            del self._waiting[number]
-            self._messages.append((_reply(number, answer), fetch.bytes_max))
+            self._messages.append((self._answered(number, answer), fetch.bytes_max))
         else:
             self._read_ahead_bytes -= fetch.bytes_max
         self._wake.set()
+
+    def _answered(self, number: int, answer: Answer) -> pb.FetchReply:
+        del self._waiting[number]
+        asked = self._asked.pop(number)
+        if answer.error is None:
+            self._meter.fetched(asked.topic_id, len(answer.frames), asked.asked_s, asked.ready_s)
+        else:
+            self._meter.refused(CALL, answer.error.code)
+        return _reply(number, answer)
 
 
 def _reply(number: int, answer: Answer) -> pb.FetchReply:

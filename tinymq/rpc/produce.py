@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tinymq.batch import CheckedBatch
 from tinymq.broker.admission import admit, is_heavy
@@ -23,6 +23,8 @@ from tinymq.rpc.serving import Serving
 RESULTS_MAX = 2000  # in one reply: well below the size of a message, errors included
 TIMEOUT_S_MAX = 3600.0
 
+CALL = "Broker.Produce"  # to the meter
+
 _ACKS = {pb.ACKS_QUORUM: Acks.QUORUM, pb.ACKS_LEADER: Acks.LEADER, pb.ACKS_NONE: Acks.NONE}
 
 
@@ -32,11 +34,23 @@ class Replies(Protocol):
     async def write(self, message: pb.ProduceReply) -> None: ...
 
 
+class _Taken(NamedTuple):
+    """A batch that may be answered."""
+
+    request_id: int
+    topic_id: bytes
+    size: int
+    records: int
+    arrived_s: float
+    appended_s: float | None  # None: the leader's own copy is enough
+
+
 class ProduceStream:
     """One client's stream, from its opening to its end."""
 
     def __init__(self, serving: Serving, replies: Replies) -> None:
         self._serving = serving
+        self._meter = serving.meter
         self._replies = replies
         self._results: list[pb.ProduceResult] = []
         self._inflight_bytes = 0
@@ -60,6 +74,7 @@ class ProduceStream:
             writer.cancel()
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
+        arrived_s = self._meter.now()
         try:
             broker = self._serving.running()
             payload = batch.payload  # each access copies
@@ -70,42 +85,54 @@ class ProduceStream:
             if is_heavy(payload):  # away from the loop; the stream's next batch waits its turn
                 check = partial(admit, payload, batch.payload_crc, broker.limits)
                 checked = await broker.around.runner.run(check)
-            self._append(broker, batch, payload, checked)
+            self._append(broker, batch, payload, checked, arrived_s)
         except TinymqError as error:
+            self._meter.refused(CALL, error.code)
             if batch.acks != pb.ACKS_NONE:
                 self._results.append(pb.ProduceResult(request_id=batch.request_id, error=to_wire(error)))
                 self._ready.set()
         while len(self._results) >= RESULTS_MAX:
             await self._wait_for_room()
 
-    def _append(self, broker: Broker, batch: pb.ProduceBatch, payload: bytes, checked: CheckedBatch | None) -> None:
+    def _append(
+        self, broker: Broker, batch: pb.ProduceBatch, payload: bytes, checked: CheckedBatch | None, arrived_s: float
+    ) -> None:
         """Validate, decide and append, in one call without an await."""
-        partition = broker.find(batch.topic_id, batch.partition)
+        topic_id, meter = batch.topic_id, self._meter
+        partition = broker.find(topic_id, batch.partition)
         if checked is None:
             checked = admit(payload, batch.payload_crc, broker.limits)
         acks = _ACKS.get(batch.acks)
         if acks is None:
             raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")
         timeout_s = min(batch.timeout_ms / 1000, TIMEOUT_S_MAX) if batch.timeout_ms else broker.timing.produce_timeout_s
-        size = len(payload)
+        size, records = len(payload), checked.header.record_count
+        appended_s = meter.now() if acks is Acks.QUORUM else None
+        taken = _Taken(batch.request_id, topic_id, size, records, arrived_s, appended_s)
         if acks is not Acks.NONE:
             self._inflight += 1
             self._inflight_bytes += size
         try:
-            done = partial(self._done, batch.request_id, size)
-            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, done)
+            partition.produce(checked, payload, batch.payload_crc, acks, timeout_s, partial(self._done, taken))
         except TinymqError:
             if acks is not Acks.NONE:
                 self._answered(size)
             raise
+        if acks is Acks.NONE:
+            meter.appended(topic_id, size, records)
 
-    def _done(self, request_id: int, size: int, outcome: Produced | TinymqError) -> None:
-        self._answered(size)
+    def _done(self, taken: _Taken, outcome: Produced | TinymqError) -> None:
+        self._answered(taken.size)
         if isinstance(outcome, TinymqError):
-            result = pb.ProduceResult(request_id=request_id, error=to_wire(outcome))
+            self._meter.refused(CALL, outcome.code)
+            result = pb.ProduceResult(request_id=taken.request_id, error=to_wire(outcome))
         else:
+            if outcome.duplicate:
+                self._meter.duplicated(taken.topic_id, taken.arrived_s)
+            else:
+                self._meter.produced(taken.topic_id, taken.size, taken.records, taken.arrived_s, taken.appended_s)
             result = pb.ProduceResult(
-                request_id=request_id,
+                request_id=taken.request_id,
                 base_offset=outcome.base_offset,
                 append_time_us=outcome.append_time_us,
                 leader_epoch=outcome.leader_epoch,

@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection
 from tinymq.config import Limits, format_address
 from tinymq.errors import PortInUse
 from tinymq.rpc.admin import AdminService
+from tinymq.rpc.metering import Metering
 from tinymq.rpc.services import BrokerService, register
 
 HANDLED_MAX = 4096  # calls at once, over all connections
@@ -32,7 +33,9 @@ class RpcServer:
     """Serves from `start` to `stop`. NOT_SERVING until told otherwise."""
 
     def __init__(self, limits: Limits, broker: BrokerService, admin: AdminService) -> None:
-        self._server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX)
+        self._server = grpc.aio.server(
+            interceptors=[Metering(broker.meter)], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
+        )
         self._health = health.aio.HealthServicer()
         self._services = register(self._server, broker, admin)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -6,6 +6,7 @@ from enum import Enum
 
 from tinymq.broker.broker import Broker
 from tinymq.errors import NotReady
+from tinymq.meter import Meter, Unmetered
 
 
 class State(Enum):
@@ -31,6 +32,7 @@ class Serving:
 
     def __init__(self) -> None:
         self.state = State.STARTING
+        self.meter: Meter = Unmetered()
         self.broker: Broker | None = None  # set once running; kept while stopping, for answers under way
 
     def running(self) -> Broker:

@@ -1,0 +1,89 @@
+"""A broker's HTTP port for whoever watches it, and the meter behind it. Off: nothing listens, and nobody measures.
+
+/metrics   for Prometheus (docs/metrics.md)
+/status    the broker as JSON; 200 while it runs, else 503
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from tinymq.clock import Clock
+from tinymq.config import format_address, parse_address
+from tinymq.meter import Meter, Unmetered
+from tinymq.metrics.http import Answer, HttpServer
+from tinymq.metrics.measures import Measures
+from tinymq.metrics.page import render
+from tinymq.metrics.state import BrokerState
+from tinymq.metrics.status import describe, dump
+from tinymq.metrics.watched import Application, Watched
+from tinymq.raft import Group, Host
+from tinymq.rpc.serving import State
+
+
+class Endpoint:
+    """From `start` to `stop`; made for every broker, with `metrics_listen` or without."""
+
+    def __init__(self, app: Application, clock: Clock) -> None:
+        self.address = ""  # where it listens, host:port; "": nowhere
+        self._watched = Watched(app)
+        self._clock = clock
+        self._began_s = clock.monotonic()
+        self._server: HttpServer | None = None
+        self._registry = CollectorRegistry()  # its own: brokers share a process in tests
+        self._measures: Measures | None = None
+        self._in_turn = asyncio.Lock()  # one page at a time, however many ask
+        if app.config.metrics_listen:
+            self._measures = Measures(self._registry, clock)
+            self._registry.register(BrokerState(self._watched, self._measures, clock))
+            ProcessCollector(registry=self._registry)
+
+    @property
+    def meter(self) -> Meter:
+        """What is to be told of the broker's work."""
+        return self._measures if self._measures is not None else Unmetered()
+
+    async def start(self, host: Host) -> None:
+        """Listen, if it is to. Raises PortInUse, InvalidConfig."""
+        self._watched.host = host
+        listen = self._watched.app.config.metrics_listen
+        if listen:
+            name, port = parse_address(listen)
+            self._server = HttpServer({"/metrics": self._metrics, "/status": self._status}, self._clock)
+            self.address = format_address(name, await self._server.start(name, port))
+
+    async def stop(self) -> None:
+        """Close the port. Again, or never started: nothing."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    def group_changed(self, group: Group) -> None:
+        """A replica has another role, term or leader, or none of that."""
+        if self._measures is not None:
+            self._measures.group_changed(group)
+
+    async def _pause(self) -> None:
+        await self._clock.sleep(0)
+
+    async def _metrics(self, headers: Mapping[str, str]) -> Answer:
+        async with self._in_turn:
+            body, content_type = await render(self._registry, headers.get("accept", ""), self._pause)
+        return Answer(HTTPStatus.OK, body, content_type)
+
+    async def _status(self, headers: Mapping[str, str]) -> Answer:
+        async with self._in_turn:
+            document = await describe(
+                self._watched,
+                uptime_s=self._clock.monotonic() - self._began_s,
+                errors=self._measures.errors() if self._measures is not None else {},
+                pause=self._pause,
+            )
+        runs = self._watched.app.serving.state is State.RUNNING
+        return Answer(
+            HTTPStatus.OK if runs else HTTPStatus.SERVICE_UNAVAILABLE, dump(document), "application/json; charset=utf-8"
+        )

@@ -1,0 +1,196 @@
+"""A small HTTP server for what only answers: GET and HEAD, one request per connection, everything bounded.
+
+h11 reads and writes the protocol; here are its deadlines and bounds. A connection is
+
+    reading     until the request's head is there: at most REQUEST_BYTES_MAX bytes and REQUEST_S seconds
+    answering   until the answer is made: reads nothing more
+    closing     until it is written: together with answering at most ANSWER_S seconds
+
+and whoever is late is cut off. Of CONNECTIONS_MAX connections and one more, the oldest that is still reading gives
+way: who opens many and says nothing keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+import structlog
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import format_address
+from tinymq.errors import InvalidConfig, PortInUse
+
+CONNECTIONS_MAX = 32
+REQUEST_BYTES_MAX = 16 * 1024
+REQUEST_S = 5.0
+ANSWER_S = 30.0
+TEXT = "text/plain; charset=utf-8"
+
+logger = structlog.get_logger("tinymq.metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent for one request."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
+"""The headers of a request, names in lower case, to what is answered."""
+
+
+class HttpServer:
+    """Listens from `start` to `stop`. All calls on one loop."""
+
+    def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
+        self.routes = routes
+        self.clock = clock
+        self._open: dict[_Connection, None] = {}  # the oldest first
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port really bound. Raises PortInUse, InvalidConfig (not an address of this machine)."""
+        where = format_address(host, port)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                hint = 'stop what listens there, or choose another metrics_listen; "" turns it off'
+                raise PortInUse(f"metrics_listen: {where} is in use", hint=hint) from error
+            raise InvalidConfig(f"metrics_listen: cannot listen on {where}: {error.strerror or error}") from error
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.abort()
+        answering = list(self._answering)
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
+
+    # ---- of the connections ------------------------------------------------------------------------------
+
+    def opened(self, connection: _Connection) -> None:
+        self._open[connection] = None
+        if len(self._open) > CONNECTIONS_MAX:
+            next((each for each in self._open if each.reading), connection).abort()
+
+    def closed(self, connection: _Connection) -> None:
+        self._open.pop(connection, None)
+
+    def answer(self, connection: _Connection, request: h11.Request) -> None:
+        """Find the route, and send what it answers."""
+        path = request.target.decode("ascii", "replace").partition("?")[0]
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        route = self.routes.get(path)
+        if route is None:
+            connection.send(_plain(HTTPStatus.NOT_FOUND, "there are " + ", ".join(self.routes)))
+        elif request.method not in (b"GET", b"HEAD"):
+            connection.send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are", headers={"allow": "GET, HEAD"}))
+        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            connection.send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request here has no body"))
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer(connection, path, route, headers))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, connection: _Connection, path: str, route: Route, headers: Mapping[str, str]) -> None:
+        try:
+            answer = await route(headers)
+        except Exception:
+            logger.exception("request_failed", path=path)
+            answer = _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why")
+        connection.send(answer)
+
+
+def _plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(status, f"{status.value} {status.phrase}: {message}\n".encode(), headers=headers or {})
+
+
+class _Connection(asyncio.Protocol):
+    """One request, one answer."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.reading = True
+        self._server = server
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+        self._head_only = False
+        self._transport: asyncio.Transport | None = None
+        self._timer: Timer | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._limit(REQUEST_S)
+        self._server.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.reading or self._transport is None:
+            return
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            self._end_reading()
+            self.send(_plain(HTTPStatus(error.error_status_hint), str(error)))
+            return
+        if isinstance(event, h11.Request):
+            self._head_only = event.method == b"HEAD"
+            self._end_reading()
+            self._server.answer(self, event)
+
+    def _end_reading(self) -> None:
+        assert self._transport is not None
+        self.reading = False
+        self._transport.pause_reading()
+        self._limit(ANSWER_S)
+
+    def send(self, answer: Answer) -> None:
+        """The answer, and the end; nothing when the connection is gone."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        headers = {
+            "content-type": answer.content_type,
+            "content-length": str(len(answer.body)),
+            "connection": "close",
+            **answer.headers,
+        }
+        status = answer.status
+        head = h11.Response(status_code=status.value, reason=status.phrase, headers=list(headers.items()))
+        events: list[h11.Event] = [head, h11.EndOfMessage()]
+        if not self._head_only:
+            events.insert(1, h11.Data(data=answer.body))
+        self._transport.write(b"".join(self._http.send(event) or b"" for event in events))
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End it at once, whatever was to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._server.closed(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = self._timer = None
+        self._server.closed(self)
+
+    def _limit(self, seconds: float) -> None:
+        """Whatever it does now ends by then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._server.clock.call_later(seconds, self.abort)

@@ -1,0 +1,73 @@
+"""A broker as one JSON document, for people and scripts: what `tinymq cluster status` asks of it, and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from tinymq.metrics.watched import Watched, version
+from tinymq.raft import GroupStatus, Role
+
+REPLICAS_AT_ONCE = 200  # described between two pauses
+
+
+async def describe(
+    watched: Watched,
+    *,
+    uptime_s: float,
+    errors: Mapping[str, Mapping[str, int]],
+    pause: Callable[[], Awaitable[None]],
+) -> dict[str, Any]:
+    """Everything; `pause` is awaited every some replicas, so that the broker's loop goes on."""
+    app, broker = watched.app, watched.broker
+    document: dict[str, Any] = {
+        "version": version(),
+        "cluster_id": broker.around.cluster_id.hex() if broker is not None else None,
+        "broker_id": app.config.broker_id,
+        "rack": app.config.rack,
+        "address": app.address,
+        "peer_address": app.peer_address,
+        "state": app.serving.state.value,
+        "reason": app.reason,
+        "uptime_s": round(uptime_s, 3),
+        "metadata_leader": app.metadata_leader() or None,
+        "peers": [
+            {"broker": peer, "alive": watched.host is not None and watched.host.alive(peer)}
+            for peer in watched.others()
+        ],
+        "errors": errors,
+        "replicas": [],
+    }
+    for count, (topic, status) in enumerate(watched.statuses(), 1):
+        document["replicas"].append(_replica(topic, status))
+        if count % REPLICAS_AT_ONCE == 0:
+            await pause()
+    document["replicas"] += [
+        {"topic": q.topic, "partition": q.partition, "role": Role.FAILED.value, "reason": f"{error.code}: {error}"}
+        for q, error in watched.not_opened()
+    ]
+    return document
+
+
+def dump(document: Mapping[str, Any]) -> bytes:
+    """As a file that ends in a newline."""
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _replica(topic: str, status: GroupStatus) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": status.group.partition,
+        "role": status.role.value,
+        "reason": status.reason,
+        "term": status.term,
+        "leader": status.leader,
+        "last_index": status.last_index,
+        "durable_index": status.durable_index,
+        "commit_index": status.commit_index,
+        "applied_index": status.applied_index,
+        "log_start": status.log_start,
+        "high_watermark": status.high_watermark,
+        "bytes": status.size_bytes,
+    }

@@ -1,0 +1,80 @@
+"""What metrics and status are read from: the parts of a broker that they look at, on its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Protocol
+
+from tinymq.broker.broker import Broker
+from tinymq.config import BrokerConfig
+from tinymq.errors import TinymqError
+from tinymq.raft import Group, GroupStatus, Host
+from tinymq.registry.values import QueueRecord
+from tinymq.rpc.serving import Serving
+from tinymq.types import METADATA_GROUP, GroupId
+
+METADATA = "(metadata)"  # no topic can have this name
+
+
+def version() -> str:
+    """Of the package that runs."""
+    try:
+        return metadata.version("tinymq")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class Application(Protocol):
+    """A broker process (tinymq.app.BrokerApp)."""
+
+    config: BrokerConfig
+    serving: Serving
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def peer_address(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    def metadata_leader(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Watched:
+    """A broker from before its start to after its stop: `host` is there from its start on."""
+
+    app: Application
+    host: Host | None = None
+
+    @property
+    def broker(self) -> Broker | None:
+        return self.app.serving.broker
+
+    @property
+    def groups(self) -> Mapping[GroupId, Group]:
+        return self.host.groups if self.host is not None else {}
+
+    def topic_of(self, group: GroupId) -> str:
+        """The name; the id as hex where the registry here does not know it (any more)."""
+        if group == METADATA_GROUP:
+            return METADATA
+        topic = self.broker.registry.get_topic_by_id(group.topic_id) if self.broker is not None else None
+        return topic.name if topic is not None else group.topic_id.hex()
+
+    def statuses(self) -> Iterator[tuple[str, GroupStatus]]:
+        """Every replica, one at a time; others may be opened and closed in between."""
+        for group in list(self.groups.values()):
+            yield self.topic_of(group.id), group.status()
+
+    def not_opened(self) -> Sequence[tuple[QueueRecord, TinymqError]]:
+        """Replicas that should be here and are not."""
+        return self.broker.not_opened() if self.broker is not None else ()
+
+    def others(self) -> list[int]:
+        """The brokers of the cluster without this one, as far as they are known here."""
+        known = {voter.broker_id for voter in self.app.config.voters}
+        if self.broker is not None:
+            known |= {record.broker_id for record in self.broker.registry.get_all_brokers()}
+        return sorted(known - {self.app.config.broker_id})

@@ -1,0 +1,73 @@
+"""What the meter is told of unary calls, of whichever service. The streams tell it themselves, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from tinymq.meter import Meter
+from tinymq.proto import tinymq_pb2 as pb
+
+OURS = f"/{pb.DESCRIPTOR.package}."
+PARTS = ("topics", "answers", "results", "outcomes", "partitions")  # of replies: each may have an error of its own
+TRAILER = "tinymq-error-bin"  # of calls that end as a gRPC status: the Error, packed
+STATUSES: dict[object, str] = {status.value[0]: status.name for status in grpc.StatusCode}
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+
+
+class Metering(grpc.aio.ServerInterceptor):
+    """Times each unary call of our services, and counts the errors that its reply says."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        found = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if found is None or found.unary_unary is None or not method.startswith(OURS):
+            return found
+        return grpc.unary_unary_rpc_method_handler(
+            self._metered(method.removeprefix(OURS).replace("/", "."), found.unary_unary),
+            request_deserializer=found.request_deserializer,
+            response_serializer=found.response_serializer,
+        )
+
+    def _metered(self, call: str, answer: Any) -> Any:
+        async def answer_metered(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            began_s = self._meter.now()
+            try:
+                reply = await answer(request, context)
+            except Exception:  # not of one that is cancelled: its client has gone, and is told nothing
+                self._meter.refused(call, _status(context))
+                raise
+            self._meter.called(call, began_s)
+            for code in _codes(reply):
+                self._meter.refused(call, code)
+            return reply
+
+        return answer_metered
+
+
+def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The error of a call that ended as a gRPC status; the status, when it has none."""
+    trailer: Any = dict(context.trailing_metadata() or ()).get(TRAILER)
+    if trailer is not None:
+        return pb.Error.FromString(trailer).code
+    code: Any = context.code()  # a number
+    return STATUSES.get(code) or grpc.StatusCode.UNKNOWN.name
+
+
+def _codes(reply: Any) -> list[str]:
+    """The error in a reply, or else those of its parts."""
+    if _has_error(reply):
+        return [reply.error.code]
+    fields = reply.DESCRIPTOR.fields_by_name
+    parts = (part for name in PARTS if name in fields for part in getattr(reply, name))
+    return [part.error.code for part in parts if _has_error(part)]
+
+
+def _has_error(message: Any) -> bool:
+    return "error" in message.DESCRIPTOR.fields_by_name and message.HasField("error")
