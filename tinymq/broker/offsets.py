@@ -21,7 +21,7 @@ EARLIEST = -2
 OF_MAX_TIMESTAMP = -3
 
 # What is stored was admitted under the limits of its time: lowering a limit later must not hide it.
-_STORED = Limits(
+STORED = Limits(
     record_bytes_max=1 << 40,
     batch_bytes_max=64 << 20,
     batch_uncompressed_bytes_max=1 << 40,
@@ -71,7 +71,7 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
 def _first_at(entry: Entry, timestamp_us: int) -> tuple[int, int]:
     """(offset, timestamp) of the entry's first record at or after `timestamp_us`: its index says that there is one."""
     try:
-        times = decode_batch(entry.payload, _STORED).column(3).cast(pa.int64())
+        times = decode_batch(entry.payload, STORED).column(3).cast(pa.int64())
     except InvalidBatch as error:
         raise CorruptData(f"a stored batch does not decode: {error.message}", index=entry.index) from error
     row = pc.index(pc.greater_equal(times, timestamp_us), True).as_py()
