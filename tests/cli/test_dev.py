@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -107,6 +108,18 @@ def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Pat
     assert [s.state for s in devcluster.status(folder)] == ["stopped"] * 3
     assert _processes(folder) == []
     assert [s.state for s in devcluster.status(devcluster.up(folder, None, lambda _: None).path)] == ["running"] * 3
+
+
+def test_a_cluster_of_before_there_were_metrics_comes_up_without(folder: Path) -> None:
+    """Their default is one port, which three brokers of one machine cannot share."""
+    devfolder.create(folder, 3)
+    for path in (folder / "cluster.json", *(folder / f"broker-{n}.toml" for n in (1, 2, 3))):
+        path.write_text(
+            re.sub(r',?\n *"?metrics_(address|listen)"?[:=] .*|\nmetrics_listen = .*', "", path.read_text())
+        )
+    assert "metrics" not in (folder / "cluster.json").read_text() + (folder / "broker-1.toml").read_text()
+    devcluster.up(folder, None, lambda _: None)
+    assert [(s.metrics, s.state) for s in devcluster.status(folder)] == [("", "running")] * 3
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:

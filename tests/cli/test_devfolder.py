@@ -21,7 +21,12 @@ def test_created_and_loaded_alike(tmp_path: Path) -> None:
     assert devfolder.load(tmp_path / "dev") == created
     assert not created.formed
     assert devfolder.load(created.set_formed().path).formed
-    assert len({b.address for b in created.brokers} | {b.peer_address for b in created.brokers}) == 6
+    assert len({a for b in created.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 9
+    listens = tomllib.loads(created.config(2).read_text())
+    second = created.broker(2)
+    assert [listens[name] for name in ("listen", "peer_listen", "metrics_listen")] == [
+        second.address, second.peer_address, second.metrics_address,
+    ]  # fmt: skip
 
 
 def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: Path) -> None:
@@ -83,27 +88,30 @@ def test_free_ports_are_free_and_all_different() -> None:
 
 
 def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
-    first = _six_free_ports()
+    first = _nine_free_ports()
     folder = devfolder.create(tmp_path / "a", 3, first)
     assert [b.address for b in folder.brokers] == [f"127.0.0.1:{first + i}" for i in range(3)]
     assert [b.peer_address for b in folder.brokers] == [f"127.0.0.1:{first + 100 + i}" for i in range(3)]
+    assert [b.metrics_address for b in folder.brokers] == [f"127.0.0.1:{first + 200 + i}" for i in range(3)]
 
 
-def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path) -> None:
-    first = _six_free_ports()
+@pytest.mark.parametrize("taken", [102, 201])
+def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path, taken: int) -> None:
+    first = _nine_free_ports()
     with socket.socket() as other:
-        other.bind((devfolder.HOST, first + 102))
+        other.bind((devfolder.HOST, first + taken))
         other.listen()
         folder = devfolder.create(tmp_path / "a", 3, first)
-    ports = {int(a.rpartition(":")[2]) for b in folder.brokers for a in (b.address, b.peer_address)}
-    assert len(ports) == 6
-    assert not ports & {first, first + 1, first + 2, first + 100, first + 101, first + 102}
+    addresses = [a for b in folder.brokers for a in (b.address, b.peer_address, b.metrics_address)]
+    ports = {int(address.rpartition(":")[2]) for address in addresses}
+    assert len(ports) == 9
+    assert not ports & {first + above + i for above in (0, 100, 200) for i in range(3)}
 
 
-def _six_free_ports() -> int:
-    """The first of three in a row that are free, as are those 100 above."""
+def _nine_free_ports() -> int:
+    """The first of three in a row that are free, as are those 100 and 200 above."""
     for first in range(30_000, 32_000):
-        if all(devfolder.is_free(first + i) and devfolder.is_free(first + 100 + i) for i in range(3)):
+        if all(devfolder.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
             return first
     raise AssertionError("no free ports")
 

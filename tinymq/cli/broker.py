@@ -35,6 +35,7 @@ def broker(
     data_dir: Annotated[Path | None, Parameter(help="Where everything is kept.")] = None,
     listen: Annotated[str | None, Parameter(help="host:port for clients.")] = None,
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
+    metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "": none.')] = None,
     voter: Annotated[list[str] | None, Parameter(help="id@host:port of each broker that keeps the metadata.")] = None,
     secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
     log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
@@ -48,6 +49,7 @@ def broker(
         "DATA_DIR": data_dir,
         "LISTEN": listen,
         "PEER_LISTEN": peer_listen,
+        "METRICS_LISTEN": metrics_listen,
         "VOTERS": voter,
         "SECRET_FILE": secret_file,
     }

@@ -37,9 +37,9 @@ def up(
     brokers
         How many brokers a new cluster has: 1, 3 or 5. [default: 3]
     port
-        Where the first broker of a new cluster serves clients; the others follow, and 100 above are the ports between
-        brokers. If one of them is taken, or with 0, all are any free ones. They stay the same for as long as the
-        cluster is kept.
+        Where the first broker of a new cluster serves clients; the others follow; 100 above are the ports between
+        brokers, 200 above those for metrics. If one of them is taken, or with 0, all are any free ones. They stay the
+        same for as long as the cluster is kept.
     """
     if not 0 <= port < 1 << 16:
         raise InvalidRequest(f"--port {port} is no port", hint="0 (any) to 65535")
@@ -127,7 +127,8 @@ def _print(dir: Path, output: Output) -> None:
     if output == "json":
         print_json({"brokers": [asdict(state) for state in states]})
     else:
-        print_table(["broker", "pid", "address", "state"], [(s.id, s.pid, s.address, s.state) for s in states])
+        rows = [(s.id, s.pid, s.address, s.metrics, s.state) for s in states]
+        print_table(["broker", "pid", "address", "metrics", "state"], rows)
 
 
 def _print_one(dir: Path, number: int, output: Output) -> None:

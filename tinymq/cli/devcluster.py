@@ -32,6 +32,7 @@ class BrokerState:
     id: int
     pid: int | None  # None: no process
     address: str
+    metrics: str  # where it shows its metrics; "": nowhere
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
@@ -127,6 +128,8 @@ def _runs(folder: DevFolder, broker: DevBroker) -> bool:
 
 def _start(folder: DevFolder, broker: DevBroker) -> None:
     command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(folder.config(broker.id).absolute())]
+    if not broker.metrics_address:
+        command += ["--metrics-listen", ""]  # the default is one port for all of them
     cause.mark_start(folder.log(broker.id), broker.id, datetime.now(UTC).isoformat())
     with process.uninterrupted():
         folder.set_process(broker.id, process.start(command, folder.log(broker.id)))
@@ -181,5 +184,6 @@ def _wait_state(folder: DevFolder, broker: DevBroker, wanted: Sequence[str], dea
 def _state(folder: DevFolder, broker: DevBroker) -> BrokerState:
     found = folder.process(broker.id)
     if found is None or not found.alive:
-        return BrokerState(broker.id, None, broker.address, "stopped")
-    return BrokerState(broker.id, found.pid, broker.address, ask.state(broker.address, ASK_S_MAX) or "starting")
+        return BrokerState(broker.id, None, broker.address, broker.metrics_address, "stopped")
+    state = ask.state(broker.address, ASK_S_MAX) or "starting"
+    return BrokerState(broker.id, found.pid, broker.address, broker.metrics_address, state)

@@ -21,7 +21,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -36,6 +36,7 @@ HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
 FIRST_PORT = 7070  # as in the documents' examples
 PEER_PORTS_AFTER = 100  # broker N's port for other brokers is its port for clients and this
+METRICS_PORTS_AFTER = 200  # the same for who watches it
 ANY_PORT = 0
 
 
@@ -46,6 +47,7 @@ class DevBroker:
     id: int
     address: str
     peer_address: str
+    metrics_address: str = ""  # "": of a cluster that was made before brokers had one
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def load(path: Path) -> DevFolder:
     file = path / "cluster.json"
     try:
         found = json.loads(file.read_text())
-        brokers = tuple(DevBroker(int(b["id"]), str(b["address"]), str(b["peer_address"])) for b in found["brokers"])
+        brokers = tuple(_broker(each) for each in found["brokers"])
         if found["format"] != FORMAT:
             raise CorruptData(f"{file} has format {found['format']!r}, not {FORMAT}")
         return DevFolder(path, brokers, bool(found["formed"]))
@@ -126,6 +128,11 @@ def load(path: Path) -> DevFolder:
         raise NotFound(f"there is no local cluster in {path}", hint="start one: tinymq dev up") from None
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"{file} is damaged", hint=f"end its brokers ({path}/*.pid), then remove {path}") from error
+
+
+def _broker(said: dict[str, object]) -> DevBroker:
+    metrics_address = str(said.get("metrics_address", ""))
+    return DevBroker(int(str(said["id"])), str(said["address"]), str(said["peer_address"]), metrics_address)
 
 
 def exists(path: Path) -> bool:
@@ -146,13 +153,14 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
     """
     check_number(brokers)
     ports = list(range(first_port, first_port + brokers))
-    ports += [port + PEER_PORTS_AFTER for port in ports]
+    ports = [port + after for after in (0, PEER_PORTS_AFTER, METRICS_PORTS_AFTER) for port in ports]
     if first_port == ANY_PORT or not all(map(is_free, ports)):
-        ports = free_ports(2 * brokers)
+        ports = free_ports(3 * brokers)
+    addresses = [f"{HOST}:{port}" for port in ports]
     path.mkdir(parents=True, exist_ok=True)
     folder = DevFolder(
         path,
-        tuple(DevBroker(i + 1, f"{HOST}:{ports[i]}", f"{HOST}:{ports[brokers + i]}") for i in range(brokers)),
+        tuple(DevBroker(i + 1, *addresses[i::brokers]) for i in range(brokers)),
     )
     _write(path / "secret", secrets.token_hex(SECRET_BYTES) + "\n")
     voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
@@ -240,6 +248,7 @@ def _toml(folder: DevFolder, broker: DevBroker, voters: Sequence[str]) -> str:
         "data_dir": str(folder.data(broker.id).absolute()),
         "listen": broker.address,
         "peer_listen": broker.peer_address,
+        "metrics_listen": broker.metrics_address,
         "voters": voters,
         "secret_file": str((folder.path / "secret").absolute()),
     }
@@ -247,7 +256,7 @@ def _toml(folder: DevFolder, broker: DevBroker, voters: Sequence[str]) -> str:
 
 
 def _save(folder: DevFolder) -> None:
-    brokers = [{"id": b.id, "address": b.address, "peer_address": b.peer_address} for b in folder.brokers]
+    brokers = [asdict(broker) for broker in folder.brokers]
     document = {"format": FORMAT, "formed": folder.formed, "brokers": brokers}
     _write(folder.path / "cluster.json", json.dumps(document, indent=2) + "\n")
 
