@@ -47,7 +47,8 @@ def taken() -> Iterator[str]:
 def start(folder: Path, secret: Path, broker_id: int = 1, **options: str) -> subprocess.CompletedProcess[str]:
     """Run `tinymq broker`, which must end by itself."""
     client_port, peer_port = free_ports(2)
-    settings = {"listen": f"127.0.0.1:{client_port}", "peer-listen": f"127.0.0.1:{peer_port}"} | options
+    listens = {"listen": f"127.0.0.1:{client_port}", "peer-listen": f"127.0.0.1:{peer_port}", "metrics-listen": ""}
+    settings = listens | options
     arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
     command = [
         sys.executable, "-m", "tinymq.cli.main", "broker", "--broker-id", str(broker_id), "--data-dir", str(folder),
@@ -64,7 +65,7 @@ def refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *s
     assert not [text for text in says if text not in result.stderr], result.stderr
 
 
-@pytest.mark.parametrize("option", ["listen", "peer-listen"])
+@pytest.mark.parametrize("option", ["listen", "peer-listen", "metrics-listen"])
 def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str) -> None:
     refused(start(tmp_path / "data", secret, **{option: taken}), Exit.FAILED, "PortInUse", taken)
 
