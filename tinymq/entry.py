@@ -136,6 +136,15 @@ def make_entry(
     return Entry(header, header_crc.to_bytes(4, "little") + body, payload)
 
 
+def pack_header(header: EntryHeader) -> bytes:
+    """The 64 bytes that `parse_header` made it of."""
+    h = header
+    return HEADER.pack(
+        h.header_crc, h.payload_crc, h.prev_crc, h.length, h.kind, h.version, 0, h.index, h.term, h.base_offset,
+        h.record_count, h.append_time_us, h.max_timestamp_us,
+    )  # fmt: skip
+
+
 def parse_header(data: bytes | memoryview, position: int = 0) -> EntryHeader:
     """Unpack and verify the header at `position`. Raises CorruptData; the payload is not looked at."""
     if len(data) - position < HEADER_SIZE:

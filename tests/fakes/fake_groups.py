@@ -7,6 +7,7 @@ import asyncio
 from tests.fakes.raft_group import FakeGroup
 from tinymq.entry import Entry
 from tinymq.errors import TinymqError
+from tinymq.log import LogConfig
 from tinymq.types import GroupId
 
 
@@ -16,18 +17,23 @@ class FakeGroups:
     def __init__(self) -> None:
         self.open: dict[GroupId, FakeGroup] = {}
         self.on_disk: dict[GroupId, Entry] = {}
+        self.configs: dict[GroupId, LogConfig] = {}
         self.refuse: TinymqError | None = None
         self.gate = asyncio.Event()  # openings and deletions wait for it
         self.gate.set()
 
-    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: object) -> FakeGroup:
+    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: object, config: LogConfig) -> FakeGroup:
         await self.gate.wait()
         if self.refuse is not None:
             raise self.refuse
         assert group_id not in self.open
         self.on_disk[group_id] = first_entry
+        self.configs[group_id] = config
         group = self.open[group_id] = FakeGroup(machine, group_id)
         return group
+
+    def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
+        self.configs[group_id] = config
 
     async def close_group(self, group_id: GroupId) -> None:
         del self.open[group_id]

@@ -15,11 +15,13 @@ from typing import Protocol
 import structlog
 
 from tinymq.broker.partition import Partition, RaftGroup
+from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.log import DISK, LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicAltered, TopicCreated, TopicDeleted
 from tinymq.registry.values import QueueRecord
 from tinymq.types import METADATA_GROUP, GroupId
 
@@ -31,7 +33,10 @@ logger = structlog.get_logger("tinymq.broker")
 class Groups(Protocol):
     """What hosting asks of the Raft host (tinymq.raft.Host)."""
 
-    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> RaftGroup: ...
+    async def open_group(
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, config: LogConfig
+    ) -> RaftGroup: ...
+    def configure_group(self, group_id: GroupId, config: LogConfig) -> None: ...
     async def close_group(self, group_id: GroupId) -> None: ...
     async def delete_group(self, group_id: GroupId) -> None: ...
 
@@ -52,7 +57,9 @@ class Hosting:
         registry: RegistryService,
         groups: Groups,
         make_partition: Callable[[QueueRecord], Partition],
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits or Limits()
         self._broker_id = broker_id
         self._registry = registry
         self._groups = groups
@@ -119,6 +126,8 @@ class Hosting:
                 self._want(effect.topic.queues)
             elif isinstance(effect, QueueCreated):
                 self._want([effect.queue])
+            elif isinstance(effect, TopicAltered):
+                self._configure(effect.topic.queues)
             elif isinstance(effect, TopicDeleted):
                 for queue in effect.topic.queues:
                     self._drop(queue.group)
@@ -140,6 +149,16 @@ class Hosting:
                 self._pending[queue.group] = queue
                 self.opened.clear()
                 self._wake.set()
+
+    def _configure(self, queues: Sequence[QueueRecord]) -> None:
+        """Logs that are open are kept as their topic says now."""
+        for queue in queues:
+            if (queue.topic_id, queue.partition) in self._open:
+                self._groups.configure_group(queue.group, self._log_config(queue))
+
+    def _log_config(self, queue: QueueRecord) -> LogConfig:
+        topic = self._registry.get_topic_by_id(queue.topic_id)
+        return DISK if topic is None else log_config(topic.config, self._limits)
 
     def _drop(self, group: GroupId) -> None:
         partition = self._open.pop((group.topic_id, group.partition), None)
@@ -186,10 +205,13 @@ class Hosting:
 
     async def _open_one(self, queue: QueueRecord) -> None:
         partition = self._make_partition(queue)
-        group = await self._groups.open_group(queue.group, first_entry_of(queue), partition)
+        config = self._log_config(queue)
+        group = await self._groups.open_group(queue.group, first_entry_of(queue), partition, config)
         partition.attach(group)
         self._on_disk.add(queue.group)
         self._failed.pop(queue.group, None)
         self._open[queue.topic_id, queue.partition] = partition
         if self._registry.is_queue_deleted(queue.group):
             self._drop(queue.group)
+        else:
+            self._configure([queue])  # it may have been altered meanwhile

@@ -51,7 +51,7 @@ class Member:
         self._machine = RegistryMachine()
         self._registry = choose(config, self._machine, host, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
-        self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition)
+        self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition, config.limits)
         self._registration = Registration(
             self._registry, record, means.clock, config.timing, self._hosting.up_to_date
         )  # whoever is registered has applied all that was done before

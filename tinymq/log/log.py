@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tinymq.entry import Entry
+from tinymq.entry import Entry, pack_header
 from tinymq.errors import Closed, TinymqError
 from tinymq.log.files import Files
 from tinymq.log.index import pack_index
 from tinymq.log.layout import INDEX, SEGMENT, STATE, group_folder, in_group
+from tinymq.log.log_config import LogConfig
 from tinymq.log.marks import Mark
 from tinymq.log.operations import Create, Operation, PutState, Remove, Seal, Truncate, Write
 from tinymq.log.recovery import Recovered, make_index
@@ -42,7 +43,7 @@ class Log(LogView):
         *,
         count: int,
         commit: int,
-        segment_bytes: int,
+        config: LogConfig,
         tail_bytes_max: int,
     ) -> None:
         super().__init__(group, files, runner, tail_bytes_max)
@@ -52,7 +53,7 @@ class Log(LogView):
         self.count = count  # of this group's incarnations here
         self._writer = writer
         self._folder = group_folder(group)
-        self._segment_bytes = segment_bytes
+        self.config = config
         self._segments = recovered.segments
         self._runs = recovered.runs
         self._tail = Tail(self.last_index + 1, tail_bytes_max)
@@ -76,9 +77,11 @@ class Log(LogView):
         self._check()
         for entry in entries:
             segment = self._segments[-1]
+            header = entry.header
+            if not segment.sealed and segment.is_over(header.append_time_us, self.config.segment_us):
+                self._seal(segment)
             if segment.sealed:
                 segment = self._roll(segment)
-            header = entry.header
             assert header.index == segment.last_index + 1, (self.group, header.index, segment.last_index)
             assert header.prev_crc == segment.last_crc, (self.group, header.index)
             assert header.base_offset == segment.next_offset, (self.group, header.index)
@@ -91,14 +94,20 @@ class Log(LogView):
             self._chunks.append(entry.head)
             if entry.payload:
                 self._chunks.append(entry.payload)
-            if segment.end >= self._segment_bytes:
-                self._seal(segment, entry.head)
+            if segment.is_full(self.config.segment_bytes):
+                self._seal(segment)
         if entries:
             self._wake()
 
-    def _seal(self, segment: Segment, last_head: bytes) -> None:
+    def configure(self, config: LogConfig) -> None:
+        """From now on; `storage` stays as it is."""
+        assert config.storage is self.config.storage, self.group
+        self.config = config
+
+    def _seal(self, segment: Segment) -> None:
+        assert segment.last is not None
         segment.sealed = True
-        index = pack_index(make_index(segment, self._runs, last_head))
+        index = pack_index(make_index(segment, self._runs, pack_header(segment.last)))
         self._do(
             Seal(self._folder, segment.path, segment.end, in_group(self._folder, segment.first_index, INDEX), index)
         )
@@ -164,14 +173,26 @@ class Log(LogView):
         self._do(Remove(self._folder, tuple(gone), self.first_index))
         self._wake()
 
+    def remove_before_offset(self, offset: int) -> None:
+        """As `remove_before`: the segments that hold no record at or above `offset`, and nothing that is behind one."""
+        if self._segments and self._segments[0].next_offset <= offset:  # cheap: it is asked again and again
+            gone = [s.last_index + 1 for s in self._segments[:-1] if s.next_offset <= offset]
+            self.remove_before(gone[-1] if gone else 0)
+
     def _paths(self, segment: Segment, *kinds: str) -> list[str]:
         return [in_group(self._folder, segment.first_index, kind) for kind in kinds]
 
     # Applied states and notes
 
+    def wants_state(self, applied_index: int) -> bool:
+        """Is the applied state at this index to be kept, and not given yet? A segment may be closed when its last
+        entry is long applied."""
+        given = applied_index in self._states or applied_index in self._put or applied_index in self._putting
+        return not given and applied_index not in self._in_round and self.ends_segment(applied_index)
+
     def put_state(self, applied_index: int, data: bytes) -> None:
         """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
-        if self.failed is None and applied_index not in self._states and self.ends_segment(applied_index):
+        if self.failed is None and self.wants_state(applied_index):
             last = self._segments[segment_of_index(self._segments, applied_index)].last
             assert last is not None
             self._put[applied_index] = pack_state(

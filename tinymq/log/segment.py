@@ -71,7 +71,8 @@ class Segment:
     """One segment as the log keeps it in memory: bounds and a sparse index, no entries. Lives on the loop."""
 
     __slots__ = (
-        "end", "header", "last", "last_index", "last_position", "max_timestamp_us", "path", "sealed", "sparse",
+        "end", "first_time_us", "header", "last", "last_index", "last_position", "max_timestamp_us", "path", "sealed",
+        "sparse",
     )  # fmt: skip
 
     def __init__(self, header: SegmentHeader, path: str) -> None:
@@ -81,6 +82,7 @@ class Segment:
         self.last: EntryHeader | None = None  # None while it holds no frame
         self.last_index = header.first_index - 1  # of `last`; first_index - 1 while it is empty
         self.last_position = 0  # where the last frame begins
+        self.first_time_us: int | None = None  # append time of the first frame; None while it is empty, or not known
         self.max_timestamp_us: int | None = None  # greatest of its records; None without any
         self.sealed = False  # full: nothing is appended any more, unless it is truncated first
         self.sparse = SparseIndex()
@@ -114,6 +116,8 @@ class Segment:
     def append(self, header: EntryHeader) -> int:
         """Take note of a frame at the end; returns where it begins."""
         position = self.end
+        if self.last is None:
+            self.first_time_us = header.append_time_us
         self.sparse.note(header, position, self.max_timestamp_us)
         if header.record_count and (self.max_timestamp_us is None or header.max_timestamp_us > self.max_timestamp_us):
             self.max_timestamp_us = header.max_timestamp_us
@@ -126,12 +130,21 @@ class Segment:
     def cut(self, last: EntryHeader | None, last_position: int, max_timestamp_us: int | None) -> None:
         """Forget what follows `last`, which begins at `last_position`; None: everything."""
         self.last = last
+        self.first_time_us = None if last is None else self.first_time_us
         self.last_index = self.header.first_index - 1 if last is None else last.index
         self.last_position = last_position
         self.end = SEGMENT_HEADER_SIZE if last is None else last_position + last.size
         self.max_timestamp_us = max_timestamp_us
         self.sparse.cut(self.last_index)
         self.sealed = False
+
+    def is_full(self, segment_bytes: int) -> bool:
+        """Was the last entry the one that filled it?"""
+        return self.end >= segment_bytes
+
+    def is_over(self, append_time_us: int, segment_us: int) -> bool:
+        """Is an entry of this append time too late for it? Each replica's log says the same, whoever asks when."""
+        return self.first_time_us is not None and append_time_us >= self.first_time_us + segment_us
 
 
 def segment_of_index(segments: list[Segment], index: int) -> int:

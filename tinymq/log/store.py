@@ -20,6 +20,7 @@ from tinymq.log.files import Files, Lock
 from tinymq.log.identity import Identity, read_identity, write_identity
 from tinymq.log.layout import GROUPS, LOCK, group_folder, group_of, topic_folder
 from tinymq.log.log import Log
+from tinymq.log.log_config import DISK, LogConfig
 from tinymq.log.marks import (
     ASIDE,
     DAMAGED,
@@ -128,9 +129,10 @@ class Store:
 
     # Logs
 
-    async def open_log(self, group: GroupId, first_entry: Entry) -> OpenedLog:
+    async def open_log(self, group: GroupId, first_entry: Entry, config: LogConfig = DISK) -> OpenedLog:
         """Open the group's log; where none ever was, or its folder was lost, begin one with `first_entry` (index 1).
         When it returns, what counts is durable. Raises StorageError, UnsupportedVersion."""
+        config = self._bounded(config)
         assert group not in self._logs, group
         assert first_entry.index == 1, first_entry
         mark = self._marks.get(group)
@@ -140,7 +142,7 @@ class Store:
             mark = Mark(group, count=mark.count + 1)
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
         before = mark or Mark(group)
-        segment_bytes = self._limits.segment_bytes
+        segment_bytes = config.segment_bytes
         recovered = await self._runner.run(
             lambda: _recover_or_create(self._files, before, first_entry, segment_bytes, listed=mark is not None)
         )
@@ -148,7 +150,7 @@ class Store:
         if recovered.damage is not None and not recovered.tail_intact and not before.flags & TAIL_LOST:
             count += 1
             await self._put_mark(replace(before, count=count, flags=before.flags | TAIL_LOST))
-        log = self._log(group, recovered, count=count, commit=before.commit)
+        log = self._log(group, recovered, config, count=count, commit=before.commit)
         if recovered.damage is None:
             if (after := log.mark()) != before or mark is None:
                 await self._put_mark(after)
@@ -230,7 +232,7 @@ class Store:
         await self.writer.barrier()
         if log.failed is not None:
             raise log.failed
-        count = log.count
+        count, config = log.count, log.config
         self._let_go(group)
 
         def install() -> Recovered:
@@ -241,7 +243,7 @@ class Store:
             return recovered
 
         recovered = await self.writer.alone(install)
-        self._logs[group] = log = self._log(group, recovered, count=count, commit=applied.index)
+        self._logs[group] = log = self._log(group, recovered, config, count=count, commit=applied.index)
         return OpenedLog(log, applied.index, applied.data, count, None, True)
 
     def _let_go(self, group: GroupId) -> None:
@@ -250,10 +252,18 @@ class Store:
             self.writer.drop(log)
             log.close()
 
-    def _log(self, group: GroupId, recovered: Recovered, *, count: int, commit: int) -> Log:
+    def configure(self, group: GroupId, config: LogConfig) -> None:
+        """From now on, if the group's log is open."""
+        if (log := self._logs.get(group)) is not None:
+            log.configure(self._bounded(config))
+
+    def _bounded(self, config: LogConfig) -> LogConfig:
+        return replace(config, segment_bytes=min(config.segment_bytes, self._limits.segment_bytes))
+
+    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, *, count: int, commit: int) -> Log:
         return Log(
-            group, self._files, self._runner, self.writer, recovered, count=count, commit=commit,
-            segment_bytes=self._limits.segment_bytes, tail_bytes_max=self._limits.tail_cache_bytes_max,
+            group, self._files, self._runner, self.writer, recovered, count=count, commit=commit, config=config,
+            tail_bytes_max=self._limits.tail_cache_bytes_max,
         )  # fmt: skip
 
     async def close_log(self, group: GroupId) -> None:

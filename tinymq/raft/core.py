@@ -160,6 +160,8 @@ class RaftCore(LeadingReplica):
     def _SyncObj__applyLogEntries(self) -> bool:
         """Hazards 9, 10: `apply` is total. Index 1 is applied like any other (stock never does)."""
         applied = self.applied_index
+        if self._log.wants_state(applied):  # its segment was closed after it was applied
+            self._log.put_state(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         stop = min(self.commit_index, applied + APPLY_ENTRIES_MAX)
         while applied < stop:
             entry = self._log.entry(applied + 1)
@@ -167,7 +169,7 @@ class RaftCore(LeadingReplica):
             self._SyncObj__raftLastApplied = applied
             self._high_watermark = entry.header.next_offset
             self._apply(entry)
-            if self._log.ends_segment(applied):
+            if self._log.wants_state(applied):
                 self._log.put_state(applied, pack_checkpoint(self._configs.applied, self._machine.dump()))
         self._log.note_applied(applied)
         self._answer_reads()

@@ -16,6 +16,7 @@ from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
 from tinymq.errors import OffsetOutOfRange, TinymqError
+from tinymq.log.log_config import DISK, LogConfig
 from tinymq.log.states import AppliedState
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
@@ -108,7 +109,9 @@ class Host:
     def groups(self) -> Mapping[GroupId, Group]:
         return MappingProxyType(self._groups)
 
-    async def open_group(self, group_id: GroupId, first_entry: Entry, machine: StateMachine) -> Group:
+    async def open_group(
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, config: LogConfig = DISK
+    ) -> Group:
         """Open or create this broker's replica and bring `machine` to what is known to be committed.
 
         Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
@@ -121,7 +124,11 @@ class Host:
             read_state=lambda peer: self._read_state(self._groups[group_id], peer),
             take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
-        return await self._replicas.open(group_id, first_entry, machine, port)
+        return await self._replicas.open(group_id, first_entry, machine, port, config)
+
+    def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
+        """Its log is kept like this from now on, also when the replica is made anew; `storage` cannot change."""
+        self._replicas.configure(self._groups[group_id], config)
 
     async def close_group(self, group_id: GroupId) -> None:
         """Take no further part; the data stays."""

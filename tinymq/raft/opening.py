@@ -55,7 +55,7 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
                 configs.apply(entry)
             machine.apply(entry)
             applied, high_watermark = entry.index, entry.header.next_offset
-            if log.ends_segment(applied):
+            if log.wants_state(applied):
                 log.put_state(applied, pack_checkpoint(configs.applied, machine.dump()))
     log.note_applied(applied)
     return applied, high_watermark

@@ -15,6 +15,7 @@ import structlog
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import BrokenInvariant, CorruptData, NotReady, TinymqError
+from tinymq.log.log_config import LogConfig
 from tinymq.log.states import AppliedState
 from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.group import Group, Role
@@ -40,6 +41,7 @@ class _Origin:
     first_entry: Entry
     port: GroupPort
     blank: bytes  # the state machine's state before entry 1
+    config: LogConfig
 
 
 def other_count(membership: Membership, me: Replica) -> int | None:
@@ -73,12 +75,14 @@ class Replicas:
 
     # ---- open and closed -------------------------------------------------------------------------------
 
-    async def open(self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: GroupPort) -> Group:
+    async def open(
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: GroupPort, config: LogConfig
+    ) -> Group:
         """Open or create this broker's replica and bring `machine` to what is known to be committed. Raises
         StorageError; one that is damaged is QUARANTINED, takes part in nothing, and repairs itself."""
         assert group_id not in self._groups, f"{group_id} is open already"
-        self._origins[group_id] = _Origin(first_entry, port, machine.dump())
-        opened = await self._store.open_log(group_id, first_entry)
+        self._origins[group_id] = _Origin(first_entry, port, machine.dump(), config)
+        opened = await self._store.open_log(group_id, first_entry, config)
         try:
             opened, group = await self._make(opened, machine)
         except Exception:
@@ -89,6 +93,15 @@ class Replicas:
             group.repairing = "its damaged log was set aside"
         self._attach(group, opened)
         return group
+
+    def configure(self, group: Group, config: LogConfig) -> None:
+        """What its log is to be from now on, and every log that takes its place."""
+        self._origins[group.id] = replace(self._origins[group.id], config=config)
+        self._store.configure(group.id, config)
+
+    async def _open_log(self, group: Group) -> OpenedLog:
+        origin = self._origins[group.id]
+        return await self._store.open_log(group.id, origin.first_entry, origin.config)
 
     async def _make(self, opened: OpenedLog, machine: StateMachine) -> tuple[OpenedLog, Group]:
         """A replica around a log. One of which a read finds that it is damaged is as if it had been opened so."""
@@ -203,12 +216,12 @@ class Replicas:
     async def _begin_anew(self, group: Group) -> None:
         logger.warning("replica_repairs", group=str(group.id), reason=group.repairing)
         await self._store.set_aside(group.id)
-        await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
+        await self._remake(group, await self._open_log(group))
 
     async def _rename(self, group: Group, count: int, leader: int | None, term: int) -> None:
         logger.warning("replica_renamed", group=str(group.id), count=count)
         await self._store.raise_count(group.id, count)
-        await self._remake(group, await self._store.open_log(group.id, self._origins[group.id].first_entry))
+        await self._remake(group, await self._open_log(group))
         if leader is not None:  # as if it asked: a group at rest would not meet the new one
             self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
 
@@ -224,6 +237,7 @@ class Replicas:
 
     async def _remake(self, group: Group, opened: OpenedLog) -> None:
         """Around another log."""
+        self._store.configure(group.id, self._origins[group.id].config)  # it may have changed on the way
         if opened.state is None:
             group.machine.load(self._origins[group.id].blank)
         opened, made = await self._make(opened, group.machine)

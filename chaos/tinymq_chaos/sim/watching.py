@@ -14,6 +14,7 @@ from typing import Any
 from tinymq.batch import parse_batch_header
 from tinymq.entry import Entry, Kind
 from tinymq.errors import TinymqError
+from tinymq.log import LogConfig
 from tinymq.log.ballots import NO_BALLOT, load_ballots
 from tinymq.log.layout import group_of
 from tinymq.log.log import Log
@@ -208,7 +209,7 @@ def watched(world: World) -> Iterator[None]:
 
 
 def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
-    async def open_group(self: Host, group_id: GroupId, first_entry: Entry, machine: Any) -> Group:
+    async def open_group(self: Host, group_id: GroupId, first_entry: Entry, machine: Any, *config: LogConfig) -> Group:
         apply = machine.apply
 
         def apply_watched(entry: Entry) -> None:
@@ -218,7 +219,7 @@ def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
 
         if "apply" not in vars(machine):
             machine.apply = apply_watched
-        group: Group = await real(self, group_id, first_entry, machine)
+        group: Group = await real(self, group_id, first_entry, machine, *config)
         return group
 
     return open_group
