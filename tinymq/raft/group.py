@@ -144,6 +144,11 @@ class Group:
         """
         return self._core.propose(kind, payload, record_count, max_timestamp_us, payload_crc)
 
+    def stamp_now_us(self) -> int:
+        """The append time of an entry that would be appended now; one that is appended later gets no earlier one.
+        Raises NotLeader."""
+        return self._core.stamp_now_us()
+
     def report(self) -> Report:
         """What a recovery needs to know of this replica."""
         core, log = self._core, self.log

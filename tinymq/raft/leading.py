@@ -134,6 +134,13 @@ class LeadingReplica(FollowingReplica):
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
         return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
 
+    def stamp_now_us(self) -> int:
+        """The append time of an entry that would be appended now; one that is appended later gets no earlier one.
+        Raises NotLeader."""
+        if self._leadership is None:
+            raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
+        return self._leadership.stamps.stamp(self._around.median_wall_us(), self._around.now())
+
     def _append_as_leader(
         self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
         max_timestamp_us: int | None = None, payload_crc: int | None = None,
