@@ -37,7 +37,7 @@ class Bench:
             rng=random.Random(1),
             wake=self.wake,
         )
-        self.sink = self.batcher.add_topic("t", b"i" * 16, partitions)
+        self.sink = self.batcher.add_topic("t", b"i" * 16, range(partitions))
 
     def wake(self) -> None:
         self.wakes += 1

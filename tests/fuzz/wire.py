@@ -326,7 +326,7 @@ def take_metadata(data: bytes) -> object:
     for view in (View(), _view()[1]):
         after = merge(view, reply, ["a", "x"])
         for topic in after.topics.values():
-            for number in range(len(topic.partitions)):
+            for number in topic.numbers:
                 at = after.partition(topic.name, number)
                 assert at.partition == number
                 after.address(at.leader)

@@ -43,27 +43,45 @@ BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 
 class Sink:
     """One topic of one producer: a lane per partition."""
 
-    __slots__ = ("lanes", "sticky", "topic", "topic_id", "usable")
+    __slots__ = ("by_number", "lanes", "sticky", "topic", "topic_id", "usable")
 
-    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], sticky: Lane) -> None:
+    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], rng: random.Random) -> None:
         self.topic = topic
         self.topic_id = topic_id
+        self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
+        self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
+        self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
+        self.replace(lanes, rng)
+
+    def replace(self, lanes: Sequence[Lane], rng: random.Random) -> None:
+        """The topic has these partitions now."""
         self.lanes = tuple(lanes)
-        self.sticky = sticky  # where records without a key go, until its batch is sealed
-        self.usable: Sequence[int] = range(len(lanes))  # partitions that keyless batches may be given to
+        self.by_number = {lane.partition: lane for lane in lanes}
+        self.usable = tuple(self.by_number)
+        if self.sticky.partition not in self.by_number:
+            self.turn(rng)
 
     def lane(self, partition: int) -> Lane:
         """Raises UnknownPartition, InvalidRequest."""
         if partition.__class__ is not int:
             partition = check_partition(partition)
-        if not 0 <= partition < len(self.lanes):
-            raise UnknownPartition(f"{self.topic}/{partition}: the topic has {len(self.lanes)} partitions")
-        return self.lanes[partition]
+        lane = self.by_number.get(partition)
+        if lane is None:
+            raise UnknownPartition(f"{self.topic}/{partition}: the topic has no such partition")
+        return lane
+
+    def pick(self, place: int) -> Lane:
+        """The lane at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
+        if place.__class__ is not int:
+            place = check_partition(place)
+        if not 0 <= place < len(self.lanes):
+            raise UnknownPartition(f"{self.topic}: the partitioner chose {place} among {len(self.lanes)} partitions")
+        return self.lanes[place]
 
     def turn(self, rng: random.Random) -> Lane:
         """Another lane for records without a key."""
         partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
-        self.sticky = self.lanes[partition]
+        self.sticky = self.by_number[partition]
         return self.sticky
 
 
@@ -86,7 +104,9 @@ class Batcher:
         self.sinks: dict[str, Sink] = {}
         self.open_lanes: dict[Lane, None] = {}  # those with an open batch, the oldest first
         self.ready: list[Lane] = []  # those with a newly encoded batch
-        self.lanes: list[Lane] = []  # of all sinks there ever were
+        # Of all sinks there ever were, by topic id and partition: a partition that is seen again goes on in its lane,
+        # for the same numbers given twice would be answered as duplicates.
+        self.lanes: dict[tuple[bytes, int], Lane] = {}
         self.buffered_bytes = 0
         self._config = config
         self._linger_s = config.linger_ms / 1000
@@ -110,18 +130,22 @@ class Batcher:
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
 
-    def add_topic(self, topic: str, topic_id: bytes, partitions: int) -> Sink:
-        """Open a topic for appending, once it is known."""
-        config = self._config
+    def add_topic(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> Sink:
+        """Open a topic for appending, once it is known; or again, with the partitions that it has now."""
         with self._lock:
             sink = self.sinks.get(topic)
             if sink is None or sink.topic_id != topic_id:
-                lanes = [
-                    Lane(topic, topic_id, p, limit=config.inflight, numbered=config.numbered) for p in range(partitions)
-                ]
-                sink = self.sinks[topic] = Sink(topic, topic_id, lanes, self._rng.choice(lanes))
-                self.lanes.extend(lanes)
+                sink = self.sinks[topic] = Sink(topic, topic_id, self._lanes(topic, topic_id, partitions), self._rng)
+            elif tuple(sink.by_number) != tuple(partitions):
+                sink.replace(self._lanes(topic, topic_id, partitions), self._rng)
             return sink
+
+    def _lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[Lane]:
+        for p in partitions:
+            if (topic_id, p) not in self.lanes:
+                lane = Lane(topic, topic_id, p, limit=self._config.inflight, numbered=self._config.numbered)
+                self.lanes[topic_id, p] = lane
+        return [self.lanes[topic_id, p] for p in partitions]
 
     def append(
         self,
@@ -158,7 +182,7 @@ class Batcher:
             if partition is not None:
                 lane = sink.lane(partition)
             elif self._partitioner is not None:
-                lane = sink.lane(self._partitioner(key, len(sink.lanes)))
+                lane = sink.pick(self._partitioner(key, len(sink.lanes)))
             elif key and self._keyed:
                 lane = sink.lanes[crc32(key) % len(sink.lanes)]
             else:

@@ -30,6 +30,9 @@ _REPLIES: dict[Method, Any] = {
     Method.OPEN_PRODUCER: pb.OpenProducerReply,
     Method.CREATE_TOPIC: pb.CreateTopicReply,
     Method.DELETE_TOPIC: pb.DeleteTopicReply,
+    Method.ALTER_TOPIC: pb.AlterTopicReply,
+    Method.ADD_PARTITION: pb.AddPartitionReply,
+    Method.DELETE_PARTITION: pb.DeletePartitionReply,
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
     Method.SET_CONSUMER: pb.SetConsumerReply,
     Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
@@ -140,8 +143,9 @@ class _Fetch(_Stream):
 class GrpcLink:
     """One channel to one broker."""
 
-    def __init__(self, address: str, message_bytes_max: int) -> None:
+    def __init__(self, address: str, message_bytes_max: int, client_id: str) -> None:
         self._address = address
+        self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
         self._message_bytes_max = message_bytes_max
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[Method, Any] = {}
@@ -159,7 +163,7 @@ class GrpcLink:
                 response_deserializer=_REPLIES[method].FromString,
             )
         try:
-            return await make(request, timeout=timeout_s)
+            return await make(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise _as_error(error, self._address) from None
         except grpc.aio.UsageError as error:
@@ -188,7 +192,7 @@ class GrpcLink:
                 await self._connected(channel)
         except TimeoutError:
             raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
-        return channel.stream_stream(path)()
+        return channel.stream_stream(path)(metadata=self._metadata)
 
     async def _connected(self, channel: grpc.aio.Channel) -> None:
         state = channel.get_state(try_to_connect=True)
@@ -224,8 +228,10 @@ class GrpcLink:
 class GrpcConnector:
     """Links over plain gRPC."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, client_id: str = "") -> None:
+        """`client_id` is told with each call: brokers count by it."""
+        self._client_id = client_id
         self._message_bytes_max = limits.grpc_message_bytes_max
 
     def link(self, address: str) -> GrpcLink:
-        return GrpcLink(address, self._message_bytes_max)
+        return GrpcLink(address, self._message_bytes_max, self._client_id)

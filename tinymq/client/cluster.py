@@ -38,6 +38,7 @@ BACKOFF_S_MAX = 0.5
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
+WAITING = (Method.CREATE_TOPIC, Method.ADD_PARTITION)  # for leaders: that is no latency
 
 
 class Cluster:
@@ -182,7 +183,7 @@ class Cluster:
         except (BrokerUnreachable, OutcomeUnknown) as error:
             self.health.failed(address, error.message, self.clock.monotonic())
             raise
-        if method is not Method.CREATE_TOPIC:  # it waits for leaders: that is no latency
+        if method not in WAITING:
             self.answered(address, self.clock.monotonic() - started_s)
         return reply
 
@@ -217,10 +218,13 @@ class Cluster:
             return
         self._refreshing = asyncio.create_task(self._refresh_in_background())
 
-    async def refresh(self, names: Iterable[str] = (), *, timeout_s: float, every: bool = False) -> View:
-        """Ask for the topics in use, and `names`; with `every`, for all topics there are."""
+    async def refresh(
+        self, names: Iterable[str] = (), *, timeout_s: float, every: bool = False, fresh: bool = False
+    ) -> View:
+        """Ask for the topics in use, and `names`; with `every`, for all topics there are; with `fresh`, as of a moment
+        during this call."""
         asked = sorted({*self._names, *names})
-        request = pb.MetadataRequest(topics=asked, all=every)
+        request = pb.MetadataRequest(topics=asked, all=every, fresh=fresh)
         attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker knows: the next one may be quicker
         reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
         self._refreshed_s = self.clock.monotonic()
@@ -251,15 +255,19 @@ class Cluster:
             raise UnknownTopic(f"there is no topic {name!r}")
         return known
 
-    async def still_there(self, name: str, topic_id: bytes, timeout_s: float) -> bool:
-        """Does the topic exist, being the same one? Asks afresh."""
+    async def still_there(self, name: str, topic_id: bytes, timeout_s: float, partition: int | None = None) -> bool:
+        """Does the topic exist, being the same one, and with this partition? Asks afresh."""
         left = self.countdown(timeout_s)
         try:
             await self.refresh([name], timeout_s=timeout_s)
             known = self.view.topics.get(name) or await self._look_up(name, left())
+            if partition is not None and known.topic_id == topic_id and known.partition(partition) is None:
+                # Who answered may not have heard of a new partition yet: the registry has the last word.
+                view = await self.refresh([name], timeout_s=left(), fresh=True)
+                known = view.topics.get(name, known)
         except UnknownTopic:
             return False
-        return known.topic_id == topic_id
+        return known.topic_id == topic_id and (partition is None or known.partition(partition) is not None)
 
     async def _refresh_in_background(self) -> None:
         gap_s = self._refreshed_s + REFRESH_GAP_S - self.clock.monotonic()

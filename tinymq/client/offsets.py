@@ -8,7 +8,7 @@ from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.client.wire import read_error
-from tinymq.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError, UnknownPartition
+from tinymq.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 BACKOFF_S_MIN = 0.02
@@ -25,8 +25,8 @@ async def list_offsets(
     Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded.
     """
     for partition in asks:
-        if not 0 <= partition < len(topic.partitions):
-            raise UnknownPartition(f"{topic.name}/{partition}: the topic has {len(topic.partitions)} partitions")
+        if topic.partition(partition) is None:
+            raise topic.unknown(partition)
     deadline_s = cluster.clock.monotonic() + timeout_s
     found: dict[int, pb.OffsetAnswer] = {}
     reasons: dict[str, str] = {}
@@ -58,8 +58,8 @@ async def list_offsets(
 def _by_broker(cluster: Cluster, topic: Topic, partitions: list[int], turn: int, strict: bool) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
     for partition in partitions:
-        known = cluster.view.topics.get(topic.name, topic).partitions
-        at = known[partition] if partition < len(known) else topic.partitions[partition]
+        at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
+        assert at is not None, "checked before anybody is asked"
         broker = at.leader
         if not strict and at.replicas:
             broker = at.replicas[turn % len(at.replicas)]
@@ -99,14 +99,14 @@ async def _ask(
         refusal = read_error(answer.error)
         if isinstance(refusal, NotLeader):
             cluster.learn(topic.name, answer.partition, refusal)
-        elif not refusal.retriable and not await _passing(cluster, topic, refusal, timeout_s):
+        elif not refusal.retriable and not await _passing(cluster, topic, answer.partition, refusal, timeout_s):
             raise refusal
         answers[answer.partition] = refusal
     return answers
 
 
-async def _passing(cluster: Cluster, topic: Topic, error: TinymqError, timeout_s: float) -> bool:
+async def _passing(cluster: Cluster, topic: Topic, partition: int, error: TinymqError, timeout_s: float) -> bool:
     """UnknownTopic from a broker that has not heard of it yet passes; from one whose topic is gone it does not."""
     if error.code not in ("UnknownTopic", "UnknownPartition"):
         return False
-    return await cluster.still_there(topic.name, topic.topic_id, timeout_s)
+    return await cluster.still_there(topic.name, topic.topic_id, timeout_s, partition)

@@ -149,7 +149,7 @@ class AsyncProducer:
             known = await self._cluster.topic(topic, self._look_up_s(deadline_s - clock.monotonic()))
             if self._closed:
                 raise Closed("the producer is closed")
-            self._batcher.add_topic(topic, known.topic_id, len(known.partitions))
+            self._batcher.add_topic(topic, known.topic_id, known.numbers)
         room = asyncio.Event()
         self._batcher.when_room(room.set)
         try:
@@ -180,11 +180,12 @@ class AsyncProducer:
         return pieces
 
     def _placed(self, batch: pa.RecordBatch, sink: Sink) -> list[tuple[int | None, pa.RecordBatch]]:
-        count = len(sink.lanes)
+        lanes = sink.lanes
+        count = len(lanes)
         chosen = self.config.partitioner
         choose = partitioner.named(chosen) if isinstance(chosen, str) else chosen
         if choose is not None:
-            return by_partition(batch, lambda key: choose(key, count))
+            return by_partition(batch, lambda key: sink.pick(choose(key, count)).partition)
         if chosen == "sticky" or batch.column(0).null_count == batch.num_rows:
             return [(None, batch)]
-        return by_partition(batch, lambda key: partitioner.keyed(key, count) if key else None)
+        return by_partition(batch, lambda key: lanes[partitioner.keyed(key, count)].partition if key else None)

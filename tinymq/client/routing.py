@@ -6,8 +6,10 @@ No I/O, no clock.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tinymq.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
@@ -37,13 +39,36 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and its partitions, in order: partitions[i].partition == i."""
+    """A topic and its partitions, by number; numbers may be left out: see `partition`."""
 
     name: str
     topic_id: bytes
     partitions: tuple[Partition, ...]
     replication_factor: int = 0
     created_us: int = 0
+    settings: tuple[tuple[str, str], ...] = ()  # all of them, by name, as text
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(at.partition for at in self.partitions)
+
+    def partition(self, number: int) -> Partition | None:
+        """The partition of that number."""
+        place = bisect_left(self.partitions, number, key=lambda at: at.partition)
+        found = self.partitions[place] if place < len(self.partitions) else None
+        return found if found is not None and found.partition == number else None
+
+    def with_partition(self, at: Partition) -> Topic:
+        """With `at` in the place of the partition of its number, or added."""
+        others = [known for known in self.partitions if known.partition != at.partition]
+        return replace(self, partitions=tuple(sorted([*others, at], key=lambda known: known.partition)))
+
+    def without_partition(self, number: int) -> Topic:
+        return replace(self, partitions=tuple(at for at in self.partitions if at.partition != number))
+
+    def unknown(self, number: int) -> UnknownPartition:
+        """What to raise for a partition that the topic does not have."""
+        return UnknownPartition(f"{self.name}/{number}: the topic has partitions {_ranges(self.numbers)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +86,10 @@ class View:
         known = self.topics.get(topic)
         if known is None:
             raise UnknownTopic(f"topic {topic!r} is not known")
-        if not 0 <= partition < len(known.partitions):
-            raise UnknownPartition(f"{topic}/{partition}: the topic has {len(known.partitions)} partitions")
-        return known.partitions[partition]
+        at = known.partition(partition)
+        if at is None:
+            raise known.unknown(partition)
+        return at
 
     def address(self, broker_id: int) -> str | None:
         broker = self.brokers.get(broker_id)
@@ -71,17 +97,16 @@ class View:
 
 
 def read_topic(info: pb.TopicInfo) -> Topic:
-    """A topic off the wire. Raises CorruptData unless its partitions are numbered as they stand."""
-    partitions = sorted(info.partitions, key=lambda p: p.partition)
-    if any(p.partition != number for number, p in enumerate(partitions)):
-        raise CorruptData(f"an answer about topic {info.name[:300]!r} lacks a partition, or names one twice", hint="")
-    return Topic(
-        info.name,
-        info.topic_id,
-        tuple(Partition(p.partition, p.leader, p.leader_epoch, tuple(p.replicas)) for p in partitions),
-        info.replication_factor,
-        info.created_us,
-    )
+    """A topic off the wire. Raises CorruptData when it has no partition, or one twice."""
+    partitions = tuple(sorted(map(read_partition, info.partitions), key=lambda at: at.partition))
+    if not partitions or any(low.partition == high.partition for low, high in pairwise(partitions)):
+        raise CorruptData(f"an answer about topic {info.name[:300]!r} has no partition, or one twice", hint="")
+    settings = tuple((setting.name, setting.value) for setting in info.settings)
+    return Topic(info.name, info.topic_id, partitions, info.replication_factor, info.created_us, settings)
+
+
+def read_partition(info: pb.PartitionInfo) -> Partition:
+    return Partition(info.partition, info.leader, info.leader_epoch, tuple(info.replicas))
 
 
 def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
@@ -101,9 +126,9 @@ def merge(view: View, reply: pb.MetadataReply, asked: Iterable[str]) -> View:
         fresh = read_topic(info)
         if fresh.topic_id in view.deleted:
             continue
-        if known is None or known.topic_id == fresh.topic_id:
-            topics[info.name] = fresh if known is None else _newer(known, fresh)
-        elif not stale:
+        if known is not None and known.topic_id == fresh.topic_id:
+            topics[info.name] = _with_leaders(known, fresh) if stale else _newer(known, fresh)
+        elif known is None or not stale:
             topics[info.name] = fresh
     found = {info.name for info in reply.topics}
     if not stale:
@@ -118,11 +143,39 @@ def _newer(known: Topic, fresh: Topic) -> Topic:
     """`fresh`, but with the leaders of `known` where those are of a later epoch."""
     partitions = []
     for now in fresh.partitions:
-        old = known.partitions[now.partition] if now.partition < len(known.partitions) else None
+        old = known.partition(now.partition)
         if old is not None and (old.leader_epoch > now.leader_epoch or (old.leader and not now.leader)):
             now = replace(now, leader=old.leader, leader_epoch=old.leader_epoch)
         partitions.append(now)
     return replace(fresh, partitions=tuple(partitions))
+
+
+def _with_leaders(known: Topic, stale: Topic) -> Topic:
+    """`known`, but with the leaders of `stale` where those are of a later epoch: who answers may lag behind the
+    registry, and still know who leads."""
+    partitions = []
+    for at in known.partitions:
+        said = stale.partition(at.partition)
+        if said is not None and said.leader_epoch > at.leader_epoch:
+            at = replace(at, leader=said.leader, leader_epoch=said.leader_epoch)
+        partitions.append(at)
+    return replace(known, partitions=tuple(partitions))
+
+
+def with_partition(view: View, topic: str, at: Partition) -> View:
+    """The view with a partition that was just added."""
+    known = view.topics.get(topic)
+    if known is None or known.partition(at.partition) is not None:
+        return view
+    return replace(view, topics={**view.topics, topic: known.with_partition(at)})
+
+
+def without_partition(view: View, topic: str, partition: int) -> View:
+    """The view after a partition was deleted. A broker that lags may bring it back until the next answer."""
+    known = view.topics.get(topic)
+    if known is None or known.partition(partition) is None:
+        return view
+    return replace(view, topics={**view.topics, topic: known.without_partition(partition)})
 
 
 def with_topic(view: View, topic: Topic) -> View:
@@ -145,17 +198,16 @@ def without_topic(view: View, name: str) -> View:
 def learn_leader(view: View, topic: str, partition: int, leader: int, epoch: int, address: str = "") -> View:
     """The view after some broker said who leads. Older news than what is known changes nothing."""
     known = view.topics.get(topic)
-    if known is None or not 0 <= partition < len(known.partitions):
+    old = known.partition(partition) if known is not None else None
+    if known is None or old is None:
         return view
-    old = known.partitions[partition]
     if epoch < old.leader_epoch or (epoch == old.leader_epoch and (not leader or old.leader == leader)):
         return view
-    partitions = list(known.partitions)
-    partitions[partition] = replace(old, leader=leader, leader_epoch=epoch)
+    led = known.with_partition(replace(old, leader=leader, leader_epoch=epoch))
     brokers = view.brokers
     if leader and address and leader not in brokers:
         brokers = {**brokers, leader: Broker(leader, address)}
-    return replace(view, brokers=brokers, topics={**view.topics, topic: replace(known, partitions=tuple(partitions))})
+    return replace(view, brokers=brokers, topics={**view.topics, topic: led})
 
 
 def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View:
@@ -202,3 +254,14 @@ def read_order(
         return (bad, gone)
 
     return sorted(spread, key=rank)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Rising numbers as a person writes them: "0-3, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs[:20])

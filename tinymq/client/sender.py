@@ -127,9 +127,9 @@ class Sender:
         _renew_sinks(self._cluster, self._batcher)
         for lane, seen in list(self._active.items()):
             topic = self._cluster.view.topics.get(lane.topic)
-            if topic is not None and topic.topic_id == lane.topic_id and lane.partition < len(topic.partitions):
-                at = topic.partitions[lane.partition]
-                if at.leader and (at.leader, at.leader_epoch) != seen:
+            if topic is not None and topic.topic_id == lane.topic_id:
+                at = topic.partition(lane.partition)
+                if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
                     self._active[lane] = (at.leader, at.leader_epoch)
                     if seen != (0, 0):
                         self._leader_moved(lane, at.leader)
@@ -158,10 +158,10 @@ class Sender:
             self._errands.run("producer id", self._open_producer)
             return
         topic = self._cluster.view.topics.get(lane.topic)
-        if topic is None or topic.topic_id != lane.topic_id:
-            self._check_topic(lane)
+        at = topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
+        if at is None:
+            self._check(lane)
             return
-        at = topic.partitions[lane.partition]
         pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
         if pipe is None:
             self._cluster.refresh_soon()
@@ -237,7 +237,7 @@ class Sender:
                 self._cluster.refresh_soon()
         elif isinstance(error, UnknownTopic | UnknownPartition):
             lane.refused(batch, now_s)  # the broker may not have heard of it yet
-            self._check_topic(lane)
+            self._check(lane)
         elif isinstance(error, OutOfOrderSequence | UnknownProducer):
             self._end_all(lane.out_of_sequence(batch, now_s, error))
         elif isinstance(error, OutcomeUnknown):
@@ -275,22 +275,29 @@ class Sender:
         self._producer_id = reply.producer_id
         asyncio.get_running_loop().call_soon(self.look)
 
-    def _check_topic(self, lane: Lane) -> None:
-        self._errands.run(f"check {lane.topic}", partial(self._check, lane.topic, lane.topic_id))
+    def _check(self, lane: Lane) -> None:
+        """Is what it sends to still there? If not, nothing in it will ever be sent."""
+        self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
 
-    async def _check(self, name: str, topic_id: bytes) -> None:
+    async def _look_for(self, lane: Lane) -> None:
+        name, topic_id, attempt_s = lane.topic, lane.topic_id, self._cluster.attempt_s
         try:
-            there = await self._cluster.still_there(name, topic_id, self._cluster.attempt_s)
+            if await self._cluster.still_there(name, topic_id, attempt_s, lane.partition):
+                return
         except TinymqError as error:
-            LOG.debug("topic %s not looked up: %s", name, error)
+            LOG.debug("%s/%d not looked up: %s", name, lane.partition, error)
             return
-        if there:
-            return
-        self._batcher.forget(name, topic_id)
-        gone = UnknownTopic(f"topic {name!r} is gone, or was made again")
-        for lane in [x for x in self._active if x.topic_id == topic_id]:
-            self._end_all(lane.abandon(gone))
-            self._drive(lane)
+        topic = self._cluster.view.topics.get(name)
+        if topic is not None and topic.topic_id == topic_id:
+            gone: TinymqError = UnknownPartition(f"{name}/{lane.partition}: the partition is gone")
+            lost = [lane]
+        else:
+            self._batcher.forget(name, topic_id)
+            gone = UnknownTopic(f"topic {name!r} is gone, or was made again")
+            lost = [x for x in self._active if x.topic_id == topic_id]
+        for ended in lost:
+            self._end_all(ended.abandon(gone))
+            self._drive(ended)
         self._seal_due()
 
     # ---- the end -------------------------------------------------------------------------------------
@@ -299,7 +306,7 @@ class Sender:
         """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
         self.pump()
         self._seal_due(all_open=True)
-        pending = [b for lane in self._batcher.lanes for b in (*lane.flight, *lane.sealed)]
+        pending = [b for lane in self._batcher.lanes.values() for b in (*lane.flight, *lane.sealed)]
         try:
             async with asyncio.timeout(timeout_s):
                 for batch in pending:
@@ -318,7 +325,7 @@ class Sender:
         try:
             await self.flush(timeout_s)
         except TimeoutError:
-            for lane in self._batcher.lanes:
+            for lane in self._batcher.lanes.values():
                 self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
             self._undelivered.tell()
         finally:
@@ -332,20 +339,25 @@ class Sender:
 
 
 def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
-    """Keyless batches go to partitions whose leaders may be asked; a topic that was made again is another topic."""
+    """Partitions come and go; keyless batches go to those whose leaders may be asked; a topic that was made again is
+    another topic."""
     for sink in list(batcher.sinks.values()):
         known = cluster.view.topics.get(sink.topic)
-        if known is not None and known.topic_id != sink.topic_id:
+        if known is None:
+            continue
+        if known.topic_id != sink.topic_id:
             batcher.forget(sink.topic, sink.topic_id)
             continue
+        batcher.add_topic(sink.topic, sink.topic_id, known.numbers)
         usable = usable_partitions(cluster.view, sink.topic, lambda b: cluster.cost(b)[0] > 0)
-        sink.usable = usable or range(len(sink.lanes))
+        sink.usable = usable or known.numbers
 
 
 def _trouble(cluster: Cluster, lane: Lane) -> str:
     """What keeps this lane's batches: every address that fails, and why; else what the leader said last."""
     topic = cluster.view.topics.get(lane.topic)
-    led = topic is not None and lane.partition < len(topic.partitions) and topic.partitions[lane.partition].leader
+    at = topic.partition(lane.partition) if topic is not None else None
+    led = at is not None and at.leader
     return cluster.trouble() or lane.refusal or ("" if led else "no leader is known")
 
 

@@ -1,0 +1,52 @@
+"""A topic's settings as an application writes them, for the wire. Pure.
+
+What a setting may be is tinymq/topic_config.py's business, and the broker's to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from tinymq.errors import InvalidConfig, InvalidRequest
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.topic_config import SETTINGS_MAX
+
+TEXT_CHARS_MAX = 1000
+NUMBER_MAX = (1 << 63) - 1
+
+
+def write_settings(settings: object) -> list[pb.Setting]:
+    """By name: text, a whole number, None for no bound, or a value of Storage or OnFull.
+
+    Raises InvalidRequest, InvalidConfig for what is none of these.
+    """
+    if not isinstance(settings, Mapping):
+        raise InvalidRequest(f"settings={settings!r:.100}", hint='pass a mapping, such as {"retention_ms": 86_400_000}')
+    if len(settings) > SETTINGS_MAX:
+        raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {SETTINGS_MAX} at once")
+    return [pb.Setting(name=_name(name), value=_text(name, value)) for name, value in settings.items()]
+
+
+def _name(name: object) -> str:
+    if isinstance(name, str) and _is_plain(name):
+        return name
+    raise InvalidRequest(f"a setting named {name!r:.100}", hint="settings are named by text")
+
+
+def _text(name: str, value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case Enum(value=str(text)) | str(text) if _is_plain(text):
+            return text
+        case int() if not isinstance(value, bool) and abs(value) <= NUMBER_MAX:
+            return str(value)
+        case int() if not isinstance(value, bool):
+            raise InvalidConfig(f"{name} is a number of {value.bit_length()} bits", hint=f"at most {NUMBER_MAX}")
+    raise InvalidConfig(f"{name} is {value!r:.100}", hint="write a whole number, text, or None for no bound")
+
+
+def _is_plain(text: str) -> bool:
+    """May it travel? Lone surrogates cannot."""
+    return len(text) <= TEXT_CHARS_MAX and not any("\ud800" <= char <= "\udfff" for char in text)
