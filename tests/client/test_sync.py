@@ -19,9 +19,12 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.aio import AsyncClient
+from tinymq.client.holds import AsyncHold
 from tinymq.client.producer import AsyncProducer
+from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
 from tinymq.client.sync import Admin, Producer, Reader
+from tinymq.client.sync_queue import Hold, Queue
 from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,14 +234,20 @@ def test_a_process_that_never_closes_its_client_ends(brokers: GrpcBrokers) -> No
     assert "Traceback" not in script.stderr
 
 
-@pytest.mark.parametrize(
-    ("sync", "core"), [(Client, AsyncClient), (Producer, AsyncProducer), (Reader, AsyncReader), (Admin, AsyncAdmin)]
-)
+HALVES: list[tuple[type, type]] = [
+    (Client, AsyncClient), (Producer, AsyncProducer), (Reader, AsyncReader), (Admin, AsyncAdmin), (Queue, AsyncQueue),
+    (Hold, AsyncHold),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sync", "core"), HALVES)
 def test_both_halves_have_the_same_names_and_arguments(sync: type, core: type) -> None:
     inner = {"append", "ready", "arrival", "sending", "engine", "closed"}  # shared between the two, not for users
+    inner |= {"fail", "take", "leave", "producer", "own_producer"} if core is not AsyncClient else set()
+    inner |= {"topic", "partition", "channel", "offset", "log_start"}  # plain attributes of the core
 
     def public(of: type) -> set[str]:
-        return {name for name in vars(of) if not name.startswith("_")} - inner
+        return {name for name in dir(of) if not name.startswith("_")} - inner
 
     assert public(sync) == public(core)
     for name in public(core):

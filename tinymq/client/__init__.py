@@ -18,34 +18,44 @@ if TYPE_CHECKING:
         TopicDescription,
     )
     from tinymq.client.aio import AsyncClient
-    from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig
+    from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
+    from tinymq.client.cursors import ChannelDescription
     from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery
+    from tinymq.client.holds import AsyncHold
     from tinymq.client.producer import AsyncProducer
+    from tinymq.client.queue import AsyncQueue
     from tinymq.client.reader import AsyncReader
     from tinymq.client.records import Message
     from tinymq.client.routing import Broker
     from tinymq.client.sync import Client, Producer, Reader
+    from tinymq.client.sync_queue import Hold, Queue
     from tinymq.errors import NotDelivered, TinymqError, Unsent
     from tinymq.types import Offset, RecordMetadata
 
 _HOMES = {
     "AsyncClient": "tinymq.client.aio",
+    "AsyncHold": "tinymq.client.holds",
     "AsyncProducer": "tinymq.client.producer",
+    "AsyncQueue": "tinymq.client.queue",
     "AsyncReader": "tinymq.client.reader",
     "BatchDelivery": "tinymq.client.delivery",
     "BatchMetadata": "tinymq.client.delivery",
     "Broker": "tinymq.client.routing",
     "BrokerStatus": "tinymq.client.admin",
+    "ChannelDescription": "tinymq.client.cursors",
     "Client": "tinymq.client.sync",
     "ClientConfig": "tinymq.client.config",
     "ClusterStatus": "tinymq.client.admin",
     "Delivery": "tinymq.client.delivery",
+    "Hold": "tinymq.client.sync_queue",
     "Message": "tinymq.client.records",
     "NotDelivered": "tinymq.errors",
     "Offset": "tinymq.types",
     "PartitionOffsets": "tinymq.client.admin",
     "Producer": "tinymq.client.sync",
     "ProducerConfig": "tinymq.client.config",
+    "Queue": "tinymq.client.sync_queue",
+    "QueueConfig": "tinymq.client.config",
     "Reader": "tinymq.client.sync",
     "ReaderConfig": "tinymq.client.config",
     "RecordMetadata": "tinymq.types",
@@ -57,22 +67,28 @@ _HOMES = {
 
 __all__ = [
     "AsyncClient",
+    "AsyncHold",
     "AsyncProducer",
+    "AsyncQueue",
     "AsyncReader",
     "BatchDelivery",
     "BatchMetadata",
     "Broker",
     "BrokerStatus",
+    "ChannelDescription",
     "Client",
     "ClientConfig",
     "ClusterStatus",
     "Delivery",
+    "Hold",
     "Message",
     "NotDelivered",
     "Offset",
     "PartitionOffsets",
     "Producer",
     "ProducerConfig",
+    "Queue",
+    "QueueConfig",
     "Reader",
     "ReaderConfig",
     "RecordMetadata",

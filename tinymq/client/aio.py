@@ -10,11 +10,20 @@ from typing import Self, Unpack
 
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.cluster import Cluster
-from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
-from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
-from tinymq.client.places import Places
+from tinymq.client.config import (
+    ClientConfig,
+    ProducerConfig,
+    QueueConfig,
+    ReaderConfig,
+    configure,
+    default_client_id,
+    parse_servers,
+)
+from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.places import Place, Places
 from tinymq.client.ports import Connector
 from tinymq.client.producer import AsyncProducer
+from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.clock import Clock, SystemClock
@@ -49,7 +58,7 @@ class AsyncClient:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sending: AsyncProducer | None = None
-        self._opened: list[AsyncProducer | AsyncReader] = []
+        self._opened: list[AsyncProducer | AsyncReader | AsyncQueue] = []
         self._closed = False
 
     @property
@@ -100,14 +109,40 @@ class AsyncClient:
         self._keep(reader)
         return reader
 
+    def queue(
+        self,
+        topic: str,
+        partition: int = 0,
+        channel: str = "default",
+        *,
+        consumer: str | None = None,
+        start: Place = "earliest",
+        **settings: Unpack[QueueOptions],
+    ) -> AsyncQueue:
+        """A partition as a queue, read through `channel`: poll it, or iterate over it; and push.
+
+        Nothing is asked yet. `start`: where a channel that is not there yet begins. `consumer`: who we are, for those
+        who list channels; client_id if not given. Settings: see QueueConfig. Use it in `async with`.
+        """
+        config = configure(QueueConfig, settings)
+        core, sending = self._core(), self.sending
+        queue = AsyncQueue(
+            core, config, self._soon, sending, topic, partition, channel=channel, consumer=consumer, start=start
+        )
+        self._keep(queue)
+        return queue
+
     async def close(self) -> None:
-        """Close producers (flushing them), readers and connections. Raises NotDelivered. Closing twice is nothing."""
+        """Close producers (flushing them), queues, readers and connections. Raises NotDelivered. Again: nothing.
+
+        A queue that is still open commits what is done with, and not what it handed out last: nobody knows of that.
+        """
         self._closed = True
         first: TinymqError | None = None
         opened, self._opened = self._opened, []
         for each in opened:
             try:
-                await each.close()
+                await (each.leave() if isinstance(each, AsyncQueue) else each.close())
             except TinymqError as error:
                 first = first or error
         if self._cluster is not None:
@@ -135,7 +170,7 @@ class AsyncClient:
             self._sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
         return self._sending
 
-    def _keep(self, opened: AsyncProducer | AsyncReader) -> None:
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncQueue) -> None:
         self._opened = [each for each in self._opened if not each.closed]
         self._opened.append(opened)
 
@@ -147,7 +182,8 @@ class AsyncClient:
             if self._connector is None:
                 from tinymq.client.channel import GrpcConnector  # grpc is loaded when it is needed
 
-                self._connector = GrpcConnector(self.config.limits)
+                client_id = self.config.client_id or default_client_id()
+                self._connector = GrpcConnector(self.config.limits, client_id)
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.errors import InvalidRequest
-from tinymq.types import check_topic_name
+from tinymq.types import check_channel_name, check_consumer_name, check_topic_name
 
 WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeout
 WAIT_S_MIN = 0.001  # of a call that has to ask a broker
@@ -21,6 +21,22 @@ def check_topic(topic: object) -> str:
     if not isinstance(topic, str):
         raise InvalidRequest(f"topic={topic!r} is {_kind(topic)}, not str", hint="pass the topic's name as text")
     return check_topic_name(topic)
+
+
+def check_channel(channel: object) -> str:
+    """A channel's name. Raises InvalidName too."""
+    if not isinstance(channel, str):
+        raise InvalidRequest(
+            f"channel={channel!r} is {_kind(channel)}, not str", hint="pass the channel's name as text"
+        )
+    return check_channel_name(channel)
+
+
+def check_consumer(consumer: object) -> str:
+    """A consumer's name. Raises InvalidName too."""
+    if not isinstance(consumer, str):
+        raise InvalidRequest(f"consumer={consumer!r} is {_kind(consumer)}, not str", hint="pass a name as text")
+    return check_consumer_name(consumer)
 
 
 def check_count(name: str, value: object, least: int, most: int = COUNT_MAX) -> int:

@@ -7,6 +7,9 @@ names the nearest. Units come last in names.
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -14,6 +17,7 @@ from typing import Any, TypeVar
 from tinymq.batch import Codec
 from tinymq.config import MIB, Limits, format_address, parse_address
 from tinymq.errors import InvalidConfig
+from tinymq.types import check_consumer_name
 
 Partitioner = Callable[[bytes | None, int], int]
 """(key, number of partitions) -> partition. Called by the thread that sends; must not block."""
@@ -22,8 +26,10 @@ COMPRESSION = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 ACKS = ("quorum", "leader", "none")
 PARTITIONERS = ("keyed", "round_robin", "sticky")
 REPLICAS = ("leader", "follower", "nearest", "any")
+ON_TRIMMED = ("raise", "skip")
 INFLIGHT_BATCHES_MAX = 5  # brokers remember this many batches per producer: more could not be told apart
 MILLISECONDS_MAX = 1_000_000_000  # eleven days
+HOST_LENGTH_MAX = 200
 BUFFER_BYTES_MAX = 1 << 40
 
 C = TypeVar("C")
@@ -65,17 +71,22 @@ class ClientConfig:
     request_timeout_ms: deadline of every call that names none of its own; the most that a producer looks for a topic.
     attempt_timeout_ms: silence of one broker after which another one, or a new connection, is tried.
     rack: where this process runs; `replica="nearest"` prefers brokers of the same rack.
+    client_id: for quotas, and whom a channel's consumer is called after; if empty, host and process.
     """
 
     request_timeout_ms: float = 30_000
     attempt_timeout_ms: float = 3_000
     metadata_max_age_ms: float = 30_000
     rack: str = ""
+    client_id: str = ""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         _milliseconds(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
         _kind(self, "rack", str)
+        _kind(self, "client_id", str)
+        if self.client_id:
+            check_consumer_name(self.client_id)
         _kind(self, "limits", Limits)
 
 
@@ -138,6 +149,8 @@ class ReaderConfig:
     buffer_bytes_max: fetched and not yet taken by the application.
     unreachable_ms_max: a partition that no replica serves for this long raises.
     stale_ms_max: silence of a follower after which others are asked whether there is more.
+    on_trimmed: what to do when the next record is gone, by retention, capacity or a trim: "raise" OffsetOutOfRange, or
+        "skip" to the first that is kept, and count what was skipped.
     """
 
     replica: str = "leader"
@@ -147,14 +160,55 @@ class ReaderConfig:
     buffer_bytes_max: int = 32 * MIB
     unreachable_ms_max: float = 60_000
     stale_ms_max: float = 2_000
+    on_trimmed: str = "raise"
 
     def __post_init__(self) -> None:
         _one_of("replica", self.replica, REPLICAS)
+        _one_of("on_trimmed", self.on_trimmed, ON_TRIMMED)
         _milliseconds(self, "unreachable_ms_max", "stale_ms_max")
         _milliseconds(self, "fetch_wait_ms", least=0)
         _count(self, "fetch_bytes_max")
         _count(self, "fetch_min_bytes", least=0)
         _count(self, "buffer_bytes_max", most=BUFFER_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """Of one queue.
+
+    auto_commit: what was handed out is committed once more is asked for. Without it, only `commit` does.
+    commit_interval_ms: how often such commits are sent: what a crash delivers again.
+    The others: see ReaderConfig.
+    """
+
+    auto_commit: bool = True
+    commit_interval_ms: float = 500
+    on_trimmed: str = "raise"
+    replica: str = "leader"
+    fetch_bytes_max: int = MIB
+    fetch_wait_ms: float = 500
+    buffer_bytes_max: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        _kind(self, "auto_commit", bool)
+        _milliseconds(self, "commit_interval_ms")
+        self.reader()
+
+    def reader(self) -> ReaderConfig:
+        """How its records are read."""
+        return ReaderConfig(
+            replica=self.replica,
+            fetch_bytes_max=self.fetch_bytes_max,
+            fetch_wait_ms=self.fetch_wait_ms,
+            buffer_bytes_max=self.buffer_bytes_max,
+            on_trimmed=self.on_trimmed,
+        )
+
+
+def default_client_id() -> str:
+    """Host and process, as a name."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:HOST_LENGTH_MAX]
+    return f"{host}-{os.getpid()}"
 
 
 def configure(kind: type[C], settings: Mapping[str, object]) -> C:

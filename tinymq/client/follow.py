@@ -23,6 +23,7 @@ from tinymq.errors import (
     BrokerUnreachable,
     CorruptData,
     NotLeader,
+    OffsetOutOfRange,
     OutcomeUnknown,
     StorageError,
     TinymqError,
@@ -48,6 +49,7 @@ class Cursor:
     end: int | None  # where to stop; None: never
     end_seen: int  # the high watermark at opening
     epoch: int = 0  # the newest leader epoch that any replica told
+    skipped: int = 0  # offsets that were gone before they were fetched
 
     @property
     def done(self) -> bool:
@@ -107,10 +109,12 @@ class Follower:
                 ahead.cancel()
 
     def _at(self) -> Partition:
+        number = self.cursor.partition
         view = self.cluster.view.topics.get(self.topic.name)
-        if view is None or view.topic_id != self.topic.topic_id:
-            view = self.topic
-        return view.partitions[self.cursor.partition]
+        now = view.partition(number) if view is not None and view.topic_id == self.topic.topic_id else None
+        at = now or self.topic.partition(number)
+        assert at is not None, "a follower begins with a partition that is there"
+        return at
 
     def _choose(self) -> int | None:
         """The replica to ask now."""
@@ -203,10 +207,14 @@ class Follower:
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
                 return
+        elif isinstance(error, OffsetOutOfRange) and self._skips(error):
+            return
         elif isinstance(error, UnknownTopic | UnknownPartition):
             attempt_s = self.cluster.attempt_s
             try:
-                there = await self.cluster.still_there(self.topic.name, self.topic.topic_id, attempt_s)
+                there = await self.cluster.still_there(
+                    self.topic.name, self.topic.topic_id, attempt_s, self.cursor.partition
+                )
             except TinymqError as unanswered:
                 LOG.debug("topic %s not looked up: %s", self.topic.name, unanswered)
                 there = True
@@ -218,6 +226,15 @@ class Follower:
             LOG.info("%s: leaving broker %d: %s", where, broker, error.message)
         self._shun(broker)
         await self._wait_for_another(error.message)
+
+    def _skips(self, error: OffsetOutOfRange) -> bool:
+        """Go on at the log start, if that has passed us by and we may."""
+        log_start = error.detail.get("log_start", "")
+        if self.config.on_trimmed != "skip" or not log_start.isdigit() or int(log_start) <= self.cursor.offset:
+            return False
+        self.cursor.skipped += int(log_start) - self.cursor.offset
+        self.cursor.offset = int(log_start)
+        return True
 
     def _shun(self, broker: int) -> None:
         shunned = self._shunned.setdefault(broker, Shunned())

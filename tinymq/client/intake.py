@@ -73,6 +73,15 @@ class Intake:
         found = self.next_messages(1)
         return found[0] if found else None
 
+    def peek(self) -> Message | None:
+        """The message that `next_message` would give."""
+        if not self._messages:
+            self._current = self.take_chunk()
+            if self._current is None:
+                return None
+            self._messages.extend(self._current.messages(self._topic))
+        return self._messages[0]
+
     def _settle(self) -> None:
         """Messages not taken become rows again."""
         if self._messages:

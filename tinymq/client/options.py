@@ -15,6 +15,7 @@ class ClientOptions(TypedDict, total=False):
     attempt_timeout_ms: float
     metadata_max_age_ms: float
     rack: str
+    client_id: str
     limits: Limits
 
 
@@ -43,3 +44,16 @@ class ReaderOptions(TypedDict, total=False):
     buffer_bytes_max: int
     unreachable_ms_max: float
     stale_ms_max: float
+    on_trimmed: str
+
+
+class QueueOptions(TypedDict, total=False):
+    """See QueueConfig."""
+
+    auto_commit: bool
+    commit_interval_ms: float
+    on_trimmed: str
+    replica: str
+    fetch_bytes_max: int
+    fetch_wait_ms: float
+    buffer_bytes_max: int

@@ -117,6 +117,11 @@ class AsyncReader:
         return self.intake.position()
 
     @property
+    def skipped(self) -> int:
+        """Offsets that were gone before they could be read; counted with on_trimmed="skip" alone."""
+        return sum(cursor.skipped for cursor in self.intake.cursors.values())
+
+    @property
     def at_end(self) -> bool:
         """Everything up to every end was taken. Never true of a reader without `end`, unless it gave a table."""
         return self.intake.complete
@@ -173,10 +178,15 @@ class AsyncReader:
             return False
         return True
 
+    def fail(self, error: Exception) -> None:
+        """Whoever asks for more than what is at hand hears this from now on."""
+        self._failure = self._failure or error
+        self._arrived.set()
+
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
         topic = await self._cluster.topic(self.topic, left())
-        partitions = self._wanted if self._wanted is not None else tuple(range(len(topic.partitions)))
+        partitions = self._wanted if self._wanted is not None else topic.numbers
         starts = by_partition(self._start, partitions)
         asked = await self._ask(topic, starts, left())
         asked = await self._confirmed(topic, starts, asked, left())
@@ -236,7 +246,7 @@ class AsyncReader:
         try:
             await follower.run()
         except Exception as error:  # whatever it was, the application hears of it: a reader never stops silently
-            self._failure = self._failure or error
+            self.fail(error)
         finally:
             self._arrived.set()
 

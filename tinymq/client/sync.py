@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
@@ -19,15 +19,16 @@ import pyarrow as pa
 from tinymq.client.admin import ClusterStatus, PartitionOffsets, TopicDescription
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
-from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
+from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.engine import Engine, forked
-from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
+from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.places import Place, Places
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
-from tinymq.client.routing import Broker
+from tinymq.client.routing import Broker, Partition
+from tinymq.client.sync_queue import ChannelAdmin, Queue
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, NotDelivered
 from tinymq.types import RecordMetadata
@@ -99,8 +100,26 @@ class Client:
         engine = self.engine()
         return Reader(engine, engine.do(lambda: engine.client.reader(topic, partitions, start, end, **settings)))
 
+    def queue(
+        self,
+        topic: str,
+        partition: int = 0,
+        channel: str = "default",
+        *,
+        consumer: str | None = None,
+        start: Place = "earliest",
+        **settings: Unpack[QueueOptions],
+    ) -> Queue:
+        """As AsyncClient.queue: a partition to poll, through a channel, and to push to. Use it in `with`."""
+        configure(QueueConfig, settings)
+        engine = self.engine()
+        make = engine.client.queue
+        return Queue(
+            engine, engine.do(lambda: make(topic, partition, channel, consumer=consumer, start=start, **settings))
+        )
+
     def close(self) -> None:
-        """Close producers (flushing them), readers and connections. Raises NotDelivered. Closing twice is nothing."""
+        """As AsyncClient.close. Raises NotDelivered. Closing twice is nothing."""
         with self._starting:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -241,6 +260,11 @@ class Reader:
         return self._core.position()
 
     @property
+    def skipped(self) -> int:
+        """As AsyncReader.skipped."""
+        return self._core.skipped
+
+    @property
     def at_end(self) -> bool:
         """As AsyncReader.at_end."""
         return self._core.at_end
@@ -264,18 +288,35 @@ class Reader:
         self.close()
 
 
-class Admin:
+class Admin(ChannelAdmin):
     """What `client.admin` can do: AsyncAdmin, synchronous."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._core = engine.do(lambda: engine.client.admin)
-
     def create_topic(
-        self, name: str, partitions: int = 1, replication_factor: int | None = None, *, timeout: float | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        settings: Mapping[str, object] | None = None,
+        timeout: float | None = None,
     ) -> TopicDescription:
         """As AsyncAdmin.create_topic."""
-        return self._engine.run(self._core.create_topic(name, partitions, replication_factor, timeout=timeout))
+        made = self._core.create_topic(name, partitions, replication_factor, settings=settings, timeout=timeout)
+        return self._engine.run(made)
+
+    def alter_topic(
+        self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
+    ) -> TopicDescription:
+        """As AsyncAdmin.alter_topic."""
+        return self._engine.run(self._core.alter_topic(name, settings, timeout=timeout))
+
+    def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
+        """As AsyncAdmin.add_partition."""
+        return self._engine.run(self._core.add_partition(topic, timeout=timeout))
+
+    def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
+        """As AsyncAdmin.delete_partition."""
+        self._engine.run(self._core.delete_partition(topic, partition, timeout=timeout))
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """As AsyncAdmin.delete_topic."""

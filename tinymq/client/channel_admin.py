@@ -1,0 +1,108 @@
+"""Channels and the heads of partitions, looked after from outside: AsyncAdmin's other half."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from tinymq.client import cursors
+from tinymq.client.checks import WAIT_S_MIN, check_channel, check_partition, check_topic, check_wait
+from tinymq.client.cluster import Cluster
+from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelDescription, ChannelId
+from tinymq.client.holds import AsyncHold
+from tinymq.client.places import Place, read_place
+from tinymq.client.routing import Topic
+from tinymq.errors import Fenced, UnknownChannel
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.types import Offset
+
+ASKED_AT_ONCE_MAX = 16
+LEASE_S = 60.0
+
+
+class AsyncChannelAdmin:
+    """What `client.admin` can do with channels. `timeout` is in seconds; request_timeout_ms if not given."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list_channels(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[ChannelDescription]:
+        """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
+        check_topic(topic)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        known = await self._cluster.topic(topic, left())
+        numbers = [p.partition for p in known.partitions] if partition is None else [check_partition(partition)]
+        found = await self._list(known, numbers, left())
+        return [
+            cursors.describe(topic, number, info)
+            for number, channels in zip(numbers, found, strict=True)
+            for info in sorted(channels.channels, key=lambda info: info.channel)
+        ]
+
+    async def seek_channel(
+        self, topic: str, partition: int, channel: str, to: Place, *, timeout: float | None = None
+    ) -> int:
+        """Move a channel to an Offset, "earliest", "latest" or a datetime; the position then.
+
+        Whoever reads it is Fenced at its next commit. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        """
+        place = read_place(to)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        named = await self._named(topic, partition, channel, left())
+        request_id = self._cluster.rng.randbytes(REQUEST_ID_BYTES)
+        while True:
+            (found,) = await self._list(named.topic, [partition], left())
+            epoch = next((info.epoch for info in found.channels if info.channel == channel), None)
+            if epoch is None:
+                raise UnknownChannel(f"{topic}/{partition} has no channel {channel!r}")
+            try:
+                command = cursors.seeking(epoch, place, request_id)
+                return int((await cursors.change(self._cluster, named, command, left())).position)
+            except Fenced:  # a consumer took it over since it was listed
+                if left() <= 0:
+                    raise
+
+    async def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
+        """Delete a channel of one partition, with its cursor; its consumer is told. Raises UnknownChannel."""
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        named = await self._named(topic, partition, channel, left())
+        await cursors.delete_channel(self._cluster, named, left())
+
+    async def trim(self, topic: str, partition: int, before: Place, *, timeout: float | None = None) -> int:
+        """Remove for good what lies before an Offset, or before the first record at or after a datetime.
+
+        Returns the log start then. Raises OffsetOutOfRange beyond the end; Held when somebody holds what was to go.
+        """
+        check_topic(topic)
+        check_partition(partition)
+        place = read_place(before)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        known = await self._cluster.topic(topic, left())
+        return await cursors.trim(self._cluster, known, partition, place, left())
+
+    def hold(self, topic: str, partition: int, offset: Offset, *, lease: float = LEASE_S) -> AsyncHold:
+        """Keep what lies from `offset` on while an `async with` block runs, whatever retention says. See AsyncHold."""
+        check_topic(topic)
+        return AsyncHold(self._cluster, topic, check_partition(partition), offset, lease)
+
+    async def _named(self, topic: str, partition: int, channel: str, timeout_s: float) -> ChannelId:
+        check_topic(topic)
+        check_partition(partition)
+        check_channel(channel)
+        return ChannelId(await self._cluster.topic(topic, timeout_s), partition, channel)
+
+    async def _list(self, topic: Topic, partitions: Iterable[int], timeout_s: float) -> list[pb.PartitionChannels]:
+        asking = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+        left = self._cluster.countdown(timeout_s)
+
+        async def ask(partition: int) -> pb.PartitionChannels:
+            async with asking:
+                return await cursors.list_channels(self._cluster, topic, partition, left())
+
+        return await asyncio.gather(*map(ask, partitions))
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        check_wait(timeout, least_s=WAIT_S_MIN)
+        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout

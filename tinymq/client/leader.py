@@ -1,0 +1,118 @@
+"""Questions that only a partition's leader answers: it is found, waited for and asked again until the deadline.
+
+What is asked here changes nothing more when it is sent twice, so an attempt without an answer is simply made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinymq.client.cluster import Cluster
+from tinymq.client.ports import Method
+from tinymq.client.routing import Topic
+from tinymq.errors import (
+    DeadlineExceeded,
+    Held,
+    NotLeader,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+    UnknownPartition,
+    UnknownTopic,
+)
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+ATTEMPT_S_MIN = 0.001
+
+
+def no_refusal(_reply: Any) -> TinymqError | None:
+    """Of replies whose only error is the request's own."""
+    return None
+
+
+async def ask_leader(
+    cluster: Cluster,
+    topic: Topic,
+    partition: int,
+    method: Method,
+    request: Any,
+    *,
+    timeout_s: float,
+    refusal: Callable[[Any], TinymqError | None] = no_refusal,
+    changes: bool = True,
+) -> Any:
+    """The leader's answer. `refusal` finds the error of an item in a reply; `changes`: it does more than look.
+
+    Raises what was refused for good; at the deadline OutcomeUnknown if an attempt may have taken effect, else
+    DeadlineExceeded, or what stood in the way all the time (Held, QuotaExceeded). An error answered after an attempt
+    of unknown outcome has the detail `unclear`.
+    """
+    left = cluster.countdown(timeout_s)
+    backoff_s = BACKOFF_S_MIN
+    reasons: dict[str, str] = {}
+    last: TinymqError | None = None
+    unclear = False
+    while True:
+        address = _leader(cluster, topic, partition)
+        if address is not None:
+            attempt_s = max(ATTEMPT_S_MIN, min(left(), cluster.attempt_s))
+            if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
+                request.timeout_ms = max(1, int(attempt_s * 1000))
+            try:
+                reply = await cluster.ask_broker(address, method, request, attempt_s)
+                last = refusal(reply)
+            except TinymqError as error:
+                last = error
+            if last is None:
+                return reply
+            reasons[address] = last.message.removeprefix(f"{address}: ")
+            unclear = unclear or (changes and isinstance(last, OutcomeUnknown))
+            if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last) and left() > 0:
+                continue
+            if not await _passes(cluster, topic, partition, last):
+                if unclear:
+                    last.detail["unclear"] = "true"
+                raise last
+        if left() <= 0:
+            raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), last, unclear)
+        cluster.refresh_soon()
+        await cluster.clock.sleep(min(left(), backoff_s * (0.5 + cluster.rng.random() / 2)))
+        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+
+
+def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
+    """The address of whom the client takes for the leader now."""
+    try:
+        at = cluster.view.partition(topic.name, partition)
+    except (UnknownTopic, UnknownPartition):
+        return None
+    return cluster.view.address(at.leader)
+
+
+async def _passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:
+    """May the same question be answered otherwise soon?"""
+    if isinstance(error, UnknownTopic | UnknownPartition):  # by a broker that has not heard of it yet?
+        try:
+            return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
+        except TinymqError as unanswered:
+            return unanswered.retriable or isinstance(unanswered, OutcomeUnknown)
+    return error.retriable or isinstance(error, OutcomeUnknown)
+
+
+def _give_up(
+    method: Method,
+    topic: Topic,
+    partition: int,
+    timeout_s: float,
+    tried: str,
+    last: TinymqError | None,
+    unclear: bool,
+) -> TinymqError:
+    what = f"{method.value.rsplit('/', 1)[-1]} of {topic.name}/{partition} within {timeout_s:.3g} s"
+    if unclear:
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
+    if isinstance(last, Held | QuotaExceeded):
+        return last
+    return DeadlineExceeded(f"the leader did not answer {what}: {tried or 'no leader is known'}")
