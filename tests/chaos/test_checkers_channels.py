@@ -60,6 +60,18 @@ def a_cursor_of_another_channel(s: Story) -> None:
     cursor(s, "open_channel", 3)
 
 
+def a_consumer_that_was_replaced(s: Story) -> None:
+    cursor(s, "open_channel", 0, epoch=7)
+    cursor(s, "open_channel", 0, epoch=9, by="c2")
+    cursor(s, "commit", 1, offset=1, epoch=7, generation=1)
+
+
+def a_commit_from_before_a_seek(s: Story) -> None:
+    cursor(s, "open_channel", 0, epoch=7)
+    cursor(s, "seek", 1, offset=1, epoch=7, generation=2)
+    cursor(s, "commit", 3, offset=3, epoch=7, generation=1)
+
+
 def one_record_to_two(s: Story) -> None:
     take(s, "r1", 0, "p-0")
     take(s, "r2", 0, "p-0")
@@ -113,6 +125,8 @@ BAD: list[tuple[Spoil, Kind]] = [
     (a_cursor_that_goes_back, Kind.CURSOR_BACK),
     (a_look_behind_a_seek, Kind.CURSOR_BACK),
     (a_cursor_of_another_channel, Kind.CURSOR_STRAYED),
+    (a_consumer_that_was_replaced, Kind.NOT_FENCED),
+    (a_commit_from_before_a_seek, Kind.NOT_FENCED),
     (one_record_to_two, Kind.TAKEN_TWICE),
     (a_repeat_that_gets_the_next, Kind.TAKEN_TWICE),
     (a_record_that_nobody_got, Kind.TAKEN_BY_NOBODY),

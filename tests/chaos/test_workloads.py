@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -34,7 +35,7 @@ class Surroundings:
         self.cluster = cluster
         self.clients: list[AsyncClient] = []
 
-    async def topic(self, partitions: int = 1) -> str:
+    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         self.cluster.add_topic(self.name, partitions)
         return self.name
 

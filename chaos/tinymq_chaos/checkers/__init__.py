@@ -41,6 +41,7 @@ CHECKERS: tuple[Checker, ...] = (
     metadata.not_linearizable,
     cursors.moved_back,
     cursors.strayed,
+    cursors.not_fenced,
     cursors.taken_twice,
     cursors.taken_by_nobody,
     cursors.taken_as_stored,

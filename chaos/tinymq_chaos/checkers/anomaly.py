@@ -52,6 +52,7 @@ class Kind(StrEnum):
     FALSE_ACK = "false ack"  # of what is not there as the leader of that term has it, or counted and never said
     CURSOR_BACK = "cursor moved back"  # and nobody sought
     CURSOR_STRAYED = "cursor strayed"  # to where nobody put it
+    NOT_FENCED = "not fenced"  # a consumer that was replaced, or a commit from before a seek
     LOST_COMMIT = "lost commit"  # of a cursor: acknowledged, and not there
     TAKEN_TWICE = "taken twice"  # one record by two requests, or two by one
     TAKEN_BY_NOBODY = "taken by nobody"  # a channel has passed it

@@ -33,7 +33,7 @@ class _Seen:
 def moved_back(facts: Facts) -> Iterator[Anomaly]:
     """A cursor is seen behind where it was before, or was committed to, and no seek since may have led there."""
     for cursor, sights in _sights(facts).items():
-        seeks = [c for c in facts.history.of("seek") if _cursor(c) == cursor and c.outcome is not Outcome.FAILED]
+        seeks = [c for c in facts.of("seek") if _cursor(c) == cursor and c.outcome is not Outcome.FAILED]
         for now in sights:
             before = [s for s in sights if s.until_s < now.call.invoked_s and s.position > now.position]
             bad = next((s for s in before if not _led_back(seeks, s, now)), None)
@@ -55,17 +55,33 @@ def _led_back(seeks: list[Call], before: _Seen, now: _Seen) -> bool:
 
 def strayed(facts: Facts) -> Iterator[Anomaly]:
     """A cursor that only commits and seeks move is where none of them, nor its start, ever put it."""
-    taking = {_cursor(call) for call in facts.history.of("consume")}
+    taking = {_cursor(call) for call in facts.of("consume")}
     for cursor, sights in _sights(facts).items():
         if cursor in taking:
             continue
-        told = [c for c in facts.history.of("commit", "seek") if _cursor(c) == cursor]
+        told = [c for c in facts.of("commit", "seek") if _cursor(c) == cursor]
         for seen in sights:
             places = {c.args["offset"] for c in told if c.invoked_s < seen.until_s} | {0}
             if seen.position not in places:
                 what = f"channel {cursor[1]} is at {seen.position}, where nobody put it"
                 yield _anomaly(Kind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
                 break
+
+
+def not_fenced(facts: Facts) -> Iterator[Anomaly]:
+    """A commit is done for a consumer after another one took over, or with a generation that a seek has ended."""
+    opens = [c for c in facts.of("open_channel") if c.outcome is Outcome.OK and "epoch" in c.args]
+    seeks = [c for c in facts.of("seek") if c.outcome is Outcome.OK and "generation" in c.args]
+    for call in facts.of("commit"):
+        if call.outcome is not Outcome.OK or "epoch" not in call.args:
+            continue
+        cursor = _cursor(call)
+        others = [c for c in opens if _cursor(c) == cursor and c.args["epoch"] > call.args["epoch"]]
+        others += [c for c in seeks if _cursor(c) == cursor and c.args["generation"] > call.args["generation"]]
+        before = next((c for c in others if c.ended_s is not None and c.ended_s < call.invoked_s), None)
+        if before is not None:
+            what = f"channel {cursor[1]} was another consumer's, or sought anew, and a commit of before was done"
+            yield _anomaly(Kind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
 
 
 def taken_twice(facts: Facts) -> Iterator[Anomaly]:
@@ -95,7 +111,7 @@ def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
         lacking = set(range(min(offsets), max(offsets))) - offsets
         unclear = {
             call.args["request"]
-            for call in facts.history.of("consume")
+            for call in facts.of("consume")
             if _cursor(call) == cursor and call.outcome in (Outcome.UNKNOWN, Outcome.PENDING)
         } - answered[cursor]
         if len(lacking) > len(unclear):
@@ -117,13 +133,13 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _taken(facts: Facts) -> Iterator[Call]:
-    return (c for c in facts.history.of("consume") if c.outcome is Outcome.OK and c.result is not None)
+    return (c for c in facts.of("consume") if c.outcome is Outcome.OK and c.result is not None)
 
 
 def _sights(facts: Facts) -> dict[Cursor, list[_Seen]]:
     """Every answer that told where a cursor is, in the order of invocation."""
     found: dict[Cursor, list[_Seen]] = {}
-    for call in facts.history.of("open_channel", "commit", "seek", "channels"):
+    for call in facts.of("open_channel", "commit", "seek", "channels"):
         if call.outcome is Outcome.OK:
             for cursor, position in _told(call):
                 found.setdefault(cursor, []).append(_Seen(position, call))

@@ -26,7 +26,7 @@ def early_reads(facts: Facts) -> Iterator[Anomaly]:
     for call in facts.polls if facts.history.commits else ():
         for partition, base, names in call.result:
             yield from _shown(facts, call, partition, base + len(names))
-    for call in facts.history.of("offsets"):
+    for call in facts.of("offsets"):
         if call.outcome is Outcome.OK:
             for partition, _, high_watermark in call.result:
                 yield from _shown(facts, call, partition, high_watermark)

@@ -51,7 +51,7 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
             how = waiting[0]
             what = f"nothing was done within {within_s:g} s of the last fault, at {calm_s:.3f} s: {how}"
             yield Anomaly(Kind.NO_PROGRESS, what, log, processes=(how.process,), times_s=times(how))
-    for call in facts.history.of("drain"):
+    for call in facts.of("drain"):
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
             yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
@@ -83,7 +83,7 @@ def _asked(facts: Facts) -> dict[Log, list[Call]]:
         partition = call.result[0] if call.outcome is Outcome.OK else call.args.get("partition")
         if partition is not None:
             asked.setdefault((call.args["topic"], partition), []).append(call)
-    asked[METADATA] = [call for call in facts.history.of(*CHANGES) if not _refused(call)]
+    asked[METADATA] = [call for call in facts.of(*CHANGES) if not _refused(call)]
     return asked
 
 

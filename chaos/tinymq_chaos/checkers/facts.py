@@ -35,13 +35,22 @@ class Facts:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.sends = list(history.of("send"))
-        self.polls = [c for c in history.of("poll") if c.outcome is Outcome.OK]
+        self._by_kind: dict[str, list[Call]] = {}
+        for call in history.calls:
+            self._by_kind.setdefault(call.kind, []).append(call)
+        self.sends = self.of("send")
+        self.polls = [c for c in self.of("poll") if c.outcome is Outcome.OK]
         self.sent: dict[str, Call] = {name: call for call in self.sends for name in call.args["records"]}
         self.replicas = _by_log(history.replicas)
-        self.maybe_deleted = {c.args["name"] for c in history.of("delete_topic") if c.outcome is not Outcome.FAILED}
+        self.maybe_deleted = {c.args["name"] for c in self.of("delete_topic") if c.outcome is not Outcome.FAILED}
         self.finals = self._finals()
         self._places: dict[Log, dict[str, int]] = {}
+
+    def of(self, *kinds: str) -> list[Call]:
+        """Calls of these kinds, in the order of invocation."""
+        if len(kinds) == 1:
+            return self._by_kind.get(kinds[0], [])
+        return sorted((c for kind in kinds for c in self._by_kind.get(kind, ())), key=lambda call: call.number)
 
     def is_gone(self, log: Log) -> bool:
         """Nothing is promised of it at the end: its topic was deleted, or may have been."""

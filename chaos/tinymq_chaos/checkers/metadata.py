@@ -117,7 +117,7 @@ def _op(call: Call) -> Op | None:
 
 def not_linearizable(facts: Facts) -> Iterator[Anomaly]:
     """Name by name, which says most shortly what is wrong; then all names at once."""
-    calls = list(facts.history.of("create_topic", "delete_topic", "get_topic", "list_topics"))
+    calls = list(facts.of("create_topic", "delete_topic", "get_topic", "list_topics"))
     known = frozenset(c.result for c in calls if c.kind == "create_topic" and c.outcome is Outcome.OK)
     ops = operations(calls)
     wrong = False

@@ -56,7 +56,7 @@ def _taken_back(poll: Call, log: Log, final: Final, records: list[tuple[int, str
 
 def shown_ends(facts: Facts) -> Iterator[Anomaly]:
     """An end that was told is never taken back."""
-    for call in facts.history.of("offsets"):
+    for call in facts.of("offsets"):
         if call.outcome is not Outcome.OK:
             continue
         for partition, log_start, high_watermark in call.result:
@@ -73,7 +73,7 @@ def shown_ends(facts: Facts) -> Iterator[Anomaly]:
 def steady_readers(facts: Facts) -> Iterator[Anomaly]:
     """A reader goes forward record by record."""
     expected: dict[tuple[str, Log], int] = {}
-    for call in facts.history.of("open", "poll"):
+    for call in facts.of("open", "poll"):
         if call.outcome is not Outcome.OK:
             continue
         reader = _reader(call)
@@ -94,7 +94,7 @@ def steady_readers(facts: Facts) -> Iterator[Anomaly]:
 
 def unseen_writes(facts: Facts) -> Iterator[Anomaly]:
     """Readers that read to the end when all was quiet have seen every acknowledged record."""
-    drains = [call for call in facts.history.of("drain") if call.outcome is Outcome.OK]
+    drains = [call for call in facts.of("drain") if call.outcome is Outcome.OK]
     reached = [(d, {(d.args["topic"], partition): offset for partition, offset in d.result}) for d in drains]
     if not reached:
         return

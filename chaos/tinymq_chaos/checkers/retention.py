@@ -80,8 +80,8 @@ SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, befo
 
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
     """The log start is above what was held, before the hold was to end."""
-    holds = [c for c in facts.history.of("hold") if c.outcome is Outcome.OK]
-    released = {c.args["hold"]: c.invoked_s for c in facts.history.of("release")}
+    holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
+    released = {c.args["hold"]: c.invoked_s for c in facts.of("release")}
     found = list(looks(facts))
     for hold in holds:
         log = (hold.args["topic"], hold.args["partition"])
@@ -97,7 +97,7 @@ def broken_holds(facts: Facts) -> Iterator[Anomaly]:
 
 def looks(facts: Facts) -> Iterator[tuple[Call, Log, int, int]]:
     """Every answer that told where a partition begins and ends."""
-    for call in facts.history.of("offsets"):
+    for call in facts.of("offsets"):
         if call.outcome is Outcome.OK:
             for partition, log_start, end in call.result:
                 yield call, (call.args["topic"], partition), log_start, end

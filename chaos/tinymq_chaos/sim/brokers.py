@@ -19,7 +19,7 @@ from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State
 from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.disk import Disk, SimFiles
-from tinymq_chaos.sim.links import MemoryServer, make_server
+from tinymq_chaos.sim.links import MemoryServer, make_forwarding, make_server
 from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class SimBroker:
         self._disk.on_crash = lambda: self._crashed(process)
         outside = Outside(
             self._clock, random.Random(self.rng.random()), self.files, self._disk, self._transport,
-            make_server(world.clients, self.id, process),
+            make_server(world.clients, self.id, process), make_forwarding(world.clients, self.id),
         )  # fmt: skip
         self._app = app = process.do(lambda: SimApp(world.config(self.id), outside, self))
         process.spawn(self._live(process, app))

@@ -15,10 +15,12 @@ from typing import Any
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
 from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, OutcomeUnknown
+from tinymq.errors import BrokerUnreachable, NotReady, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.admin import AdminService
-from tinymq.rpc.services import BrokerService
+from tinymq.proto.errors import from_wire
+from tinymq.rpc.forwarding import FORWARDED, REPLIES, SERVICE
+from tinymq.rpc.server import Services
+from tinymq.rpc.statuses import TRAILER
 from tinymq.testing.weather import Weather
 from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 from tinymq_chaos.sim.wires import Wire
@@ -37,12 +39,20 @@ _REQUESTS: dict[Method, Any] = {
 _STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
 
 
+_DONE, _FAILED = b"\0", b"\1"  # the first byte of what answers a unary call: a reply follows, or a packed Error
+
+
+class Aborted(Exception):
+    """A servicer ended its call with a status."""
+
+
 class ServerCall:
     """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
 
-    def __init__(self, up: Wire, down: Wire, kind: Any) -> None:
-        self._up = up
-        self._down = down
+    def __init__(self, call: Call, kind: Any) -> None:
+        self._call = call
+        self._up = call.up
+        self._down = call.down
         self._kind = kind
 
     async def requests(self) -> AsyncIterator[Any]:
@@ -53,18 +63,44 @@ class ServerCall:
         self._down.send(message.SerializeToString())
         await self._down.room()
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._call.metadata
+
+    def time_remaining(self) -> float | None:
+        return self._call.left_s()
+
+    def peer(self) -> str:
+        return f"ipv4:client-{self._call.client}:1"
+
+    async def abort(self, code: object, details: str, trailing_metadata: tuple[tuple[str, Any], ...] = ()) -> None:
+        self._down.send(_FAILED + dict(trailing_metadata)[TRAILER])
+        raise Aborted(details)
+
 
 class Call:
     """Both directions of one call between a client and a broker's process."""
 
-    def __init__(self, net: ClientNetwork, client: int, server: MemoryServer) -> None:
+    def __init__(
+        self,
+        net: ClientNetwork,
+        client: int,
+        server: MemoryServer,
+        timeout_s: float | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.client = client
         self.server = server
+        self.metadata = metadata
+        self._until_s = None if timeout_s is None else net.clock.monotonic() + timeout_s
         self.up = Wire(net.weather, (client, server.broker_id))
         self.down = Wire(net.weather, (server.broker_id, client))
         self.task: asyncio.Task[None] | None = None
         self._net = net
         net.calls[self] = None
+
+    def left_s(self) -> float | None:
+        """Until its deadline, if it has one."""
+        return None if self._until_s is None else max(0.0, self._until_s - self._net.clock.monotonic())
 
     def serve(self, handle: Callable[[Call], Awaitable[None]]) -> None:
         """Run the servicer's side, in the broker's process."""
@@ -75,7 +111,7 @@ class Call:
             self.task = asyncio.ensure_future(self._run(handle))
 
     async def _run(self, handle: Callable[[Call], Awaitable[None]]) -> None:
-        with contextlib.suppress(OutcomeUnknown):  # the client went away in the middle of a read
+        with contextlib.suppress(OutcomeUnknown, Aborted):  # the client went away in the middle of a read
             await handle(self)
         self.down.send(None)
 
@@ -94,15 +130,18 @@ class Call:
 class MemoryServer:
     """A broker's server for clients, as `tinymq.rpc.RpcServer` is one: from `start` to `stop`."""
 
-    def __init__(
-        self, net: ClientNetwork, broker_id: int, process: Process, broker: BrokerService, admin: AdminService
-    ) -> None:
+    def __init__(self, net: ClientNetwork, broker_id: int, process: Process, services: Services) -> None:
         self.broker_id = broker_id
         self.process = process
         self.address = ""
         self.listening = False
         self._net = net
-        self._services = {"Broker": broker, "Admin": admin}
+        self._services = {
+            "Broker": services.broker,
+            "Admin": services.admin,
+            "Channels": services.channels,
+            "QueueService": services.queue,
+        }
 
     async def start(self, host: str, port: int) -> int:
         self.address = f"{host}:{port}"
@@ -165,7 +204,7 @@ class ClientNetwork:
         for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
             self.leave(server)
         if not silently:
-            for call in [c for c in self.calls if c.server.broker_id == broker_id]:
+            for call in [c for c in self.calls if broker_id in (c.server.broker_id, c.client)]:
                 call.break_off("connection reset by peer")
 
     def reset(self, a: int, b: int) -> None:
@@ -215,12 +254,19 @@ class MemoryLink:
         return self._address
 
     async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        return await self.ask(method.value, request, _REPLIES[method], timeout_s)
+
+    async def ask(
+        self, path: str, request: Any, reply: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> Any:
+        """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
+        status, BrokerUnreachable, OutcomeUnknown."""
         call: Call | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                call = await self._dial()
-                servicer = call.server.servicer(method.value)
-                call.serve(lambda served: _answer(served, servicer, _REQUESTS[method]))
+                call = await self._dial(timeout_s, metadata)
+                servicer = call.server.servicer(path)
+                call.serve(lambda served: _answer(served, servicer, type(request)))
                 call.up.send(request.SerializeToString())
                 data = await call.down.receive()
         except TimeoutError:
@@ -230,7 +276,9 @@ class MemoryLink:
                 call.cancelled_by_client()
         if data is None:
             raise OutcomeUnknown(f"{self._address}: the broker ended the call")
-        return _REPLIES[method].FromString(data)
+        if data[:1] == _FAILED:
+            raise from_wire(pb.Error.FromString(data[1:]))
+        return reply.FromString(data[1:])
 
     async def open_produce(self, timeout_s: float) -> ProduceCall:
         return ProduceCall(await self._open("Produce", timeout_s), self._address)
@@ -251,7 +299,7 @@ class MemoryLink:
         call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
         return call
 
-    async def _dial(self) -> Call:
+    async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> Call:
         """Connect, unless that was done: a round trip, or as long as nobody answers."""
         known = self._known
         server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
@@ -261,18 +309,18 @@ class MemoryLink:
             while (server := self._net.reach(self._client, self._address)) is None:
                 await self._net.clock.sleep(CONNECT_POLL_S)
             self._known = server
-        return Call(self._net, self._client, server)
+        return Call(self._net, self._client, server, timeout_s, metadata)
 
 
 async def _answer(call: Call, servicer: Any, kind: Any) -> None:
     data = await call.up.receive()
     assert data is not None
-    reply = await servicer(kind.FromString(data), ServerCall(call.up, call.down, kind))
-    call.down.send(reply.SerializeToString())
+    reply = await servicer(kind.FromString(data), ServerCall(call, kind))
+    call.down.send(_DONE + reply.SerializeToString())
 
 
 async def _stream(call: Call, servicer: Any, kind: Any) -> None:
-    served = ServerCall(call.up, call.down, kind)
+    served = ServerCall(call, kind)
     await servicer(served.requests(), served)
 
 
@@ -334,7 +382,31 @@ _REPLIES: dict[Method, Any] = {
 def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
     """For `tinymq.app.Outside.server`."""
 
-    def make(limits: Limits, broker: BrokerService, admin: AdminService) -> MemoryServer:
-        return MemoryServer(net, broker_id, process, broker, admin)
+    def make(limits: Limits, services: Services) -> MemoryServer:
+        return MemoryServer(net, broker_id, process, services)
 
     return make
+
+
+class MemoryForwarding:
+    """A broker's way to the client ports of the others: see tinymq.rpc.forwarding.Forwarding."""
+
+    def __init__(self, net: ClientNetwork, broker_id: int) -> None:
+        self._net = net
+        self._broker_id = broker_id
+        self._links: dict[str, MemoryLink] = {}
+        self._closed = False
+
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+        if self._closed:
+            raise NotReady("this broker stops")
+        link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
+        return await link.ask(f"{SERVICE}/{method}", request, REPLIES[method], timeout_s, ((FORWARDED, "1"),))
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
+    """For `tinymq.app.Outside.forwarding`."""
+    return lambda limits: MemoryForwarding(net, broker_id)

@@ -106,13 +106,14 @@ class Context:
         self._world = world
         self._topics = 0
 
-    async def topic(self, partitions: int = 1) -> str:
+    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         self._topics += 1
         name = f"{self.name}.{self._topics}"
         client = self.client()
         for _ in range(TOPIC_TRIES_MAX):
             try:
-                await client.admin.create_topic(name, partitions, self._world.replication_factor, timeout=10.0)
+                replicas = self._world.replication_factor
+                await client.admin.create_topic(name, partitions, replicas, settings=settings, timeout=10.0)
                 return name
             except TinymqError as error:
                 if error.code == "TopicExists":  # by an earlier try

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ class Context(Protocol):
         """Set: end what is under way, read to the end, and return. By then all faults are over."""
         ...
 
-    async def topic(self, partitions: int = 1) -> str:
+    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         """A new topic, made before faults begin; its name."""
         ...
 

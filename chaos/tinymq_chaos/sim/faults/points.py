@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,7 @@ class Beside:
         self.clock, self.history = world.clock, world.history
         self.name = f"at-point-{world.loop.time():.6f}"
 
-    async def topic(self, partitions: int = 1) -> str:
+    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         """Nobody else's, and in no history."""
         with contextlib.suppress(TinymqError):
             await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)

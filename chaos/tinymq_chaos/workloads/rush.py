@@ -1,0 +1,141 @@
+"""Consumers that speak the protocol themselves, as any client may: several commits on their way at once and in any
+order, seeks that are sent again long after, and consumers that go on after another one took over.
+
+All of that is allowed. A cursor goes forward, back by a seek that is new, and for the newest consumer alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from tinymq.client import AsyncClient, cursors
+from tinymq.client.cluster import Cluster
+from tinymq.client.cursors import ChannelId
+from tinymq.client.places import Known
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.history import Outcome
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.produce import Numbered, lone
+
+CHANNEL = "rush"
+CONSUMERS = 2
+COMMITS = 4  # at once
+
+
+@dataclass(slots=True)
+class Held:
+    """A cursor, as a consumer knows it."""
+
+    epoch: int
+    generation: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A seek that may be sent again."""
+
+    epoch: int
+    request: bytes
+    offset: int
+
+
+async def rush(context: Context) -> None:
+    """One channel of one partition, and nobody who waits for anybody."""
+    name = await context.topic(1)
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    sender = Numbered(context, f"{context.name}.a", name, key, 1)
+    rushing = [Consumer(context, name, key, n).run() for n in range(CONSUMERS)]
+    await asyncio.gather(lone(context, sender, client), *rushing)
+
+
+class Consumer:
+    """Takes the channel, and moves its cursor until it is fenced; and for a while after that."""
+
+    def __init__(self, context: Context, topic: str, key: str, number: int) -> None:
+        self._context = context
+        self._client: AsyncClient = context.client(request_timeout_ms=CALL_S * 1000)
+        self._cluster: Cluster = self._client._core()
+        self._topic = topic
+        self._process = f"{context.name} {number}"
+        self._place: dict[str, Any] = {"topic": key, "partition": 0, "channel": CHANNEL}
+        self._sought: Sought | None = None
+
+    async def run(self) -> None:
+        context, held = self._context, None
+        while not context.stop.is_set():
+            if held is None or context.rng.random() < 0.1:
+                held = await self._open() or held
+            elif context.rng.random() < 0.15:
+                await self._seek(held)
+            elif context.rng.random() < 0.1:
+                await self._seek_again()
+            else:
+                await self._commit_some(held)
+            await pause(context, 0.05, 0.6)
+
+    async def _channel(self) -> ChannelId:
+        return ChannelId(await self._cluster.topic(self._topic, CALL_S / 4), 0, CHANNEL)
+
+    async def _open(self) -> Held | None:
+        held: Held | None = None
+        call = begin(self._context, self._process, "open_channel", **self._place)
+        with told(call):
+            channel = await self._channel()
+            epoch = await cursors.set_consumer(self._cluster, channel, "rush", CALL_S / 4)
+            call.args["epoch"] = epoch
+            outcome = await cursors.change(self._cluster, channel, cursors.opening(epoch, Known(0)), CALL_S / 4)
+            held = Held(epoch, outcome.generation, outcome.position)
+            call.ok(int(outcome.position))
+        return held
+
+    async def _seek(self, held: Held) -> None:
+        """Back, mostly: then what is committed from before is refused."""
+        rng = self._context.rng
+        sought = Sought(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
+        call = begin(self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch)
+        with told(call):
+            outcome = await self._send_seek(sought)
+            call.args["generation"] = outcome.generation
+            held.generation, held.position = outcome.generation, int(outcome.position)
+            call.ok(int(outcome.position))
+        if call.outcome is Outcome.OK:
+            self._sought = sought
+
+    async def _seek_again(self) -> None:
+        """One that was answered: it changes nothing, unless another seek came between."""
+        sought, self._sought = self._sought, None
+        if sought is not None:
+            call = begin(self._context, self._process, "seek_again", **self._place, offset=sought.offset)
+            with told(call):
+                outcome = await self._send_seek(sought)
+                call.ok([int(outcome.position), outcome.generation])
+
+    async def _send_seek(self, sought: Sought) -> pb.ChannelOutcome:
+        command = cursors.seeking(sought.epoch, Known(sought.offset), sought.request)
+        return await cursors.change(self._cluster, await self._channel(), command, CALL_S / 2)
+
+    async def _commit_some(self, held: Held) -> None:
+        """At once, and in any order; behind the end they are refused."""
+        rng = self._context.rng
+        offsets = [held.position + rng.randrange(-2, 4) for _ in range(rng.randint(1, COMMITS))]
+        made = [self._commit(held.epoch, held.generation, max(0, offset)) for offset in offsets]
+        positions = await asyncio.gather(*made)
+        held.position = max([held.position, *positions])
+
+    async def _commit(self, epoch: int, generation: int, offset: int) -> int:
+        call = begin(
+            self._context, self._process, "commit",
+            **self._place, offset=offset, epoch=epoch, generation=generation,
+        )  # fmt: skip
+        position = 0
+        with told(call):
+            commit = pb.ChannelCommit(epoch=epoch, generation=generation, offset=offset)
+            channel, command = await self._channel(), pb.ChannelCommand(commit=commit)
+            outcome = await cursors.change(self._cluster, channel, command, CALL_S / 2)
+            position = int(outcome.position)
+            call.ok(position)
+        return position
