@@ -21,6 +21,7 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 	@exec $(BIN)/python -m examples.flights
 
 test: check ## install what is needed, check the code, run the tests
+	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
 	@exec env PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist loadfile
 
