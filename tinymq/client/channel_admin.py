@@ -34,7 +34,7 @@ class AsyncChannelAdmin:
         left = self._cluster.countdown(self._timeout_s(timeout))
         known = await self._cluster.topic(topic, left())
         numbers = [p.partition for p in known.partitions] if partition is None else [check_partition(partition)]
-        found = await self._list(known, numbers, left())
+        found = await self._channels_of(known, numbers, left())
         return [
             cursors.describe(topic, number, info)
             for number, channels in zip(numbers, found, strict=True)
@@ -53,7 +53,7 @@ class AsyncChannelAdmin:
         named = await self._named(topic, partition, channel, left())
         request_id = self._cluster.rng.randbytes(REQUEST_ID_BYTES)
         while True:
-            (found,) = await self._list(named.topic, [partition], left())
+            (found,) = await self._channels_of(named.topic, [partition], left())
             epoch = next((info.epoch for info in found.channels if info.channel == channel), None)
             if epoch is None:
                 raise UnknownChannel(f"{topic}/{partition} has no channel {channel!r}")
@@ -93,7 +93,9 @@ class AsyncChannelAdmin:
         check_channel(channel)
         return ChannelId(await self._cluster.topic(topic, timeout_s), partition, channel)
 
-    async def _list(self, topic: Topic, partitions: Iterable[int], timeout_s: float) -> list[pb.PartitionChannels]:
+    async def _channels_of(
+        self, topic: Topic, partitions: Iterable[int], timeout_s: float
+    ) -> list[pb.PartitionChannels]:
         asking = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         left = self._cluster.countdown(timeout_s)
 
