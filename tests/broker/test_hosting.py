@@ -15,9 +15,12 @@ from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.config import Timing
-from tinymq.errors import DiskFull, NotReady, UnknownTopic
+from tinymq.errors import DiskFull, NotReady, UnknownPartition, UnknownTopic
+from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
+from tinymq.registry.state import RegistryState, Reloaded
 from tinymq.registry.values import QueueRecord
+from tinymq.topic_config import make
 from tinymq.types import GroupId, TopicId
 
 
@@ -179,6 +182,88 @@ def test_a_replica_that_cannot_be_opened_says_why() -> None:
         await b.restart()
         await settle()
         assert len(b.hosting.partitions) == 1
+
+    run(scenario)
+
+
+def test_partitions_come_and_go_by_number() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 2, 3)
+        await settle()
+        more = await b.registry.register_queue("t")
+        await settle()
+        assert {p for _, p in b.hosting.partitions} == {0, 1, 2}
+        assert b.groups.on_disk[more.group].header.append_time_us == more.created_us
+        partition = b.hosting.get(topic.topic_id, 1)
+        assert partition is not None
+        await b.registry.unregister_queue("t", 1)
+        assert isinstance(partition.closed, UnknownPartition)
+        await settle()
+        assert {group.partition for group in b.groups.on_disk} == {0, 2}
+        assert (await b.registry.register_queue("t")).partition == 3
+
+    run(scenario)
+
+
+def test_a_partition_deleted_while_it_is_opened_or_while_the_broker_is_down() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 3, 3)
+        await settle()
+        b.groups.gate.clear()
+        opening = await b.registry.register_queue("t")
+        await settle()
+        await b.registry.unregister_queue("t", opening.partition)
+        b.groups.gate.set()
+        await settle()
+        assert {group.partition for group in b.groups.on_disk} == {0, 1, 2}
+        await b.hosting.stop()
+        b.groups.open.clear()
+        await b.registry.unregister_queue("t", 0)
+        b.groups.on_disk[GroupId(topic.topic_id, 9)] = b.groups.on_disk[GroupId(topic.topic_id, 1)]
+        b.hosting = b.make()
+        b.hosting.start(list(b.groups.on_disk))
+        await settle()
+        assert {p for _, p in b.hosting.partitions} == {1, 2}
+        assert {group.partition for group in b.groups.on_disk} == {1, 2, 9}, "9 is not known to be deleted"
+
+    run(scenario)
+
+
+def test_a_topic_is_altered_live() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 2, 3, make([("retention_ms", "5000")]))
+        await settle()
+        (first, second) = b.hosting.partitions.values()
+        assert first.config.retention_ms == second.config.retention_ms == 5000
+        await b.registry.alter_topic("t", [("retention_ms", "none"), ("segment_bytes", "70000")])
+        assert first.config.retention_ms is second.config.retention_ms is None
+        assert {b.groups.configs[q.group].segment_bytes for q in topic.queues} == {70_000}
+        b.groups.gate.clear()
+        late = await b.registry.register_queue("t")
+        await settle()
+        await b.registry.alter_topic("t", [("retention_ms", "9000"), ("segment_bytes", "80000")])
+        b.groups.gate.set()
+        await settle()
+        opened = b.hosting.get(topic.topic_id, late.partition)
+        assert opened is not None
+        assert opened.config.retention_ms == first.config.retention_ms == 9000
+        assert b.groups.configs[late.group].segment_bytes == 80_000, "altered while it was opened"
+
+    run(scenario)
+
+
+def test_settings_that_came_with_a_whole_state_are_followed() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.registry.register_topic("t", 1, 3)
+        await settle()
+        (partition,) = b.hosting.partitions.values()
+        other = RegistryState()
+        other.load(b.registry._state.dump())
+        altered = pb.AlterTopic(name="t", settings=[pb.Setting(name="retention_ms", value="7000")])
+        other.apply(pb.Command(alter_topic=altered))
+        b.registry._state.load(other.dump())
+        b.registry._advanced([Reloaded()])
+        assert partition.config.retention_ms == 7000
 
     run(scenario)
 

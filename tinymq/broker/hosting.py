@@ -18,11 +18,11 @@ from tinymq.broker.partition import Partition, RaftGroup
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
-from tinymq.log import DISK, LogConfig, log_config
+from tinymq.log import LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicAltered, TopicCreated, TopicDeleted
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.types import METADATA_GROUP, GroupId
 
 OPENING_MAX = 16  # groups opened or deleted side by side
@@ -127,7 +127,7 @@ class Hosting:
             elif isinstance(effect, QueueCreated):
                 self._want([effect.queue])
             elif isinstance(effect, TopicAltered):
-                self._configure(effect.topic.queues)
+                self._configure(effect.topic)
             elif isinstance(effect, TopicDeleted):
                 for queue in effect.topic.queues:
                     self._drop(queue.group)
@@ -139,6 +139,7 @@ class Hosting:
     def _look_at_all(self) -> None:
         for topic in self._registry.get_all_topics():
             self._want(topic.queues)
+            self._configure(topic)
         for group in [*self._on_disk, *(p.group.id for p in self._open.values())]:
             if self._registry.is_queue_deleted(group):
                 self._drop(group)
@@ -150,15 +151,13 @@ class Hosting:
                 self.opened.clear()
                 self._wake.set()
 
-    def _configure(self, queues: Sequence[QueueRecord]) -> None:
-        """Logs that are open are kept as their topic says now."""
-        for queue in queues:
-            if (queue.topic_id, queue.partition) in self._open:
-                self._groups.configure_group(queue.group, self._log_config(queue))
-
-    def _log_config(self, queue: QueueRecord) -> LogConfig:
-        topic = self._registry.get_topic_by_id(queue.topic_id)
-        return DISK if topic is None else log_config(topic.config, self._limits)
+    def _configure(self, topic: TopicRecord) -> None:
+        """What is open is kept as its topic says now."""
+        for queue in topic.queues:
+            partition = self._open.get((queue.topic_id, queue.partition))
+            if partition is not None:
+                partition.configure(topic.config)
+                self._groups.configure_group(queue.group, log_config(topic.config, self._limits))
 
     def _drop(self, group: GroupId) -> None:
         partition = self._open.pop((group.topic_id, group.partition), None)
@@ -204,14 +203,19 @@ class Hosting:
             logger.error("partition_failed", group=str(group), error=error.code, reason=str(error))
 
     async def _open_one(self, queue: QueueRecord) -> None:
+        topic = self._registry.get_topic_by_id(queue.topic_id)
+        if topic is None:
+            return  # deleted so long ago that the registry forgot it
         partition = self._make_partition(queue)
-        config = self._log_config(queue)
-        group = await self._groups.open_group(queue.group, first_entry_of(queue), partition, config)
+        partition.configure(topic.config)
+        kept = log_config(topic.config, self._limits)
+        group = await self._groups.open_group(queue.group, first_entry_of(queue), partition, kept)
         partition.attach(group)
         self._on_disk.add(queue.group)
         self._failed.pop(queue.group, None)
         self._open[queue.topic_id, queue.partition] = partition
+        now = self._registry.get_topic_by_id(queue.topic_id)
         if self._registry.is_queue_deleted(queue.group):
             self._drop(queue.group)
-        else:
-            self._configure([queue])  # it may have been altered meanwhile
+        elif now is not None and now.config != topic.config:  # altered meanwhile
+            self._configure(now)
