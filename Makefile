@@ -83,4 +83,5 @@ $(BIN)/python:
 .venv/.test-ready: .venv/.run-ready
 	@echo "make: installing what checks and tests need into .venv"
 	@$(BIN)/python -m pip install --quiet --group test --group check
+	@$(BIN)/python -m tests.registry.zookeeper_setup
 	@touch $@

@@ -21,7 +21,13 @@ GRPC_OVERHEAD_BYTES = 256 * KIB  # room for what surrounds a batch in a gRPC mes
 SECRET_BYTES_MIN = 16
 MESSAGE_BYTES_MAX = GIB  # what one gRPC message or one frame between brokers may be told to hold
 LIMIT_MAX = 1 << 62
+JOIN_MAX = 16  # addresses that a broker asks for its cluster
+ANY_HOST = ("0.0.0.0", "::")  # where one listens, and nobody can be dialled
 DELAY_S_MAX = 86_400.0  # it travels as milliseconds in 32 bits
+
+ZOOKEEPER = "zookeeper://"
+ZOOKEEPER_CHROOT = "/tinymq"  # when the URL names none
+_CHROOT = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._-]{1,255}){1,16}")
 
 _HOST = re.compile(r"[^\s\x00-\x1f\x7f\[\]@/]{1,255}")
 
@@ -92,6 +98,7 @@ class Timing:
     produce_timeout_s: float = 30.0  # when the client names none
     fetch_wait_s_max: float = 30.0
     hand_over_s: float = 5.0  # at most, at a clean stop
+    join_s: float = 10.0  # how long a broker that is no voter asks for its cluster before it gives up
     drain_s: float = 2.0  # at most, for ending its registration at a clean stop
 
     def __post_init__(self) -> None:
@@ -135,20 +142,49 @@ def parse_peer(text: str) -> PeerAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class ZookeeperUrl:
+    """Where a registry lies in ZooKeeper, and as whom it is read and written (digest; "": as anybody)."""
+
+    servers: tuple[str, ...]  # host:port
+    chroot: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+def parse_zookeeper(text: str) -> ZookeeperUrl:
+    """ "zookeeper://[user:password@]host:port[,host:port…][/chroot]" as a value. Raises InvalidConfig."""
+    login, at, place = text.removeprefix(ZOOKEEPER).rpartition("@")
+    user, colon, password = login.partition(":")
+    servers, slash, chroot = place.partition("/")
+    try:
+        for server in servers.split(","):
+            parse_address(server)
+            _require(parse_address(server)[1] > 0, f"{server} has no port")
+        _require(not at or bool(user and colon and password), "what stands before the @ is not user:password")
+        allowed = _CHROOT.fullmatch(slash + chroot) and chroot.partition("/")[0] != "zookeeper"  # its own nodes
+        _require(not chroot or bool(allowed), f"{slash + chroot[:300]!r} is not a path to use")
+    except InvalidConfig as error:  # its text never shows what stands before the @
+        hint = "write zookeeper://host:port,host:port/chroot, such as zookeeper://127.0.0.1:2181/tinymq"
+        raise InvalidConfig(f"not the URL of a ZooKeeper: {error.message}", hint=hint) from None
+    return ZookeeperUrl(tuple(servers.split(",")), slash + chroot if chroot else ZOOKEEPER_CHROOT, user, password)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker, whole. Port 0 binds any free port. Brokers bind loopback unless told otherwise."""
 
     broker_id: int
     data_dir: str
-    voters: tuple[PeerAddress, ...]  # of the metadata group, this broker included when it is one: 1, 3 or 5
+    voters: tuple[PeerAddress, ...]  # of the metadata group, this broker among them: 1, 3 or 5; else none
     secret: bytes = field(repr=False)  # shared by all brokers of a cluster
+    join: tuple[str, ...] = ()  # brokers of the cluster, host:port for other brokers; for one that is no voter
     listen: str = "127.0.0.1:0"  # clients
     peer_listen: str = "127.0.0.1:0"  # other brokers
     advertise: str = ""  # what clients dial, when it is not `listen`
     peer_advertise: str = ""
     metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
     rack: str = ""
-    registry: str = "replicated"  # who keeps the metadata: see tinymq/registry/choose.py
+    registry: str = field(default="replicated", repr=False)  # tinymq/registry/choose.py; its URL may have a password
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
 
@@ -157,17 +193,34 @@ class BrokerConfig:
         _require(bool(self.data_dir), "data_dir is empty")
         _require("\0" not in self.data_dir, "data_dir is no path")
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
-        ids = [v.broker_id for v in self.voters]
-        _require(len(ids) in (1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
-        _require(len(set(ids)) == len(ids), "two voters have one broker id")
-        if self.broker_id not in ids:
-            hint = "name it among the voters; brokers beyond them cannot join yet"
-            raise InvalidConfig(f"broker {self.broker_id} is not among the voters {ids}", hint=hint)
-        if self.registry not in ("replicated", "memory"):
-            raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint="it is 'replicated' or 'memory'")
-        if self.registry == "memory" and len(ids) > 1:
+        self._check_place()
+        if self.registry.startswith(ZOOKEEPER):
+            parse_zookeeper(self.registry)
+        elif self.registry not in ("replicated", "memory"):
+            hint = f"it is 'replicated', 'memory', or {ZOOKEEPER}host:port,host:port/chroot"
+            raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint=hint)
+        if self.registry == "memory" and (len(self.voters) > 1 or not self.voters):
             hint = "brokers of one cluster share a registry: use 'replicated'"
-            raise InvalidConfig(f"a registry in memory with {len(ids)} brokers", hint=hint)
+            raise InvalidConfig(f"a registry in memory with more than one broker", hint=hint)
         for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise, self.metrics_listen):
             if text:
                 parse_address(text)
+
+    def _check_place(self) -> None:
+        """A voter, which names all of them; or a broker that joins, and names whom it asks. One that has joined needs
+        to name nobody: its data folder knows."""
+        ids = [v.broker_id for v in self.voters]
+        _require(
+            not (ids and self.join), "voters and join exclude one another: a voter does not join"
+        )
+        _require(len(ids) in (0, 1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
+        _require(len(set(ids)) == len(ids), "two voters have one broker id")
+        if ids and self.broker_id not in ids:
+            hint = "a broker beyond the voters has no list of them: start it with --join HOST:PORT"
+            raise InvalidConfig(f"broker {self.broker_id} is not among the voters {ids}", hint=hint)
+        _require(len(self.join) <= JOIN_MAX, f"join names more than {JOIN_MAX} addresses")
+        for text in self.join:
+            parse_address(text)
+        if self.join and not self.peer_advertise and parse_address(self.peer_listen)[0] in ANY_HOST:
+            hint = "set peer_advertise to the address at which other brokers reach this one"
+            raise InvalidConfig(f"nobody can dial {self.peer_listen}", hint=hint)

@@ -1,0 +1,219 @@
+"""The registry in ZooKeeper: each change a transaction on the tree (zookeeper_tree.py), decided by `RegistryState`.
+
+A change is decided on a fork of the state that is known here, and written if /version still says that nothing came in
+between; else what came is taken over, and the change decided anew. Every broker applies the same commands in the same
+order, so that the same version is the same state everywhere. A change whose answer is lost is looked for among the
+changes, by its command's id, before it is made again.
+
+A registration is a record in the state, and a node that ZooKeeper removes with the broker's session. Whoever sees a
+record without a node unregisters that broker, by a command as any other; its own node a broker makes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+from functools import partial
+
+import structlog
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Timing, ZookeeperUrl
+from tinymq.errors import InvalidConfig, InvalidRequest, TinymqError, WrongCluster
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import zookeeper_tree as tree
+from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.state import BrokersChanged, RegistryState, reply_error
+from tinymq.registry.values import BrokerRecord
+from tinymq.registry.zookeeper_brokers import BrokerNodes
+from tinymq.registry.zookeeper_replica import Replica
+from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper_tree import Change, Check
+from tinymq.registry.zookeeper_tries import RETRY_S, Tries, Trying
+from tinymq.types import GroupId
+
+REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper takes 1,048,575 in one request, unless told otherwise
+TROUBLE_S = 1.0  # before a tree that cannot be read is looked at again
+
+logger = structlog.get_logger("tinymq.registry")
+
+
+class ZookeeperRegistry(CommandedRegistry):
+    """RegistryService on ZooKeeper. Reads go on while ZooKeeper cannot be reached, and get no newer; changes wait for
+    it until their deadline."""
+
+    def __init__(self, url: ZookeeperUrl, cluster_id: bytes, clock: Clock, rng: random.Random, timing: Timing) -> None:
+        super().__init__(RegistryState(), clock, rng, timing)
+        self._where = ",".join(url.servers) + url.chroot
+        self._cluster_id = cluster_id
+        self._session = ZookeeperSession(url, timing.registration_lease_s, clock)
+        self._session.on_state = self._on_state
+        self._session.on_watch = self._look
+        self._replica = Replica(self._session, self._state, self._advanced)
+        self._trying = Trying(self._session, self._replica, clock)
+        self._nodes = BrokerNodes(self._session, self._state, timing.registration_lease_s)
+        self._connected = False
+        self._wake = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    # ---- life -------------------------------------------------------------------------------------------
+
+    async def start(self, on_disk: Collection[GroupId]) -> None:
+        """Raises NotReady (no server: each with why), WrongCluster, InvalidConfig (an empty registry for a broker that
+        has data), Denied, CorruptData."""
+        await self._session.start(self._timing.command_timeout_s)
+        await self._trying.settled(lambda tries: self._open(on_disk), self._timing.command_timeout_s)
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._look_at_leases()
+        self._look()
+
+    def close(self) -> None:
+        self._stopped = True
+        for each in (self._timer, self._following):
+            if each is not None:
+                each.cancel()
+
+    async def stop(self) -> None:
+        again = self._stopped
+        self.close()
+        if self._following is not None:
+            await asyncio.gather(self._following, return_exceptions=True)
+        if not again:
+            await self._session.stop()
+
+    async def _open(self, on_disk: Collection[GroupId]) -> None:
+        await self._session.make_root()
+        await self._session.sync()
+        cluster = await self._session.get(tree.CLUSTER)
+        if cluster is None:
+            if on_disk:
+                raise InvalidConfig(
+                    f"this broker has data of {len(on_disk)} partitions, and the registry {self._where} is empty",
+                    hint="check the registry's URL: the registry that knows of them is another",
+                )
+            await self._session.commit(tree.first_ops(self._cluster_id))  # a conflict: another broker has
+            logger.info("registry_made", registry=self._where)
+        elif tree.cluster_of(cluster.data) != self._cluster_id.hex():
+            raise WrongCluster(
+                f"the registry {self._where} is of cluster {tree.cluster_of(cluster.data)[:32]}",
+                hint="give each cluster a path of its own in the registry's URL",
+            )
+        await self._replica.load()
+
+    # ---- changes ------------------------------------------------------------------------------------------
+
+    async def register_broker(self, broker: BrokerRecord) -> float:
+        self._nodes.renew(broker, self._clock.monotonic())
+        if not self._nodes.stands(broker):
+            await self._trying.settled(partial(self._hold, broker), self._timing.command_timeout_s)
+        return self._timing.registration_lease_s
+
+    async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
+        self._nodes.release(broker_id, session)
+        await super().unregister_broker(broker_id, session)
+
+    async def refresh(self, timeout_s: float) -> int:
+        await self._trying.settled(lambda tries: self._replica.refresh(), timeout_s)
+        return self.version
+
+    async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
+        return await self._trying.settled(partial(self._attempt, command), timeout_s)
+
+    async def _attempt(self, command: pb.Command, tries: Tries, *, expired: bool = False) -> pb.Reply:
+        """Decide `command` on what is known here, and write what it changes. `expired`: it unregisters a broker whose
+        node is gone, if it is gone still."""
+        fork = self._state.fork()
+        reply, effects = fork.apply(command)
+        if fork.version == self.version:
+            return reply  # it was made before
+        change = Change(command, reply)
+        ops = tree.change_ops(self._state, fork, self._replica.node_version, change, effects, self._replica.deleted)
+        if BrokersChanged() in effects:
+            ops += await self._nodes.ops_of(command, expired=expired)
+        if tree.size_of(ops) > REQUEST_BYTES_MAX:
+            hint = (
+                f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
+            )
+            raise InvalidRequest(f"the change takes {tree.size_of(ops)} bytes", hint=hint)
+        await self._trying.commit(ops, tries)
+        if self.version == reply.version - 1:  # else it has come back from ZooKeeper already
+            self._replica.apply(change)
+        return reply
+
+    async def _hold(self, broker: BrokerRecord, tries: Tries) -> None:
+        """Register `broker`, or make its node again."""
+        session_id, node_version = self._session.session_id, self._replica.node_version
+        if not self._nodes.holds(broker):
+            return  # it has left meanwhile
+        if self._state.brokers.get(broker.broker_id) != broker:
+            error = reply_error(await self._attempt(self._registration(broker), tries))
+            if error is not None:
+                raise error
+        elif ops := await self._nodes.own_ops(broker):
+            await self._trying.commit([Check(tree.VERSION, node_version), *ops], tries)
+        self._nodes.stood(broker, session_id)
+
+    async def _expire(self, broker: BrokerRecord, tries: Tries) -> None:
+        """Unregister a broker whose node is gone."""
+        if self._state.brokers.get(broker.broker_id) != broker or await self._nodes.is_there(broker.broker_id):
+            return
+        gone = pb.UnregisterBroker(broker_id=broker.broker_id, session=broker.session)
+        await self._attempt(self._stamp(pb.Command(unregister_broker=gone)), tries, expired=True)
+        logger.info("registration_expired", broker=broker.broker_id)
+
+    # ---- following ------------------------------------------------------------------------------------------
+
+    def _on_state(self) -> None:
+        was, self._connected = self._connected, self._session.connected
+        if self._connected and not was:
+            logger.info("registry_connected", registry=self._where, version=self.version)
+        elif was and not self._connected and not self._stopped:
+            logger.warning("registry_unreachable", registry=self._where, shown_as_of=self.version)
+        self._look()
+
+    def _look(self) -> None:
+        self._wake.set()
+
+    def _look_at_leases(self) -> None:
+        self._nodes.let_expire(self._clock.monotonic())
+        if self._nodes.left:
+            self._look()
+        self._timer = self._clock.call_later(self._timing.registration_renew_s / 2, self._look_at_leases)
+
+    async def _follow(self) -> None:
+        """Take over what others change, and see to who is registered. Ends with `close`."""
+        trouble = ""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._session.connected:
+                continue
+            try:
+                await self._replica.refresh()
+                await self._look_at_brokers()
+                trouble = ""
+                continue
+            except (Conflict, Disconnected):
+                await self._clock.sleep(RETRY_S)
+            except TinymqError as error:
+                if trouble != error.message:
+                    logger.error("registry_trouble", error=error.code, reason=str(error), shown_as_of=self.version)
+                trouble = error.message
+                await self._clock.sleep(TROUBLE_S)
+            self._look()
+
+    async def _look_at_brokers(self) -> None:
+        timeout_s = self._timing.command_timeout_s
+        names = set(await self._session.children(tree.BROKERS, watch=True))
+        fallen, gone = self._nodes.seen(names)
+        for broker in fallen:
+            await self._trying.settled(partial(self._hold, broker), timeout_s)
+        for broker in gone:
+            await self._trying.settled(partial(self._expire, broker), timeout_s)
+        while self._nodes.left:
+            left = self._nodes.left[-1]
+            await super().unregister_broker(left.broker_id, left.session)
+            self._nodes.left.pop()

@@ -1,0 +1,87 @@
+"""Registrations and their nodes: a broker's node is there while the session lives that registered it."""
+
+from __future__ import annotations
+
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import zookeeper_tree as tree
+from tinymq.registry.leases import Leases
+from tinymq.registry.state import RegistryState
+from tinymq.registry.values import BrokerRecord
+from tinymq.registry.wire import broker_from_wire
+from tinymq.registry.zookeeper_session import ZookeeperSession
+from tinymq.registry.zookeeper_tree import Create, Op, Put, Remove
+
+
+class BrokerNodes:
+    """Who was registered through this session, or an earlier one of the same process."""
+
+    def __init__(self, session: ZookeeperSession, state: RegistryState, lease_s: float) -> None:
+        self.left: list[BrokerRecord] = []  # renewed no more, and to be unregistered
+        self._session = session
+        self._state = state
+        self._leases = Leases(lease_s)
+        self._held: dict[int, BrokerRecord] = {}
+        self._sessions: dict[int, int] = {}  # whose nodes they are
+
+    def renew(self, broker: BrokerRecord, now_s: float) -> None:
+        self._leases.renew(broker, now_s)
+        self._held[broker.broker_id] = broker
+
+    def release(self, broker_id: int, session: int) -> None:
+        """It leaves: its node is not made again."""
+        held = self._held.get(broker_id)
+        if held is not None and session in (0, held.session):
+            del self._held[broker_id]
+
+    def let_expire(self, now_s: float) -> None:
+        """A broker that renews no more loses its registration, though the session lives on."""
+        for broker in self._leases.expired(self._held, now_s):
+            del self._held[broker.broker_id]
+            self.left.append(broker)
+
+    def holds(self, broker: BrokerRecord) -> bool:
+        return self._held.get(broker.broker_id) == broker
+
+    def stands(self, broker: BrokerRecord) -> bool:
+        """Is it registered, by a node of the present session?"""
+        registered = self._state.brokers.get(broker.broker_id) == broker
+        ours = self._sessions.get(broker.broker_id) == self._session.session_id
+        return registered and ours and self._session.connected
+
+    def stood(self, broker: BrokerRecord, session_id: int) -> None:
+        """Its node was made, or found, while `session_id` was the present one."""
+        self._sessions[broker.broker_id] = session_id
+
+    def seen(self, names: set[str]) -> tuple[list[BrokerRecord], list[BrokerRecord]]:
+        """From the nodes that are there: held ones that want a node, and registered ones of others without."""
+        for broker_id in [each for each in self._sessions if str(each) not in names]:
+            del self._sessions[broker_id]
+        fallen = [broker for broker in self._held.values() if not self.stands(broker)]
+        registered = [self._state.brokers[broker_id] for broker_id in sorted(self._state.brokers)]
+        gone = [b for b in registered if str(b.broker_id) not in names and b.broker_id not in self._held]
+        return fallen, gone
+
+    # Those below raise Disconnected, Denied.
+
+    async def is_there(self, broker_id: int) -> bool:
+        return await self._session.get(tree.broker_path(broker_id)) is not None
+
+    async def ops_of(self, command: pb.Command, *, expired: bool) -> list[Op]:
+        """What a command that registers or unregisters does to the broker's node. `expired`: only if there is none."""
+        if command.HasField("register_broker"):
+            return await self.own_ops(broker_from_wire(command.register_broker))
+        path = tree.broker_path(command.unregister_broker.broker_id)
+        if expired:
+            return [Create(path), Remove(path)]  # a conflict if it is there: no transaction can ask for that plainly
+        node = await self._session.get(path)
+        return [Remove(path, node.version)] if node is not None else []
+
+    async def own_ops(self, broker: BrokerRecord) -> list[Op]:
+        """Its node is to be one of the present session: an earlier one's would go when that session ends."""
+        path, data = tree.broker_path(broker.broker_id), tree.pack_broker(broker)
+        node = await self._session.get(path)
+        if node is None:
+            return [Create(path, data, ephemeral=True)]
+        if node.owner != self._session.session_id:
+            return [Remove(path, node.version), Create(path, data, ephemeral=True)]
+        return [Put(path, data, node.version)] if node.data != data else []

@@ -1,0 +1,131 @@
+"""A registry's state as it lies in ZooKeeper, read here: followed change by change, read whole after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from tinymq.errors import CorruptData
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import zookeeper_tree as tree
+from tinymq.registry.packing import pack
+from tinymq.registry.state import Effect, RegistryState, Reloaded, TopicDeleted
+from tinymq.registry.zookeeper_session import Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper_tree import Change
+from tinymq.types import TopicId
+
+FOLLOWED_MAX = 256  # changes that are caught up with one by one; from more the state is read whole
+READS_MAX = 64  # reads under way at once
+READINGS_MAX = 20  # of the whole state, while others keep changing it
+
+T = TypeVar("T")
+
+logger = structlog.get_logger("tinymq.registry")
+
+
+class Replica:
+    """`state`, and where in ZooKeeper it is from. Everything that changes it goes through here."""
+
+    def __init__(
+        self, session: ZookeeperSession, state: RegistryState, on_effects: Callable[[Sequence[Effect]], None]
+    ) -> None:
+        self.state = state
+        self.deleted: dict[TopicId, str] = {}  # names below /deleted, the oldest first
+        self._session = session
+        self._on_effects = on_effects
+        self._ahead = 0  # of the state's version: how ZooKeeper counts the node /version
+        self._reading = asyncio.Lock()
+
+    @property
+    def node_version(self) -> int:
+        """Of /version, while it says what `state` does."""
+        return self.state.version + self._ahead
+
+    def apply(self, change: Change) -> bool:
+        """Whether the change came to the same here: else the state is not the one that is stored."""
+        reply, effects = self.state.apply(change.command)
+        for effect in effects:
+            if isinstance(effect, TopicDeleted):
+                self.deleted[effect.topic.topic_id] = tree.deleted_name(self.state.version, effect.topic.topic_id)
+        while len(self.deleted) > len(self.state.deleted):
+            del self.deleted[next(iter(self.deleted))]
+        self._on_effects(effects)
+        return reply == change.reply
+
+    # Those below raise Disconnected, Denied, CorruptData.
+
+    async def refresh(self) -> None:
+        """Bring `state` up to all that was written before this call."""
+        await self._session.sync()
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Bring `state` up to what the server shows, and watch for more."""
+        async with self._reading:
+            base, node_version = await self._read_version()
+            if base.version - self.state.version > FOLLOWED_MAX or not await self._follow(base.version):
+                await self._load()
+            elif base.version == self.state.version:
+                self._ahead = node_version - base.version
+
+    async def load(self) -> None:
+        """Read the state whole."""
+        async with self._reading:
+            await self._load()
+
+    async def _read_version(self) -> tuple[pb.State, int]:
+        node = await self._session.get(tree.VERSION, watch=True)
+        if node is None:
+            raise CorruptData(f"{tree.VERSION} is gone from ZooKeeper", hint="restore it: the registry was removed")
+        base = tree.unpack_version(node.data)
+        if base.version < self.state.version:
+            older = f"the registry in ZooKeeper is at version {base.version}, this broker at {self.state.version}"
+            raise CorruptData(older, hint="an older registry was put in its place: restart the brokers on it")
+        return base, node.version
+
+    async def _follow(self, version: int) -> bool:
+        """Whether the changes up to `version` are all there, and came to the same here."""
+        missing = range(self.state.version + 1, version + 1)
+        for start in range(0, len(missing), READS_MAX):
+            paths = [tree.change_path(each) for each in missing[start : start + READS_MAX]]
+            for path, node in zip(paths, await asyncio.gather(*map(self._session.get, paths)), strict=True):
+                if node is None:
+                    return False
+                change = tree.unpack_change(path, node.data)
+                if change.reply.version == self.state.version + 1 and not self.apply(change):
+                    logger.warning("registry_differs", version=self.state.version)
+                    return False
+        return True
+
+    async def _load(self) -> None:
+        for _ in range(READINGS_MAX):
+            base, node_version = await self._read_version()
+            topics = await self._read_all(tree.TOPICS, tree.unpack_topic)
+            consumers = await self._read_all(tree.CONSUMERS, tree.unpack_consumers)
+            changes = await self._read_all(tree.CHANGES, tree.unpack_change)
+            deleted = tree.deleted_names(await self._session.children(tree.DELETED))
+            again, _ = await self._read_version()
+            if again.version != base.version or self.state.version > base.version:
+                continue
+            there = [each for some in consumers for each in some]
+            self.state.load(pack(tree.contents_of(base, topics, there, deleted, changes)))
+            self.deleted, self._ahead = deleted, node_version - base.version
+            self._on_effects([Reloaded()])
+            return
+        raise Disconnected("the registry changes faster than it can be read", sent=False)
+
+    async def _read_all(self, folder: str, unpack: Callable[[str, bytes], T]) -> list[T]:
+        """What lies in a folder, by name; what goes meanwhile is left out, and the version then tells."""
+
+        async def read(name: str) -> T | None:  # unpacked one by one: the loop has other work, too
+            node = await self._session.get(f"{folder}/{name}")
+            return unpack(name, node.data) if node is not None else None
+
+        found = []
+        names = await self._session.children(folder)
+        for start in range(0, len(names), READS_MAX):
+            found += await asyncio.gather(*map(read, names[start : start + READS_MAX]))
+        return [each for each in found if each is not None]

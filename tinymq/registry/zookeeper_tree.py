@@ -1,0 +1,305 @@
+"""How the registry's state lies in ZooKeeper: which nodes, what they hold, what a command writes. Pure.
+
+    /cluster                          whose registry this is; never changes
+    /version                          counts changes; next producer id, feature level, the registered brokers
+    /brokers/<id>                     ephemeral: there while the broker's session lives
+    /topics/<name>                    settings, partitions and their replicas
+    /consumers/<topic id>-<partition> who reads the partition, by channel; only where somebody does
+    /deleted/<version>-<topic id>     the last 10,000 topics that were deleted
+    /changes/<version>                the last 1024 commands and their replies
+
+Every change is one transaction: it checks that /version is what the command was decided on, sets it to the next one,
+adds to /changes, and writes what became different. Brokers follow /changes; the other nodes are for who starts, for
+who was away for long, and for people. Contents are the messages of registry.proto as JSON; bytes in it are base64.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from tinymq.errors import CorruptData
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry import bounds
+from tinymq.registry.packing import Contents
+from tinymq.registry.state import (
+    ConsumersChanged,
+    Effect,
+    QueueCreated,
+    QueueDeleted,
+    RegistryState,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
+from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.registry.wire import (
+    broker_from_wire,
+    broker_to_wire,
+    consumer_from_wire,
+    consumer_to_wire,
+    topic_from_wire,
+    topic_to_wire,
+)
+from tinymq.types import GroupId, TopicId
+
+FORMAT = 1  # of this tree
+CLUSTER, VERSION = "/cluster", "/version"
+BROKERS, TOPICS, CONSUMERS, DELETED, CHANGES = FOLDERS = "/brokers", "/topics", "/consumers", "/deleted", "/changes"
+OP_BYTES = 64  # what surrounds a path and its data in a request, at most
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    path: str
+    data: bytes
+    version: int = -1  # of the node: -1, whichever
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int
+
+
+Op = Create | Put | Remove | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A command, and what came of it."""
+
+    command: pb.Command
+    reply: pb.Reply
+
+
+def size_of(ops: Iterable[Op]) -> int:
+    """Bytes of a transaction on the wire, at most."""
+    sizes = (len(op.path.encode()) + len(op.data if isinstance(op, Create | Put) else b"") for op in ops)
+    return sum(size + OP_BYTES for size in sizes)
+
+
+# ---- paths ------------------------------------------------------------------------------------------------
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKERS}/{broker_id}"
+
+
+def topic_path(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def consumers_path(queue: GroupId) -> str:
+    return f"{CONSUMERS}/{queue.topic_id.hex()}-{queue.partition}"
+
+
+def deleted_name(version: int, topic_id: TopicId) -> str:
+    """Sorted by name they are sorted by age."""
+    return f"{version:020d}-{topic_id.hex()}"
+
+
+def change_path(version: int) -> str:
+    return f"{CHANGES}/{version:020d}"
+
+
+# ---- what a command writes --------------------------------------------------------------------------------
+
+
+def first_ops(cluster_id: bytes) -> list[Op]:
+    """An empty registry."""
+    cluster = {"format": FORMAT, "cluster_id": cluster_id.hex()}
+    return [
+        Create(CLUSTER, json.dumps(cluster).encode()),
+        Create(VERSION, pack_version(RegistryState())),
+        *map(Create, FOLDERS),
+    ]
+
+
+def change_ops(
+    before: RegistryState,
+    after: RegistryState,
+    node_version: int,
+    change: Change,
+    effects: Sequence[Effect],
+    deleted: Mapping[TopicId, str],
+) -> list[Op]:
+    """The transaction for `change`, but for nodes below /brokers. `node_version`: of /version at `before`; `deleted`:
+    the names below /deleted."""
+    version = after.version
+    ops: list[Op] = [Put(VERSION, pack_version(after), node_version), Create(change_path(version), pack_change(change))]
+    if version > bounds.ANSWERED_MAX:
+        ops.append(Remove(change_path(version - bounds.ANSWERED_MAX)))
+    for effect in effects:
+        ops += _written(effect, before, after, change.command)
+    ops += [Create(f"{DELETED}/{deleted_name(version, topic_id)}") for topic_id in after.deleted
+            if topic_id not in before.deleted]  # fmt: skip
+    ops += [Remove(f"{DELETED}/{deleted[topic_id]}") for topic_id in before.deleted if topic_id not in after.deleted]
+    return ops
+
+
+def _written(effect: Effect, before: RegistryState, after: RegistryState, command: pb.Command) -> Iterator[Op]:
+    match effect:
+        case TopicCreated(topic):
+            yield Create(topic_path(topic.name), pack_topic(topic))
+        case TopicAltered(topic):
+            yield Put(topic_path(topic.name), pack_topic(topic))
+        case TopicDeleted(topic):
+            yield Remove(topic_path(topic.name))
+            for queue in topic.queues:
+                yield from _consumers_written(queue.group, before, after)
+        case QueueCreated(queue) | QueueDeleted(queue):
+            yield Put(topic_path(queue.topic), pack_topic(after.topics[queue.topic]))
+            yield from _consumers_written(queue.group, before, after)
+        case ConsumersChanged():
+            yield from _consumers_written(_queue_of(command, after).group, before, after)
+
+
+def _queue_of(command: pb.Command, state: RegistryState) -> QueueRecord:
+    """Whose consumers a command changed."""
+    named = command.set_consumer if command.HasField("set_consumer") else command.unset_consumer
+    return state.queue(named.topic, named.partition)
+
+
+def _consumers_written(queue: GroupId, before: RegistryState, after: RegistryState) -> Iterator[Op]:
+    path, there, wanted = consumers_path(queue), before.consumers.of(queue), after.consumers.of(queue)
+    if not wanted:
+        if there:
+            yield Remove(path)
+        return
+    data = _json(pb.State(consumers=map(consumer_to_wire, wanted)))
+    yield Put(path, data) if there else Create(path, data)
+
+
+# ---- contents ---------------------------------------------------------------------------------------------
+
+
+def pack_version(state: RegistryState) -> bytes:
+    brokers = [broker_to_wire(state.brokers[broker_id]) for broker_id in sorted(state.brokers)]
+    return _json(
+        pb.State(
+            format=FORMAT,
+            version=state.version,
+            feature_level=state.feature_level,
+            next_producer_id=state.next_producer_id,
+            brokers=brokers,
+        )
+    )
+
+
+def unpack_version(data: bytes) -> pb.State:
+    """Raises CorruptData, as all of these do."""
+    state = _from_json(VERSION, data, pb.State())
+    if state.format != FORMAT:
+        raise CorruptData(f"the registry in ZooKeeper has format {state.format}, this build knows {FORMAT}")
+    return state
+
+
+def pack_broker(broker: BrokerRecord) -> bytes:
+    return _json(broker_to_wire(broker))
+
+
+def pack_topic(topic: TopicRecord) -> bytes:
+    return _json(topic_to_wire(topic))
+
+
+def pack_change(change: Change) -> bytes:
+    parts = {"command": _fields(change.command), "reply": _fields(change.reply)}
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def unpack_change(path: str, data: bytes) -> Change:
+    try:
+        parts = json.loads(data)
+        command, reply = parts["command"], parts["reply"]
+        return Change(json_format.ParseDict(command, pb.Command()), json_format.ParseDict(reply, pb.Reply()))
+    except (ValueError, KeyError, TypeError, RecursionError, json_format.ParseError) as error:
+        raise _corrupt(path, error) from None
+
+
+def cluster_of(data: bytes) -> str:
+    """The cluster's id, in hexadecimal."""
+    try:
+        return str(json.loads(data)["cluster_id"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _corrupt(CLUSTER, error) from None
+
+
+def unpack_topic(name: str, data: bytes) -> TopicRecord:
+    """Raises InvalidConfig, too, for settings of another build."""
+    return topic_from_wire(_from_json(topic_path(name), data, pb.Topic()))
+
+
+def unpack_consumers(name: str, data: bytes) -> list[pb.Consumer]:
+    return list(_from_json(f"{CONSUMERS}/{name}", data, pb.State()).consumers)
+
+
+def deleted_names(names: Iterable[str]) -> dict[TopicId, str]:
+    """Names below /deleted by topic id, the oldest first."""
+    try:
+        return {TopicId(bytes.fromhex(name.partition("-")[2])): name for name in sorted(names)}
+    except ValueError as error:
+        raise _corrupt(DELETED, error) from None
+
+
+def contents_of(
+    version: pb.State,
+    topics: Iterable[TopicRecord],
+    consumers: Iterable[pb.Consumer],
+    deleted: Iterable[TopicId],
+    changes: Iterable[Change],
+) -> Contents:
+    """What was read, in the order in which a state is stored. `deleted`, `changes`: the oldest first."""
+    topics = sorted(topics, key=lambda topic: topic.name)
+    names = {topic.topic_id: topic.name for topic in topics}
+    read = [consumer_from_wire(each, names.get(TopicId(each.topic_id), "")) for each in consumers]
+    return Contents(
+        version.version,
+        version.feature_level,
+        [broker_from_wire(broker) for broker in version.brokers],
+        topics,
+        sorted(read, key=lambda each: (each.topic_id, each.partition, each.channel)),
+        list(deleted),
+        version.next_producer_id,
+        [(change.command.command_id, change.reply) for change in changes],
+    )
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _json(message: Message) -> bytes:
+    return json.dumps(_fields(message), separators=(",", ":")).encode()
+
+
+def _from_json(path: str, data: bytes, message: M) -> M:
+    try:
+        return json_format.Parse(data, message)
+    except (ValueError, RecursionError, json_format.ParseError) as error:
+        raise _corrupt(path, error) from None
+
+
+def _corrupt(path: str, error: Exception) -> CorruptData:
+    hint = "nobody but tinymq may write there: put back what was there, or restore ZooKeeper's snapshot"
+    return CorruptData(f"{path} in ZooKeeper is not what a broker wrote: {str(error)[:200]}", hint=hint)
