@@ -24,8 +24,8 @@ from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId, check_topic_name
 
-REFRESH_S = 2.0  # for asking the registry's leader whether a topic exists
-UNKNOWN_MAX = 1000  # topic ids that were found not to exist
+REFRESH_S = 2.0  # for asking the registry's leader what exists
+UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist
 LOOK_S = 0.01  # between two looks for the leaders of a new topic
 
 logger = structlog.get_logger("tinymq.broker")
@@ -65,7 +65,7 @@ class Broker:
         self.timing = around.timing
         self.deadlines = around.deadlines
         self.producer_ids = ProducerIds(around.registry)
-        self._unknown: OrderedDict[TopicId, None] = OrderedDict()  # the registry's leader does not know them
+        self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # asked for, and not there; of topics partition 0
         self._refreshing: asyncio.Task[None] | None = None
 
     def check_informed(self) -> None:
@@ -82,13 +82,13 @@ class Broker:
     def _explain(self, topic_id: bytes, partition: int) -> Partition:
         """Raise why there is no such replica here."""
         check_topic_id(topic_id)
-        topic = self.registry.get_topic_by_id(TopicId(topic_id))
+        group = GroupId(TopicId(topic_id), partition)
+        topic = self.registry.get_topic_by_id(group.topic_id)
         if topic is None:
-            self._unknown_topic(TopicId(topic_id))
-        assert topic is not None
+            raise self._missing(group._replace(partition=0), UnknownTopic(f"no topic has the id {topic_id.hex()}"))
         queue = topic.queue(partition)
         if queue is None:
-            raise UnknownPartition(f"topic {topic.name!r} has no partition {partition}")
+            raise self._missing(group, UnknownPartition(f"topic {topic.name!r} has no partition {partition}"))
         if not queue.has_replica(self.around.broker_id):
             raise self._elsewhere(queue)
         failed = self.hosting.failure(queue.group)
@@ -104,19 +104,20 @@ class Broker:
             leader_epoch=term or None,
         )
 
-    def _unknown_topic(self, topic_id: TopicId) -> None:
-        """A topic made a moment ago may not have reached this broker: ask before saying that there is none."""
-        if self.registry.is_deleted(topic_id) or topic_id in self._unknown:
-            raise UnknownTopic(f"no topic has the id {topic_id.hex()}")
+    def _missing(self, group: GroupId, error: TinymqError) -> TinymqError:
+        """What was made a moment ago may not have reached this broker: it asks before it says that there is none."""
+        if self.registry.is_queue_deleted(group) or group in self._unknown:
+            return error
         if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh(topic_id))
-        raise NotReady(f"topic id {topic_id.hex()} is not known here yet", hint="asking the registry: try again")
+            self._refreshing = asyncio.get_running_loop().create_task(self._look_for(group))
+        return NotReady(f"{group} is not known here yet", hint="asking the registry: try again")
 
-    async def _refresh(self, topic_id: TopicId) -> None:
+    async def _look_for(self, group: GroupId) -> None:
         try:
             await self.registry.refresh(REFRESH_S)
-            if self.registry.get_topic_by_id(topic_id) is None:
-                self._unknown[topic_id] = None
+            topic = self.registry.get_topic_by_id(group.topic_id)
+            if topic is None or topic.queue(group.partition) is None:
+                self._unknown[group] = None
                 if len(self._unknown) > UNKNOWN_MAX:
                     self._unknown.popitem(last=False)
         except TinymqError as error:

@@ -1,0 +1,187 @@
+"""What a broker's services ask of it: replicas by number, and topics that are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.fakes.fake_groups import FakeGroups
+from tests.fakes.manual_clock import ManualClock
+from tests.registry.records import broker
+from tinymq.broker.broker import Broker, Surroundings
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.hosting import Hosting
+from tinymq.broker.partition import Partition
+from tinymq.config import Limits, Timing
+from tinymq.errors import DeadlineExceeded, InvalidName, NotLeader, NotReady, UnknownPartition, UnknownTopic
+from tinymq.log.runner import InlineRunner
+from tinymq.registry.memory import MemoryRegistry
+from tinymq.registry.values import QueueRecord
+from tinymq.topic_config import make
+from tinymq.types import GroupId
+
+
+class LaggingRegistry(MemoryRegistry):
+    """One whose keeper cannot be asked for a while."""
+
+    asked = 0
+    deaf = False
+
+    async def refresh(self, timeout_s: float) -> int:
+        self.asked += 1
+        if self.deaf:
+            raise DeadlineExceeded("nobody answers")
+        return await super().refresh(timeout_s)
+
+
+class Bench:
+    """Broker 2 of three. Groups are led by broker 1 once a test says so."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.registry = LaggingRegistry(self.clock, random.Random(1), Timing())
+        self.groups = FakeGroups()
+        self.led: set[GroupId] = set()
+        self.hosting = Hosting(2, self.registry, self.groups, self.partition)
+        self.hosting.up_to_date()
+        around = Surroundings(
+            2, b"c" * 16, self.registry, self.hosting, self, Deadlines(self.clock), self.clock, InlineRunner(),
+            Limits(), Timing(), lambda: True,
+        )  # fmt: skip
+        self.broker = Broker(around)
+
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
+        return (1, 4) if group_id in self.led else None
+
+    def partition(self, queue: QueueRecord) -> Partition:
+        soon = asyncio.get_running_loop().call_soon
+        return Partition(f"{queue.topic}/{queue.partition}", Deadlines(self.clock), soon, lambda _: None)
+
+
+def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        for number in (1, 2, 3):
+            await bench.registry.register_broker(broker(number))
+        bench.hosting.start([])
+        await scenario(bench)
+        await bench.hosting.stop()
+        bench.registry.close()
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def test_replicas_are_found_by_number() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 3, 3)
+        await b.registry.unregister_queue("t", 1)
+        more = await b.registry.register_queue("t")
+        await settle()
+        assert [str(b.broker.find(topic.topic_id, p)) for p in (0, 2, 3)] == ["t/0", "t/2", "t/3"]
+        with pytest.raises(UnknownPartition):
+            b.broker.find(topic.topic_id, 1)
+        assert more.partition == 3
+        assert b.registry.asked == 0, "what is known to be deleted is not asked for"
+        with pytest.raises(InvalidName):
+            b.broker.find(b"short", 0)
+
+    run(scenario)
+
+
+def test_what_is_held_elsewhere_is_said_to_be() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 3, 1)
+        await settle()
+        for queue in topic.queues:
+            b.led.add(queue.group)
+            if not queue.has_replica(2):
+                with pytest.raises(NotLeader) as refused:
+                    b.broker.find(topic.topic_id, queue.partition)
+                assert refused.value.detail["leader_address"] == broker(1).address
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("missing", ["topic", "partition"])
+def test_what_is_not_known_here_is_asked_for_before_it_is_denied(missing: str) -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 1, 3)
+        await settle()
+        at = (b"s" * 16, 0) if missing == "topic" else (topic.topic_id, 1)
+        b.registry.deaf = True
+        for _ in range(2):
+            with pytest.raises(NotReady):
+                b.broker.find(*at)
+            with pytest.raises(NotReady):
+                b.broker.find(*at)
+            await settle()
+        assert b.registry.asked == 2, "one question at a time, and again when nobody answered"
+        b.registry.deaf = False
+        with pytest.raises(NotReady):
+            b.broker.find(*at)
+        await settle()
+        with pytest.raises(UnknownTopic if missing == "topic" else UnknownPartition):
+            b.broker.find(*at)
+        assert b.registry.asked == 3
+        if missing == "partition":
+            await b.registry.register_queue("t")
+            await settle()
+            assert str(b.broker.find(*at)) == "t/1"
+
+    run(scenario)
+
+
+def test_a_new_partition_is_waited_for_until_it_is_led() -> None:
+    async def scenario(b: Bench) -> None:
+        topic = await b.registry.register_topic("t", 1, 3)
+        adding = asyncio.ensure_future(b.broker.add_partition("t", 5.0))
+        await settle()
+        assert not adding.done()
+        b.led.add(GroupId(topic.topic_id, 1))
+        b.clock.advance(1.0)
+        await settle()
+        assert adding.result().partition == 1
+        late = asyncio.ensure_future(b.broker.add_partition("t", 5.0))
+        await settle()
+        for _ in range(600):
+            b.clock.advance(0.01)
+            await asyncio.sleep(0)
+        assert late.result().partition == 2, "made, whether led or not"
+        gone = asyncio.ensure_future(b.broker.add_partition("t", 5.0))
+        await settle()
+        await b.broker.delete_partition("t", 3, 5.0)
+        b.clock.advance(0.02)
+        await settle()
+        assert gone.result().partition == 3, "nobody waits for the leader of what is deleted"
+
+    run(scenario)
+
+
+def test_a_new_topic_is_waited_for_and_has_its_settings() -> None:
+    async def scenario(b: Bench) -> None:
+        making = asyncio.ensure_future(
+            b.broker.create_topic("t", 2, 3, 5.0, config=make([("max_bytes", "1000"), ("on_full", "drop_oldest")]))
+        )
+        await settle()
+        topic = b.registry.get_topic("t")
+        assert topic is not None
+        b.led.add(topic.queues[0].group)
+        b.clock.advance(0.02)
+        await settle()
+        assert not making.done(), "one of two has a leader"
+        b.led.add(topic.queues[1].group)
+        b.clock.advance(0.02)
+        await settle()
+        assert making.result().config.max_bytes == 1000
+        altered = await b.broker.alter_topic("t", [("max_bytes", "none")], 5.0)
+        assert altered.config.max_bytes is None
+
+    run(scenario)
