@@ -16,8 +16,8 @@ from typing import Protocol
 
 import structlog
 
+from tinymq.broker.entrance import Entrance
 from tinymq.broker.formation import Formation
-from tinymq.broker.joining import Joining, invite
 from tinymq.broker.member import Means, Member
 from tinymq.broker.recovery import Recovery
 from tinymq.clock import Clock, SystemClock
@@ -94,7 +94,7 @@ class BrokerApp:
         self._host: Host | None = None
         self._server: Server | None = None
         self._member: Member | None = None
-        self._joining: Joining | None = None
+        self._entrance: Entrance | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -----------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class BrokerApp:
     @property
     def reason(self) -> str:
         """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one."""
-        return self._joining.reason if self._joining is not None else ""
+        return self._entrance.reason if self._entrance is not None else ""
 
     async def wait_failed(self) -> TinymqError:
         """Return when the broker can serve no longer and must stop, with the reason."""
@@ -161,8 +161,6 @@ class BrokerApp:
             idle_mark_s=config.timing.idle_mark_s,
         )  # fmt: skip
         self._transport = self._make_transport(store, self.session)
-        for voter in config.voters:
-            self._transport.set_peer(voter)
         formation = Formation(config.broker_id, [v.broker_id for v in config.voters], store, self._files, self._runner)
         await formation.load()
         host = self._host = Host(
@@ -171,7 +169,8 @@ class BrokerApp:
         host.on_failed = self._fail
         host.on_group_changed = self._group_changed
         store.writer.on_synced = self.metrics.meter.synced
-        self._let_join(formation, host, self._transport)
+        self._entrance = Entrance(config, formation, host, self._transport, self._clock, self._spawn)
+        self._entrance.open(lambda: self.peer_address)
         await host.start()
         await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
@@ -184,18 +183,11 @@ class BrokerApp:
         else:
             self._enter(State.UNFORMED)
             formation.on_formed = lambda entry: self._formed(means, entry)
+        self._entrance.enter()
 
     def _formed(self, means: Means, first: Entry) -> None:
         if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
             self._spawn(self._run(means, first))
-
-    def _let_join(self, formation: Formation, host: Host, transport: Transport) -> None:
-        """Who belongs to no cluster asks the others for theirs, and is told."""
-        transport.invite = lambda stranger: invite(formation, host, transport.identity, stranger)
-        if formation.first_entry is None:
-            joining = Joining(formation, [v.broker_id for v in self.config.voters], self._spawn)
-            transport.on_invited = joining.heard
-            self._joining = joining
 
     def _tcp(self, store: Store, session: int) -> Transport:
         config = self.config
@@ -213,6 +205,8 @@ class BrokerApp:
         )
         member = self._member = Member(means, record, self._on_broken)
         await member.start(first)
+        assert self._entrance is not None
+        self._entrance.follow(member.broker.registry)
         self.serving.broker = member.broker
         self._enter(State.RUNNING)
         self._spawn(self._serve_once_ready(member))
@@ -247,8 +241,8 @@ class BrokerApp:
 
     def _has_company(self, host: Host) -> bool:
         """Is there anybody to hand over to? Waiting for nobody would only make the stop slow."""
-        others = {voter.broker_id for voter in self.config.voters} - {self.config.broker_id}
-        return any(host.alive(broker_id) for broker_id in others)
+        others = {r.broker_id for group in host.groups.values() for r in group.membership.replicas}
+        return any(host.alive(broker_id) for broker_id in others - {self.config.broker_id})
 
     async def kill(self) -> None:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""

@@ -5,7 +5,7 @@
     listen = "127.0.0.1:7070"
     peer_listen = "127.0.0.1:7170"
     metrics_listen = "127.0.0.1:9470"
-    voters = ["1@127.0.0.1:7170", "2@127.0.0.1:7171", "3@127.0.0.1:7172"]
+    voters = ["1@127.0.0.1:7170", "2@127.0.0.1:7171", "3@127.0.0.1:7172"]  # else join = ["127.0.0.1:7170"]
     secret_file = "/etc/tinymq/secret"
     [limits]
     batch_bytes_max = 8388608
@@ -56,7 +56,8 @@ class BrokerSettings(BaseSettings):
 
     broker_id: int
     data_dir: str
-    voters: list[str]
+    voters: list[str] = []
+    join: list[str] = []
     secret_file: str
     listen: str = "127.0.0.1:7070"
     peer_listen: str = "127.0.0.1:7170"
@@ -97,6 +98,7 @@ def load(path: Path | None) -> BrokerConfig:
         raise InvalidConfig(f"{source} or the environment: {error}", hint=_AS_JSON) from None
     values = settings.model_dump()
     values["voters"] = tuple(parse_peer(voter) for voter in settings.voters)
+    values["join"] = tuple(settings.join)
     values["secret"] = read_secret(Path(values.pop("secret_file")))
     values["limits"] = Limits(**values["limits"])
     values["timing"] = Timing(**values["timing"])

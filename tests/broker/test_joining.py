@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -14,19 +14,31 @@ from structlog.testing import LogCapture
 from tests.fakes.manual_clock import ManualClock
 from tinymq.broker import joining
 from tinymq.broker.formation import Formation
-from tinymq.broker.joining import Joining, decide, invite
+from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
 from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, NotReady, TinymqError, WrongBroker, WrongCluster, WrongSecret
+from tinymq.errors import (
+    BrokerUnreachable,
+    CorruptData,
+    DeadlineExceeded,
+    InvalidFrame,
+    NotReady,
+    QuotaExceeded,
+    TinymqError,
+    WrongBroker,
+    WrongCluster,
+    WrongSecret,
+)
 from tinymq.log.runner import InlineRunner
 from tinymq.log.store import Store
 from tinymq.raft import Replica, make_first_entry
 from tinymq.raft.transport import Invitation, PeerIdentity
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import METADATA_GROUP
+from tinymq.types import METADATA_GROUP, PeerAddress
 
 CLUSTER = b"c" * 16
 ENTRY = make_first_entry(METADATA_GROUP, [Replica(n, bytes([n]) * 16) for n in (1, 2, 3)], 5)
 FIRST = ENTRY.head + ENTRY.payload
+VOTERS = [PeerAddress(n, "127.0.0.1", 7169 + n) for n in (1, 2, 3)]
 THIS = Invitation(CLUSTER, FIRST)
 OTHER = Invitation(b"o" * 16, FIRST)
 
@@ -58,12 +70,12 @@ def test_voters_of_two_clusters_are_named() -> None:
     assert f"broker 2: {CLUSTER.hex()}, broker 3: {'6f' * 16}" in decision.message
 
 
-async def open_broker(broker_id: int) -> Formation:
-    files = FaultyFiles(random.Random(broker_id))
+async def open_broker(broker_id: int, files: FaultyFiles | None = None, voters: Sequence[int] = (1, 2, 3)) -> Formation:
+    files = files or FaultyFiles(random.Random(broker_id))
     store = await Store.open(
         files, InlineRunner(), ManualClock(), broker_id=broker_id, limits=Limits(), rng=random.Random(broker_id)
     )
-    return Formation(broker_id, [1, 2, 3], store, files, InlineRunner())
+    return Formation(broker_id, voters, store, files, InlineRunner())
 
 
 @pytest.fixture
@@ -125,15 +137,159 @@ def test_who_is_let_in() -> None:
     async def main() -> None:
         formation = await open_broker(1)
         new, old = PeerIdentity(2, b"n" * 16, 5), PeerIdentity(2, b"\x02" * 16, 4)
+
+        def let_in(living: Living, known: PeerIdentity | None, who: PeerIdentity) -> Invitation:
+            return invite(formation, living, lambda _: known, VOTERS, lambda broker_id: broker_id != 5, who)
+
         with pytest.raises(NotReady):
-            invite(formation, Living(), lambda _: None, new)
+            let_in(Living(), None, new)
         await formation.join(CLUSTER, FIRST)
-        assert invite(formation, Living(), lambda _: None, new) == FIRST
-        assert invite(formation, Living(), lambda _: old, new) == FIRST
-        assert invite(formation, Living(2), lambda _: old, old) == FIRST
+        told = Invitation(CLUSTER, FIRST, tuple(VOTERS))
+        assert let_in(Living(), None, new) == told
+        assert let_in(Living(), old, new) == told
+        assert let_in(Living(2), old, old) == told
         with pytest.raises(NotReady, match="alive with another data folder"):
-            invite(formation, Living(2), lambda _: old, new)
-        with pytest.raises(WrongBroker):
-            invite(formation, Living(), lambda _: None, PeerIdentity(4, b"n" * 16, 5))
+            let_in(Living(2), old, new)
+        assert let_in(Living(), None, PeerIdentity(4, b"n" * 16, 5)) == told, "beyond the voters"
+        with pytest.raises(QuotaExceeded):
+            let_in(Living(), None, PeerIdentity(5, b"n" * 16, 5))
+
+    asyncio.run(main())
+
+
+# ---- beyond the voters -------------------------------------------------------------------------------------------
+
+ALL = Invitation(CLUSTER, FIRST, tuple(VOTERS))
+GONE = BrokerUnreachable("a:1: connection refused")
+
+
+@pytest.mark.parametrize(
+    ("told", "chosen"),
+    [
+        ({"a:1": ALL}, ALL),
+        ({"a:1": GONE, "b:1": ALL}, ALL),
+        ({"a:1": NotReady("forms no cluster"), "b:1": ALL}, ALL),
+        ({"a:1": ALL, "b:1": OTHER}, WrongCluster),
+        ({"a:1": GONE}, BrokerUnreachable),
+        ({"a:1": GONE, "b:1": DeadlineExceeded("silence")}, BrokerUnreachable),
+        ({"a:1": GONE, "b:1": NotReady("broker 4 is alive with another data folder")}, NotReady),
+        ({"a:1": NotReady("no"), "b:1": WrongSecret("no")}, WrongSecret),
+        ({"a:1": InvalidFrame("closed")}, InvalidFrame),
+        ({"a:1": WrongBroker("this is broker 4")}, WrongBroker),
+    ],
+)
+def test_what_to_join_of_what_addresses_say(told: dict[str, Invitation | TinymqError], chosen: object) -> None:
+    decision = choose(told)
+    assert (decision if isinstance(chosen, Invitation) else type(decision)) == chosen
+
+
+def test_why_not_names_every_address_once_and_says_what_to_do() -> None:
+    decision = choose({"a:1": GONE, "b:1": DeadlineExceeded("silence")})
+    assert isinstance(decision, TinymqError)
+    assert decision.message == "no broker tells of its cluster: a:1: connection refused; b:1: silence"
+    assert "peer_listen" in decision.hint
+    wrong_port = choose({"a:1": InvalidFrame("closed")})
+    assert isinstance(wrong_port, TinymqError)
+    assert "no port between brokers" in wrong_port.hint
+
+
+class Answers:
+    """Who is asked, one answer after the other; the last one for good."""
+
+    def __init__(self, *answers: Invitation | TinymqError) -> None:
+        self.left = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    async def ask(self, host: str, port: int) -> Invitation:
+        self.asked.append((host, port))
+        answer = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(answer, TinymqError):
+            raise answer
+        return answer
+
+
+async def seek(formation: Formation, answers: Answers) -> tuple[PeerAddress, ...]:
+    clock = ManualClock()
+    work = asyncio.ensure_future(Seeking(formation, answers.ask, ["a:1"], clock, patience_s=2.0).run())
+    while not work.done():
+        for _ in range(5):  # until it waits for the clock, if it does
+            await asyncio.sleep(0)
+        clock.advance(0.5)
+    return work.result()
+
+
+def test_one_beyond_the_voters_joins_and_knows_them_when_it_is_started_again() -> None:
+    async def main() -> None:
+        files = FaultyFiles(random.Random(4))
+        formation = await open_broker(4, files, voters=())
+        answers = Answers(GONE, NotReady("starting"), ALL)
+        assert await seek(formation, answers) == tuple(VOTERS)
+        assert (formation.cluster_id, len(answers.asked)) == (CLUSTER, 3)
+        again = Formation(4, (), formation._folder, files, InlineRunner())
+        entry = await again.load()
+        assert entry is not None
+        assert (entry.head + entry.payload, again.known_voters) == (FIRST, tuple(VOTERS))
+        moved = Invitation(CLUSTER, FIRST, (PeerAddress(1, "::1", 1), *VOTERS[1:]))
+        assert await seek(again, Answers(moved)) == moved.voters, "they have moved"
+        third = Formation(4, (), formation._folder, files, InlineRunner())
+        await third.load()
+        assert third.known_voters == moved.voters
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "asked"),
+    [
+        (WrongSecret("no"), WrongSecret, 1),
+        (WrongBroker("this is broker 4"), WrongBroker, 1),
+        (InvalidFrame("closed"), InvalidFrame, 1),
+        (NotReady("broker 4 is alive with another data folder"), NotReady, 5),
+        (GONE, BrokerUnreachable, 5),
+    ],
+)
+def test_one_that_is_not_let_in_gives_up_when_it_should(
+    answer: TinymqError, error: type[TinymqError], asked: int
+) -> None:
+    async def main() -> None:
+        formation, answers = await open_broker(4, voters=()), Answers(answer)
+        with pytest.raises(error):
+            await seek(formation, answers)
+        assert (formation.first_entry, len(answers.asked)) == (None, asked)
+
+    asyncio.run(main())
+
+
+def test_a_folder_of_another_cluster_is_refused_and_stays_what_it_is() -> None:
+    async def main() -> None:
+        formation = await open_broker(4, voters=())
+        await formation.observe(ALL)
+        with pytest.raises(WrongCluster, match="the data folder of broker 4 belongs to another cluster"):
+            await seek(formation, Answers(Invitation(b"o" * 16, FIRST, tuple(VOTERS))))
+        assert (formation.cluster_id, formation.known_voters) == (CLUSTER, tuple(VOTERS))
+
+    asyncio.run(main())
+
+
+def test_no_voter_comes_in_this_way() -> None:
+    async def main() -> None:
+        formation = await open_broker(3, voters=())
+        with pytest.raises(WrongBroker, match="one of this cluster's voters"):
+            await formation.observe(ALL)
+        assert formation.first_entry is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", [b"1@127.0.0.1\n", b"\xff\n", b"one\n"])
+def test_a_damaged_list_of_voters_is_named_with_what_to_do(text: bytes) -> None:
+    async def main() -> None:
+        files = FaultyFiles(random.Random(4))
+        formation = await open_broker(4, files, voters=())
+        await formation.observe(ALL)
+        formation._write("voters", text)
+        with pytest.raises(CorruptData, match="voters is damaged") as raised:
+            await Formation(4, (), formation._folder, files, InlineRunner()).load()
+        assert "id@host:port" in raised.value.hint
 
     asyncio.run(main())

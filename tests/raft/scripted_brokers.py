@@ -21,7 +21,16 @@ from tinymq.errors import BrokerUnreachable
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host
-from tinymq.raft.transport import Channel, Invite, LocalIdentity, OnMessage, OnRefused, PeerAddress, PeerIdentity
+from tinymq.raft.transport import (
+    Channel,
+    Invitation,
+    Invite,
+    LocalIdentity,
+    OnMessage,
+    OnRefused,
+    PeerAddress,
+    PeerIdentity,
+)
 from tinymq.testing.faulty_files import FaultyFiles
 
 T = TypeVar("T")
@@ -113,6 +122,9 @@ class ScriptedTransport:
 
     def reset(self, peer: int, channel: Channel) -> None:
         self._links.again.append((self.me.broker_id, peer, channel))
+
+    async def ask(self, host: str, port: int) -> Invitation:
+        raise BrokerUnreachable("nobody joins in a script")
 
     async def start(self) -> None: ...
 

@@ -19,8 +19,8 @@ from tinymq.errors import (
     WrongSecret,
 )
 from tinymq.proto import peer_pb2
-from tinymq.raft.handshake import Credentials, Handshake, State, refusal
-from tinymq.raft.transport import Channel, Invitation, PeerIdentity
+from tinymq.raft.handshake import ANYBODY, Credentials, Handshake, State, refusal
+from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
 
 ONE = Credentials(1, b"1" * 16, b"cluster", 11, b"the secret")
 TWO = Credentials(2, b"2" * 16, b"cluster", 22, b"the secret")
@@ -89,6 +89,7 @@ def test_the_acceptor_refuses_and_says_why(
 
 NOBODY = replace(ONE, cluster_id=b"")
 FIRST = b"the first entry"
+VOTERS = (PeerAddress(2, "two.example", 7170), PeerAddress(3, "::1", 7171))
 
 
 def welcome(dialer: Handshake, acceptor: Handshake) -> bytes:
@@ -98,7 +99,9 @@ def welcome(dialer: Handshake, acceptor: Handshake) -> bytes:
 
 
 def invites(acceptor: Credentials = TWO) -> Handshake:
-    return Handshake.accept(acceptor, NONCES[1], lambda who: FIRST + who.incarnation)
+    return Handshake.accept(
+        acceptor, NONCES[1], lambda who: Invitation(acceptor.cluster_id, FIRST + who.incarnation, VOTERS)
+    )
 
 
 def test_who_belongs_to_no_cluster_is_told_of_one() -> None:
@@ -115,7 +118,7 @@ def test_who_belongs_to_no_cluster_is_told_of_one() -> None:
 
 def test_nobody_is_told_before_the_secret_is_proven() -> None:
     asked: list[PeerIdentity] = []
-    acceptor = Handshake.accept(TWO, NONCES[1], lambda who: asked.append(who) or FIRST)  # type: ignore[func-returns-value]
+    acceptor = Handshake.accept(TWO, NONCES[1], lambda who: asked.append(who) or Invitation(b"", FIRST))  # type: ignore[func-returns-value]
     acceptor.receive(message(dial(NOBODY).first_message))
     with pytest.raises(WrongSecret):
         acceptor.receive(peer_pb2.Proof(proof=b"x" * 32).SerializeToString())
@@ -143,8 +146,55 @@ def test_a_recorded_welcome_is_worthless() -> None:
         again.receive(said)
 
 
+def whoever(credentials: Credentials = NOBODY) -> Handshake:
+    return Handshake.dial(credentials, ANYBODY, Channel.CONTROL, b"d" * 32)
+
+
+def test_who_knows_nobody_asks_whoever_listens_and_is_told_the_voters() -> None:
+    dialer = whoever()
+    dialer.receive(welcome(dialer, invites()))
+    assert dialer.invitation == Invitation(b"cluster", FIRST + b"1" * 16, VOTERS)
+
+
+@pytest.mark.parametrize(
+    "change", [{"first_entry": b"another"}, {"voters": ["9@evil:1"]}, {"voters": []}, {"proof": b"p" * 32}]
+)
+def test_no_word_of_what_one_is_told_is_changed_on_its_way(change: dict[str, object]) -> None:
+    dialer = whoever()
+    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    for name, value in change.items():
+        said.ClearField(name)  # type: ignore[arg-type]
+        said.MergeFrom(peer_pb2.Welcome(**{name: value}))  # type: ignore[arg-type]
+    with pytest.raises(WrongSecret):
+        dialer.receive(said.SerializeToString())
+    assert dialer.invitation is None
+
+
+def test_words_are_not_moved_from_one_place_to_another() -> None:
+    dialer = whoever()
+    said = peer_pb2.Welcome.FromString(welcome(dialer, invites()))
+    moved = peer_pb2.Welcome(first_entry=said.first_entry + said.voters[0].encode(), voters=said.voters[1:])
+    moved.proof = said.proof
+    with pytest.raises(WrongSecret):
+        dialer.receive(moved.SerializeToString())
+
+
+def test_whoever_listens_is_no_way_into_a_connection() -> None:
+    hello = whoever().first_message
+    claim = peer_pb2.Hello.FromString(message(hello))
+    claim.cluster_id = TWO.cluster_id
+    with pytest.raises(WrongBroker):
+        accept(TWO).receive(claim.SerializeToString())
+
+
+def test_who_does_not_know_the_secret_cannot_pose_as_whoever_listens() -> None:
+    dialer, acceptor = whoever(), invites(replace(TWO, secret=b"another"))
+    with pytest.raises(WrongSecret, match="broker 2 does not prove"):
+        welcome(dialer, acceptor)
+
+
 def test_an_acceptor_may_refuse_to_tell() -> None:
-    def refuse(who: PeerIdentity) -> bytes:
+    def refuse(who: PeerIdentity) -> Invitation:
         raise WrongBroker(f"{who.broker_id} is no member")
 
     dialer, acceptor = dial(NOBODY), Handshake.accept(TWO, NONCES[1], refuse)

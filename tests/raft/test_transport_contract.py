@@ -264,7 +264,7 @@ def test_a_broker_without_cluster_is_told_of_one_and_nothing_else(run: Run) -> N
             network.make(2),
             network.make(3, cluster_id=None, secret=b"x"),
         )
-        b.transport.invite = lambda who: b"the first entry for %d" % who.broker_id
+        b.transport.invite = lambda who: Invitation(CLUSTER, b"the first entry for %d" % who.broker_id)
         for end in (a, b, stranger):
             await end.transport.start()
         a.transport.set_peer(b.address)
@@ -278,6 +278,30 @@ def test_a_broker_without_cluster_is_told_of_one_and_nothing_else(run: Run) -> N
         assert {type(error) for error in b.told.rejected} <= {WrongSecret}
         a.identity = Identity(1, b"\x01" * 16, CLUSTER)
         await connected(a, b)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("formed", [None, CLUSTER])
+def test_whoever_listens_can_be_asked_for_its_cluster(run: Run, formed: bytes | None) -> None:
+    """With a cluster of its own, too: is it the same one?"""
+
+    async def scenario(network: TcpNetwork) -> None:
+        a, b, stranger = network.make(4, cluster_id=formed), network.make(2), network.make(5, secret=b"x")
+        voters = (PeerAddress(2, "127.0.0.1", 7170),)
+        b.transport.invite = lambda who: Invitation(CLUSTER, b"the first entry for %d" % who.broker_id, voters)
+        for end in (a, b, stranger):
+            await end.transport.start()
+        where = b.address.host, b.address.port
+        assert await a.transport.ask(*where) == Invitation(CLUSTER, b"the first entry for 4", voters)
+        with pytest.raises(WrongSecret):
+            await stranger.transport.ask(*where)
+        with pytest.raises(BrokerUnreachable):
+            await a.transport.ask(*_free(network))
+        b.transport.invite = None
+        with pytest.raises(NotReady):
+            await a.transport.ask(*where)
+        assert (a.told.connected, a.told.refused, b.told.connected) == ([], [], []), "no peers yet"
 
     run(scenario)
 

@@ -5,7 +5,8 @@ that is formed already (joining.py): its first entry lists another data folder f
 
 The metadata group's first entry is kept in a file of its own, `metadata-first-entry`, synced before the cluster id
 that makes it count: a crash between the two leaves a broker unformed, and forming it again completes it. The file is
-the same on every broker.
+the same on every broker. One that no first entry lists joins, too, and keeps beside it where the voters are, `voters`,
+one `id@host:port` per line: its configuration does not say.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from tinymq.config import format_address, parse_peer
 from tinymq.entry import Entry, Kind, parse_entry
-from tinymq.errors import CorruptData, InvalidRequest, WrongBroker, WrongCluster
+from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest, WrongBroker, WrongCluster
 from tinymq.log.files import Files
 from tinymq.log.identity import Identity
 from tinymq.log.runner import Runner
 from tinymq.raft.membership import Membership, parse_membership
-from tinymq.types import METADATA_GROUP, GroupId
+from tinymq.raft.transport import Invitation
+from tinymq.types import METADATA_GROUP, GroupId, PeerAddress
 
 FIRST_ENTRY_FILE = "metadata-first-entry"
-_NEW = FIRST_ENTRY_FILE + ".new"
+VOTERS_FILE = "voters"
+_NEW = ".new"
+_TAKEN = "give a new broker a broker_id of its own; a voter is started with `voters`, not with `join`"
 _MEND = f"copy {FIRST_ENTRY_FILE} from the data folder of another broker of this cluster: it is the same on all"
 
 
@@ -43,6 +48,7 @@ class Formation:
         self.broker_id = broker_id
         self.first_entry: Entry | None = None  # invariant: set if and only if formed
         self.on_formed: Callable[[Entry], None] | None = None
+        self.known_voters: tuple[PeerAddress, ...] = ()  # as kept here; of a broker whose configuration names none
         self._voters = sorted(voters)
         self._folder = folder
         self._files = files
@@ -66,12 +72,17 @@ class Formation:
         """What an earlier process formed, if one did. Raises CorruptData."""
         if self._folder.identity.cluster_id is None:
             return None
-        data = await self._runner.run(self._read)
+        data = await self._runner.run(lambda: self._read(FIRST_ENTRY_FILE))
+        if data is None:
+            what = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
+            raise CorruptData(what, hint=_MEND)
         try:
-            self.first_entry = parse_entry(data)
+            first = parse_entry(data)
         except CorruptData as error:
             raise CorruptData(f"{FIRST_ENTRY_FILE} is damaged: {error.message}", hint=_MEND) from None
-        return self.first_entry
+        self.known_voters = _parse_voters(await self._runner.run(lambda: self._read(VOTERS_FILE)) or b"")
+        self.first_entry = first
+        return first
 
     async def form(self, cluster_id: bytes, packed: bytes) -> None:
         """Join the cluster `cluster_id`, whose metadata group begins with `packed`. Doing it again is nothing. Once
@@ -87,7 +98,7 @@ class Formation:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
                 return
-            entry, membership = self._check_first(cluster_id, packed)
+            entry, membership = self._check_first(cluster_id, packed, self._voters)
             if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
                 message = f"the first entry does not list broker {self.broker_id} with this data folder"
                 raise WrongBroker(message, hint="a broker with a new folder joins a formed cluster by itself")
@@ -103,11 +114,35 @@ class Formation:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
                 return
-            entry, _ = self._check_first(cluster_id, packed)
+            entry, _ = self._check_first(cluster_id, packed, self._voters)
             await self._become(cluster_id, entry)
 
+    async def observe(self, invitation: Invitation) -> None:
+        """Join a cluster whose first entry does not list this broker, and keep where its voters are. Again: keep where
+        they are now. Raises as `form`; a voter does not come in this way."""
+        await _to_its_end(self._observe(invitation))
+
+    async def _observe(self, invitation: Invitation) -> None:
+        async with self._forming:
+            cluster_id, packed, voters = invitation.cluster_id, invitation.first_entry, invitation.voters
+            if self.first_entry is not None:
+                self._check_same(cluster_id, packed)
+                await self._keep(voters)
+                return
+            entry, membership = self._check_first(cluster_id, packed, [v.broker_id for v in voters])
+            if membership.replica(self.broker_id) is not None:
+                raise WrongBroker(f"broker {self.broker_id} is one of this cluster's voters", hint=_TAKEN)
+            await self._keep(voters)
+            await self._become(cluster_id, entry)
+
+    async def _keep(self, voters: Sequence[PeerAddress]) -> None:
+        if voters and tuple(voters) != self.known_voters:
+            lines = [f"{v.broker_id}@{format_address(v.host, v.port)}\n" for v in voters]
+            await self._runner.run(lambda: self._write(VOTERS_FILE, "".join(lines).encode()))
+            self.known_voters = tuple(voters)
+
     async def _become(self, cluster_id: bytes, entry: Entry) -> None:
-        await self._runner.run(lambda: self._write(entry.head + entry.payload))
+        await self._runner.run(lambda: self._write(FIRST_ENTRY_FILE, entry.head + entry.payload))
         await self._folder.form(cluster_id)
         self.first_entry = entry
         if self.on_formed is not None:
@@ -116,11 +151,11 @@ class Formation:
     def _check_same(self, cluster_id: bytes, packed: bytes) -> None:
         assert self.first_entry is not None
         if cluster_id != self._folder.identity.cluster_id:
-            raise WrongCluster(f"broker {self.broker_id} belongs to another cluster")
+            raise WrongCluster(f"the data folder of broker {self.broker_id} belongs to another cluster")
         if packed != self.first_entry.head + self.first_entry.payload:
             raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
 
-    def _check_first(self, cluster_id: bytes, packed: bytes) -> tuple[Entry, Membership]:
+    def _check_first(self, cluster_id: bytes, packed: bytes, voters: Sequence[int]) -> tuple[Entry, Membership]:
         if len(cluster_id) != 16 or not any(cluster_id):
             raise InvalidRequest("a cluster id is 16 bytes, not all zero")
         try:
@@ -133,34 +168,42 @@ class Formation:
             raise InvalidRequest("not the first entry of a group")
         if membership.group != METADATA_GROUP:
             raise InvalidRequest("not the first entry of the metadata group")
-        if membership.replica(self.broker_id) is None:
+        if voters is self._voters and membership.replica(self.broker_id) is None:
             raise WrongBroker(f"the first entry does not list broker {self.broker_id}")
         listed = sorted(r.broker_id for r in membership.replicas)
-        if listed != self._voters:
-            raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {self._voters}")
+        if listed != sorted(voters):
+            raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {sorted(voters)}")
         return entry, membership
 
-    def _read(self) -> bytes:
+    def _read(self, name: str) -> bytes | None:
+        """None: there is no such file."""
         try:
-            file = self._files.open(FIRST_ENTRY_FILE)
+            file = self._files.open(name)
         except FileNotFoundError:
-            what = f"{FIRST_ENTRY_FILE} is missing from the data folder of a formed broker"
-            raise CorruptData(what, hint=_MEND) from None
+            return None
         try:
             return file.read(0, file.size())
         finally:
             file.close()
 
-    def _write(self, packed: bytes) -> None:
-        self._files.remove(_NEW)
-        file = self._files.open(_NEW, create=True)
+    def _write(self, name: str, data: bytes) -> None:
+        self._files.remove(name + _NEW)
+        file = self._files.open(name + _NEW, create=True)
         try:
-            file.write(0, [packed])
+            file.write(0, [data])
             self._files.sync([file])
         finally:
             file.close()
-        self._files.rename(_NEW, FIRST_ENTRY_FILE)
+        self._files.rename(name + _NEW, name)
         self._files.sync_folder("")
+
+
+def _parse_voters(data: bytes) -> tuple[PeerAddress, ...]:
+    try:
+        return tuple(parse_peer(line) for line in data.decode().splitlines())
+    except (InvalidConfig, UnicodeDecodeError) as error:
+        hint = f"write one id@host:port per line for each broker that keeps the metadata into {VOTERS_FILE}"
+        raise CorruptData(f"{VOTERS_FILE} is damaged: {error}", hint=hint) from None
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

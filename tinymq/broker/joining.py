@@ -1,21 +1,39 @@
 """How a broker with an empty data folder comes into a cluster that is formed already, and who lets it in.
 
-It asks the voters of its configuration, over connections on which both sides prove the secret, and joins once all
+A voter asks the voters of its configuration, over connections on which both sides prove the secret, and joins once all
 of them have answered, or could not be reached, and those who belong to a cluster agree on which. Nobody formed yet:
 it waits, for `tinymq cluster init` or for one of them. Joining gives no vote: see `tinymq.raft.membership`.
+
+Any other broker asks whoever listens at the addresses that it was given (`--join`), on the same terms, until one tells
+it, or its time is up. It never votes: see docs/adr/0014.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from tinymq.broker.formation import Formation
-from tinymq.errors import Denied, InvalidRequest, NotReady, TinymqError, Unavailable, WrongBroker, WrongCluster
-from tinymq.raft.membership import parse_membership
-from tinymq.raft.transport import Invitation, PeerIdentity
+from tinymq.clock import Clock
+from tinymq.config import parse_address
+from tinymq.errors import (
+    BrokerUnreachable,
+    DeadlineExceeded,
+    Denied,
+    InvalidFrame,
+    InvalidRequest,
+    NotReady,
+    QuotaExceeded,
+    TinymqError,
+    Unavailable,
+    WrongBroker,
+    WrongCluster,
+)
+from tinymq.raft.transport import JOIN_RETRY_S, Invitation, PeerIdentity
+from tinymq.types import PeerAddress
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -86,6 +104,85 @@ class Joining:
         log("not_joined", code=reason.code, reason=reason.message, hint=reason.hint)
 
 
+Ask = Callable[[str, int], Awaitable[Invitation]]
+"""`transport.Transport.ask`."""
+
+
+def choose(told: Mapping[str, Told]) -> Told:
+    """What to join, from what was said at each address; or why not, the most serious reason first. Pure."""
+    invitations = {address: answer for address, answer in told.items() if isinstance(answer, Invitation)}
+    if len({(i.cluster_id, i.first_entry) for i in invitations.values()}) > 1:
+        clusters = ", ".join(f"{address}: {i.cluster_id.hex()}" for address, i in invitations.items())
+        return WrongCluster(f"these addresses belong to more than one cluster: {clusters}")
+    if invitations:
+        return next(iter(invitations.values()))
+    errors = [(address, answer) for address, answer in told.items() if isinstance(answer, TinymqError)]
+    why = "; ".join(f"{address}: {error.message.removeprefix(f'{address}: ')}" for address, error in errors)
+    worst = min((error for _, error in errors), key=_gravity)
+    if isinstance(worst, BrokerUnreachable | DeadlineExceeded):
+        return BrokerUnreachable(f"no broker tells of its cluster: {why}", hint=_PORTS)
+    return type(worst)(why, hint=_HINTS.get(type(worst), worst.hint))
+
+
+_PORTS = "name running brokers by their addresses for other brokers (peer_listen), host:port"
+_HINTS: Mapping[type[TinymqError], str] = {
+    InvalidFrame: f"this is no port between brokers: {_PORTS}",
+    WrongBroker: "every broker has a broker_id of its own: choose one that no other has",
+}
+
+
+def _gravity(error: TinymqError) -> int:
+    """What a person has to change comes before what passes, and that before who was not to be reached."""
+    if not isinstance(error, Unavailable):
+        return 0
+    return 2 if isinstance(error, BrokerUnreachable | DeadlineExceeded) else 1
+
+
+class Seeking:
+    """The asking side of a broker that no list of voters names."""
+
+    def __init__(
+        self, formation: Formation, ask: Ask, addresses: Sequence[str], clock: Clock, patience_s: float
+    ) -> None:
+        self._formation = formation
+        self._ask = ask
+        self._addresses = addresses
+        self._clock = clock
+        self._patience_s = patience_s
+        self._reason: TinymqError | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why this broker belongs to no cluster, for people; "" once it does."""
+        if self._formation.first_entry is not None or self._reason is None:
+            return ""
+        return f"{self._reason.code}: {self._reason.message}"
+
+    async def run(self) -> tuple[PeerAddress, ...]:
+        """Join, or see that the data folder belongs to this very cluster; where its voters are. Raises what a person
+        has to change, at once; and what may pass, when it did not for so long."""
+        deadline = self._clock.monotonic() + self._patience_s
+        while True:
+            answers = await asyncio.gather(*map(self._told, self._addresses))
+            decision = choose(dict(zip(self._addresses, answers, strict=True)))
+            if isinstance(decision, Invitation):
+                await self._formation.observe(decision)
+                logger.info("cluster_joined", broker=self._formation.broker_id, cluster=decision.cluster_id.hex())
+                return decision.voters
+            if self._reason is None or self._reason.code != decision.code:
+                logger.warning("not_joined", code=decision.code, reason=decision.message, hint=decision.hint)
+            self._reason = decision
+            if not isinstance(decision, Unavailable) or self._clock.monotonic() >= deadline:
+                raise decision
+            await self._clock.sleep(JOIN_RETRY_S)
+
+    async def _told(self, address: str) -> Told:
+        try:
+            return await self._ask(*parse_address(address))
+        except TinymqError as error:
+            return error
+
+
 class Life(Protocol):
     """What inviting asks of the Raft host (tinymq.raft.Host)."""
 
@@ -93,19 +190,20 @@ class Life(Protocol):
 
 
 def invite(
-    formation: Formation, life: Life, known: Callable[[int], PeerIdentity | None], stranger: PeerIdentity
-) -> bytes:
-    """The metadata group's first entry, packed, for a broker that has proven the secret and belongs to no cluster.
+    formation: Formation, life: Life, known: Callable[[int], PeerIdentity | None], voters: Sequence[PeerAddress],
+    has_room: Callable[[int], bool], stranger: PeerIdentity,
+) -> Invitation:  # fmt: skip
+    """What a broker is told that has proven the secret and belongs to no cluster. `voters`: as this one dials them.
 
-    Raises NotReady, and WrongBroker for one that is no member, or whose number another process has that is alive.
+    Raises NotReady, also for one whose number another process has that is alive, and QuotaExceeded.
     """
     entry = formation.first_entry
     if entry is None:
         raise NotReady(f"broker {formation.broker_id} belongs to no cluster yet")
     broker_id = stranger.broker_id
-    if parse_membership(entry.payload).replica(broker_id) is None:
-        raise WrongBroker(f"broker {broker_id} is not among the voters of this cluster")
     there = known(broker_id)
     if there is not None and there.incarnation != stranger.incarnation and life.alive(broker_id):
         raise NotReady(f"broker {broker_id} is alive with another data folder")
-    return entry.head + entry.payload
+    if not has_room(broker_id):
+        raise QuotaExceeded("this cluster has as many brokers as it can have")
+    return Invitation(formation.cluster_id, entry.head + entry.payload, tuple(voters))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tinymq.cli.exits import Exit, explain
+from tinymq.cli.exits import Exit, exit_of, explain
 from tinymq.errors import CorruptData
 
 if TYPE_CHECKING:
@@ -37,6 +37,13 @@ def broker(
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
     metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "": none.')] = None,
     voter: Annotated[list[str] | None, Parameter(help="id@host:port of each broker that keeps the metadata.")] = None,
+    join: Annotated[
+        str | None,
+        Parameter(
+            help="host:port[,host:port…] for other brokers of brokers that run: become one more broker of their "
+            "cluster, beyond its voters. Only the first time: then the data folder knows."
+        ),
+    ] = None,
     secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
     log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
 ) -> int:
@@ -51,6 +58,7 @@ def broker(
         "PEER_LISTEN": peer_listen,
         "METRICS_LISTEN": metrics_listen,
         "VOTERS": voter,
+        "JOIN": None if join is None else [each.strip() for each in join.split(",") if each.strip()],
         "SECRET_FILE": secret_file,
     }
     os.environ.update(as_environment(flags, settings.PREFIX))
@@ -91,7 +99,7 @@ async def _run(config: BrokerConfig) -> int:
     if error is None:
         return Exit.OK
     explain(error)
-    return Exit.FAILED
+    return exit_of(error) or Exit.FAILED
 
 
 async def _until_stopped(failed: Any, asked: Any) -> TinymqError | None:

@@ -73,7 +73,7 @@ class Hello(_message.Message):
     nonce: _builtins.bytes
     """32 random bytes"""
     to_broker_id: _builtins.int
-    """whom the dialer believes to reach"""
+    """whom the dialer believes to reach; 0: whoever listens, from one without a cluster"""
     proof: _builtins.bytes
     """HMAC over the transcript; empty in the dialer's first message"""
     refused: _builtins.str
@@ -130,26 +130,32 @@ class Welcome(_message.Message):
 
     FIRST_ENTRY_FIELD_NUMBER: _builtins.int
     PROOF_FIELD_NUMBER: _builtins.int
+    VOTERS_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     first_entry: _builtins.bytes
     """of the metadata group, a packed frame"""
     proof: _builtins.bytes
-    """HMAC over both transcripts and first_entry"""
+    """HMAC over both transcripts, first_entry, and voters if there are any"""
     refused: _builtins.str
     """as in Hello: instead of the above"""
     reason: _builtins.str
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """id@host:port of each, for one who dialled whoever listens: it knows nobody"""
+
     def __init__(
         self,
         *,
         first_entry: _builtins.bytes = ...,
         proof: _builtins.bytes = ...,
+        voters: _abc.Iterable[_builtins.str] | None = ...,
         refused: _builtins.str = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_entry", b"first_entry", "proof", b"proof", "reason", b"reason", "refused", b"refused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_entry", b"first_entry", "proof", b"proof", "reason", b"reason", "refused", b"refused", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,6 +180,7 @@ class Peer(_message.Message):
     STATE_OFFER_FIELD_NUMBER: _builtins.int
     STATE_PIECE_FIELD_NUMBER: _builtins.int
     STATE_ACK_FIELD_NUMBER: _builtins.int
+    HERE_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """of Raft messages: that of the newest CONFIG in the sender's log; see Config"""
@@ -211,6 +218,10 @@ class Peer(_message.Message):
 
     @_builtins.property
     def state_ack(self) -> Global___StateAck: ...
+    @_builtins.property
+    def here(self) -> Global___Here:
+        """14 is taken below"""
+
     def __init__(
         self,
         *,
@@ -227,13 +238,14 @@ class Peer(_message.Message):
         state_offer: Global___StateOffer | None = ...,
         state_piece: Global___StatePiece | None = ...,
         state_ack: Global___StateAck | None = ...,
+        here: Global___Here | None = ...,
         generation: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "heartbeat", b"heartbeat", "here", b"here", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "generation", b"generation", "heartbeat", b"heartbeat", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "append_ack", b"append_ack", "commit_notice", b"commit_notice", "generation", b"generation", "heartbeat", b"heartbeat", "here", b"here", "leaders", b"leaders", "message", b"message", "reply", b"reply", "request", b"request", "request_vote", b"request_vote", "state_ack", b"state_ack", "state_offer", b"state_offer", "state_piece", b"state_piece", "timeout_now", b"timeout_now", "vote", b"vote"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "state_offer", "state_piece", "state_ack"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["heartbeat", "request_vote", "vote", "append", "append_ack", "commit_notice", "timeout_now", "leaders", "request", "reply", "state_offer", "state_piece", "state_ack", "here"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -663,7 +675,10 @@ class TimeoutNow(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    BY_HAND_FIELD_NUMBER: _builtins.int
     term: _builtins.int
+    by_hand: _builtins.bool
+    """an operator wants it so: it is not undone for as long as the receiver leads"""
     @_builtins.property
     def group(self) -> Global___GroupId: ...
     def __init__(
@@ -671,10 +686,11 @@ class TimeoutNow(_message.Message):
         *,
         group: Global___GroupId | None = ...,
         term: _builtins.int = ...,
+        by_hand: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_hand", b"by_hand", "group", b"group", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -701,6 +717,27 @@ class Leaders(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Leaders: _TypeAlias = Leaders  # noqa: Y015
+
+@_typing.final
+class Here(_message.Message):
+    """Where the sender can be dialled by other brokers, host:port: said whenever it has connected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    peer_address: _builtins.str
+    def __init__(
+        self,
+        *,
+        peer_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer_address", b"peer_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Here: _TypeAlias = Here  # noqa: Y015
 
 @_typing.final
 class Request(_message.Message):

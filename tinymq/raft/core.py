@@ -15,6 +15,7 @@ from tinymq.log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.checkpoint import pack_checkpoint
 from tinymq.raft.configs import Configs
+from tinymq.raft.election import Given
 from tinymq.raft.generations import Hearing, hear
 from tinymq.raft.leading import LeadingReplica
 from tinymq.raft.membership import Membership, Replica, pack_membership
@@ -143,9 +144,9 @@ class RaftCore(LeadingReplica):
                 self._on_state(peer, message)
             case StateAck():
                 self._on_state_ack(peer, message)
-            case TimeoutNow(term):
+            case TimeoutNow(term, by_hand):
                 if term == self.term and peer == self.leader_id:
-                    self._stand(pre=False, transfer=True)
+                    self._stand(pre=False, given=Given.BY_HAND if by_hand else Given.HANDED)
 
     # ---- ticks -----------------------------------------------------------------------------------------------
 

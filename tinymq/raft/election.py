@@ -47,12 +47,21 @@ def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> Answer:
     return Answer.GRANT
 
 
+class Given(Enum):
+    """How a leadership came about."""
+
+    WON = "won"  # there was no leader
+    HANDED = "handed"  # by the leader before, which stopped, or whose disk hung, or which gave it back
+    BY_HAND = "by hand"  # by the leader before, which was told to: it is not given back for as long as it lasts
+
+
 @dataclass(slots=True)
 class Ballot:
     """One candidacy: votes attributed to voters (hazard 4: a vote counted twice elects two leaders)."""
 
     term: int
     pre: bool
+    given: Given = Given.WON
     voters: set[int] = field(default_factory=set)
 
     def won(self, membership: Membership) -> bool:

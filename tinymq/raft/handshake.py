@@ -14,6 +14,8 @@ A broker that belongs to no cluster dials to be told which one is its peers'; no
     AWAIT_WELCOME  ◀──────────────────────────── Welcome(first entry, proof over it and both Hellos)
     WELCOMED                                      WELCOMED
 
+Who knows no broker either dials an address with to_broker_id 0 instead, and is told the voters, too.
+
 Each side proves the shared secret over all that both Hellos say of their senders, its role's label first: fresh
 nonces make a recorded handshake worthless, labels keep a proof from being sent back to its maker, and
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
@@ -32,12 +34,15 @@ from enum import Enum, auto
 
 from google.protobuf.message import DecodeError
 
+from tinymq.config import format_address, parse_peer
 from tinymq.errors import (
     BY_CODE,
     Closed,
     Denied,
+    InvalidConfig,
     InvalidFrame,
     NotReady,
+    QuotaExceeded,
     TinymqError,
     UnsupportedVersion,
     WrongBroker,
@@ -57,8 +62,10 @@ REASON_LENGTH_MAX = 200
 _DIALER_LABEL = b"tinymq peer dialer v1"
 _ACCEPTOR_LABEL = b"tinymq peer acceptor v1"
 _WELCOME_LABEL = b"tinymq peer welcome v1"
+_VOTERS_LABEL = b"tinymq peer welcome with voters v1"
+ANYBODY = 0  # to_broker_id of who asks whoever listens
 _NUMBERS = struct.Struct("<IIIQIIIII")
-_REFUSALS = (WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame)
+_REFUSALS = (WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame, QuotaExceeded)
 
 
 class State(Enum):
@@ -147,9 +154,13 @@ def _prove(secret: bytes, label: bytes, dialer: peer_pb2.Hello, acceptor: peer_p
     return hmac.digest(secret, label + _transcript(dialer) + _transcript(acceptor), hashlib.sha256)
 
 
-def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, first_entry: bytes) -> bytes:
-    said = _WELCOME_LABEL + _transcript(dialer) + _transcript(acceptor) + first_entry
-    return hmac.digest(secret, said, hashlib.sha256)
+def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, told: peer_pb2.Welcome) -> bytes:
+    said = _transcript(dialer) + _transcript(acceptor)
+    if dialer.to_broker_id != ANYBODY:
+        return hmac.digest(secret, _WELCOME_LABEL + said + told.first_entry, hashlib.sha256)
+    parts = [told.first_entry, *(voter.encode() for voter in told.voters)]
+    said += b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return hmac.digest(secret, _VOTERS_LABEL + said, hashlib.sha256)
 
 
 def _parse_hello(message: bytes) -> peer_pb2.Hello:
@@ -197,7 +208,9 @@ class Handshake:
 
     @classmethod
     def dial(cls, credentials: Credentials, to_broker_id: int, channel: Channel, nonce: bytes) -> Handshake:
-        """The dialer's end, which expects to reach `to_broker_id`. Send `first_message` first."""
+        """The dialer's end, which expects to reach `to_broker_id` (ANYBODY: for one without a cluster). Send
+        `first_message` first."""
+        assert to_broker_id != ANYBODY or not credentials.cluster_id
         shake = cls(credentials, State.AWAIT_ANSWER, nonce)
         shake.joining = not credentials.cluster_id
         shake.channel = channel
@@ -248,7 +261,7 @@ class Handshake:
         self._dialer_hello = hello
         try:
             self._check(hello)
-            if hello.to_broker_id != self._me.broker_id:
+            if hello.to_broker_id not in ((self._me.broker_id, ANYBODY) if self.joining else (self._me.broker_id,)):
                 raise WrongBroker(f"this is broker {self._me.broker_id}, not {hello.to_broker_id}")
         except TinymqError as error:
             self.farewell = refusal(error)
@@ -261,10 +274,10 @@ class Handshake:
     def _conclude(self, hello: peer_pb2.Hello) -> bytes:
         expected = self._dialer_hello.to_broker_id
         self._check(hello)
-        if hello.broker_id != expected:
+        if expected not in (ANYBODY, hello.broker_id):
             raise WrongBroker(f"broker {hello.broker_id} answers where broker {expected} was expected")
         if not hmac.compare_digest(hello.proof, _prove(self._me.secret, _ACCEPTOR_LABEL, self._dialer_hello, hello)):
-            raise WrongSecret(f"broker {expected} does not prove the secret of this cluster")
+            raise WrongSecret(f"broker {hello.broker_id} does not prove the secret of this cluster")
         self._acceptor_hello = hello
         proof = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, hello)
         return peer_pb2.Proof(proof=proof).SerializeToString()
@@ -275,20 +288,27 @@ class Handshake:
         try:
             if self._invite is None:
                 raise NotReady("this broker tells nobody of its cluster")
-            entry = self._invite(self.peer)
+            invitation = self._invite(self.peer)
         except TinymqError as error:
             self.farewell = refusal(error)
             raise
-        proof = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, entry)
-        return peer_pb2.Welcome(first_entry=entry, proof=proof).SerializeToString()
+        welcome = peer_pb2.Welcome(first_entry=invitation.first_entry)
+        if self._dialer_hello.to_broker_id == ANYBODY:
+            welcome.voters.extend(f"{v.broker_id}@{format_address(v.host, v.port)}" for v in invitation.voters)
+        welcome.proof = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome)
+        return welcome.SerializeToString()
 
     def _take_welcome(self, welcome: peer_pb2.Welcome) -> None:
         if welcome.refused:
             raise _said_refusal(welcome)
-        expected = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome.first_entry)
+        expected = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome)
         if not hmac.compare_digest(welcome.proof, expected):
             raise WrongSecret("what the peer says of its cluster is not proven")
-        self.invitation = Invitation(self._acceptor_hello.cluster_id, welcome.first_entry)
+        try:
+            voters = tuple(map(parse_peer, welcome.voters))
+        except InvalidConfig as error:
+            raise InvalidFrame(f"the peer names a voter that is none: {error.message}") from None
+        self.invitation = Invitation(self._acceptor_hello.cluster_id, welcome.first_entry, voters)
 
     def _check_proof(self, message: bytes) -> None:
         expected = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, self._acceptor_hello)

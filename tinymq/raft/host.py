@@ -15,15 +15,14 @@ import structlog
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry
-from tinymq.errors import OffsetOutOfRange, TinymqError
+from tinymq.errors import TinymqError
 from tinymq.log.log_config import DISK, LogConfig
-from tinymq.log.states import AppliedState
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.cold import ColdReads
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.inbound import Inbound
-from tinymq.raft.leadership import APPEND_BYTES
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.port import GroupPort
 from tinymq.raft.repair import Repairs
@@ -65,12 +64,18 @@ class Host:
         self._schedule = Schedule(clock, self._tick)
         repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
         self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
+        self._cold = ColdReads(self._groups, self._schedule, self._replicas)
         self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
         self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
         self._handing: list[Group] = []  # whose leadership is being handed over
         self._handed = asyncio.Event()  # set while none of them is led here
         store.ballots.on_durable.append(self._on_ballots_durable)
         store.writer.on_ballots_failed = self._on_ballots_failed
+
+    def introduce(self, here: Callable[[], str], on_here: Callable[[int, str], None]) -> None:
+        """Tell every broker that is reached where this one can be dialled, host:port, and hear where they can. Before
+        `start`."""
+        self._neighbours.here, self._neighbours.on_here = here, on_here
 
     # ---- life ------------------------------------------------------------------------------------------
 
@@ -120,8 +125,8 @@ class Host:
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
             observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
-            read_cold=lambda peer, index: self._read_cold(self._groups[group_id], peer, index),
-            read_state=lambda peer: self._read_state(self._groups[group_id], peer),
+            read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
+            read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
             take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
         return await self._replicas.open(group_id, first_entry, machine, port, config)
@@ -151,9 +156,13 @@ class Host:
             await self._forget(group_id)
         await self._store.delete_log(group_id)
 
-    def transfer(self, group_id: GroupId, to: int | None = None) -> bool:
-        """Begin to hand the leadership over; False when it is not led here or nobody can take it."""
-        return self._groups[group_id].core.hand_over(to, self._clock.monotonic() + self._timing.hand_over_s)
+    def transfer(
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+    ) -> bool:
+        """Begin to hand the leadership over; False when it is not led here or nobody can take it. What is not done
+        within `within_s` (else hand_over_s) is given up: it is led here as before."""
+        until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
+        return self._groups[group_id].core.hand_over(to, until, by_hand)
 
     def alive(self, broker_id: int) -> bool:
         return self._neighbours.alive(broker_id)
@@ -215,40 +224,6 @@ class Host:
 
     def _tell_stepped_down(self, group: Group, term: int) -> None:
         self._neighbours.stepped_down(group.id, term, [r.broker_id for r in group.membership.replicas])
-
-    def _read_cold(self, group: Group, peer: int, index: int) -> None:
-        term = group.core.leading_term
-        assert term is not None
-        self._schedule.spawn(self._read_for(group, group.core, term, peer, index))
-
-    async def _read_for(self, group: Group, core: RaftCore, term: int, peer: int, index: int) -> None:
-        entries: list[Entry] = []
-        try:
-            entries = await group.log.read(index, APPEND_BYTES)
-        except OffsetOutOfRange:
-            pass  # the head of the log was removed meanwhile: the follower is offered the applied state
-        except Exception as error:
-            self._read_failed(group, core, error)
-        if self._groups.get(group.id) is group:
-            self._replicas.guarded(group, lambda: core.read_done(term, peer, index, entries))
-
-    def _read_state(self, group: Group, peer: int) -> None:
-        term = group.core.leading_term
-        assert term is not None
-        self._schedule.spawn(self._read_state_for(group, group.core, term, peer))
-
-    async def _read_state_for(self, group: Group, core: RaftCore, term: int, peer: int) -> None:
-        state: AppliedState | None = None
-        try:
-            state = await group.log.read_state()
-        except Exception as error:
-            self._read_failed(group, core, error)
-        if self._groups.get(group.id) is group:
-            self._replicas.guarded(group, lambda: core.state_read(term, peer, state))
-
-    def _read_failed(self, group: Group, core: RaftCore, error: Exception) -> None:
-        if group.core is core:  # else of a log that was replaced meanwhile
-            self._replicas.fail(group, error)
 
     # ---- the life of other brokers -----------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ class Inbound:
                 self._neighbours.heard(peer, head.heartbeat)
             case "leaders":
                 self._neighbours.announced(peer, head.leaders)
+            case "here":
+                self._neighbours.on_here(peer, head.here.peer_address)
             case "request" | "reply":
                 self._requests.received(peer, head, bytes(body))
             case _:

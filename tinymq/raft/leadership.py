@@ -17,6 +17,7 @@ from tinymq.log.log import Log
 from tinymq.raft.catchup import next_after_conflict
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.configs import Configs
+from tinymq.raft.election import Given
 from tinymq.raft.followers import Followers
 from tinymq.raft.membership import Replica, has_quorum
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
@@ -69,6 +70,8 @@ class Leadership(Followers):
         self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
         self.transfer_to: int | None = None
         self.transfer_until = 0.0
+        self.transfer_by_hand = False
+        self.given = Given.WON  # how it came about
         self.notice_at = NEVER  # when followers are told of the commit, if no Append does it before
         self.reads = ReadRounds()
         self._log = log

@@ -1,4 +1,4 @@
-"""How a replica leads: what it accepts, counts, sends, and hands over.
+"""How a replica leads: what it accepts, counts and sends.
 
 The decisions are `commit`, `replication`, `configs`, `reads` and `offering`, pure; one term's book-keeping is a
 `Leadership`, dropped when the term ends.
@@ -15,10 +15,11 @@ from tinymq.errors import NotLeader, QuotaExceeded
 from tinymq.log.states import AppliedState
 from tinymq.raft import stock
 from tinymq.raft.commit import reported_commit
-from tinymq.raft.following import FollowingReplica
+from tinymq.raft.election import Given
+from tinymq.raft.handing import HandingReplica
 from tinymq.raft.leadership import SETTLE_S, Leadership
 from tinymq.raft.membership import has_quorum, pack_membership
-from tinymq.raft.messages import AppendAck, Message, StateAck, TimeoutNow
+from tinymq.raft.messages import AppendAck, Message, StateAck
 from tinymq.raft.reads import Answer
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER
@@ -27,7 +28,7 @@ from tinymq.types import Position
 logger = structlog.get_logger("tinymq.raft")
 
 
-class LeadingReplica(FollowingReplica):
+class LeadingReplica(HandingReplica):
     """A replica that others may follow."""
 
     @property
@@ -48,6 +49,7 @@ class LeadingReplica(FollowingReplica):
     def _SyncObj__onBecomeLeader(self) -> None:
         """Hazards 7, 19: the leader counts itself like any other, and accepts once it applied its own NOOP."""
         around, log = self._around, self._log
+        given = Given.WON if self._ballot is None else self._ballot.given
         self._ballot = None
         self._set_leader(self._me.broker_id)
         self._SyncObj__setState(stock.LEADER)
@@ -56,6 +58,7 @@ class LeadingReplica(FollowingReplica):
         self._leadership = Leadership(
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
+        self._leadership.given = given
         self._settle_at = around.now() + SETTLE_S
         for peer in around.observers():
             self.observer_alive(peer)
@@ -175,19 +178,6 @@ class LeadingReplica(FollowingReplica):
             for answer in self._leadership.readers(self._configs, self._me, self.applied_index):
                 answer(self.applied_index)
 
-    def hand_over(self, to: int | None, until: float) -> bool:
-        """Stop accepting, let a follower catch up, and make it stand. False when nobody can take over."""
-        if self._leadership is None:
-            return False
-        able = self._leadership.successors(self._configs)
-        if not able or to not in (None, *able):
-            return False
-        successor = able[0] if to is None else to
-        self._leadership.transfer_to, self._leadership.transfer_until = successor, until
-        self._settle_at = self._around.now()
-        self._around.wake()
-        return True
-
     def read_done(self, term: int, peer: int, index: int, entries: list[Entry]) -> None:
         """A cold read for a follower is done (empty: it failed)."""
         if self._leadership is not None and self._leadership.term == term:
@@ -254,12 +244,6 @@ class LeadingReplica(FollowingReplica):
             self._settle_at = NEVER
         elif self._settle_at <= now or self._settle_at == NEVER:
             self._settle_at = now + SETTLE_S
-
-    def _continue_hand_over(self, leadership: Leadership, successor: int, now: float) -> None:
-        if now > leadership.transfer_until:
-            leadership.transfer_to = None
-        elif leadership.holds_all(successor):
-            self._around.send(successor, TimeoutNow(leadership.term))
 
     def describe(self) -> dict[str, Any]:
         """Progress of the followers, for logs and tests."""

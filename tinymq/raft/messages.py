@@ -78,9 +78,10 @@ class CommitNotice:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader hands over: stand for election at once."""
+    """The leader hands over: stand for election at once. `by_hand`: because an operator said so."""
 
     term: int
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,8 @@ def to_wire(group: GroupId, message: Message) -> tuple[pb.Peer, list[bytes]]:
             return pb.Peer(request_vote=request), []
         case Vote(term, granted, pre, count):
             return pb.Peer(vote=pb.Vote(group=g, term=term, granted=granted, pre=pre, count=count)), []
-        case TimeoutNow(term):
-            return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term)), []
+        case TimeoutNow(term, by_hand):
+            return pb.Peer(timeout_now=pb.TimeoutNow(group=g, term=term, by_hand=by_hand)), []
         case StateOffer() | StatePiece() | StateAck():
             return _state_to_wire(g, message)
 
@@ -213,7 +214,8 @@ def from_wire(head: pb.Peer, body: bytes | memoryview) -> tuple[GroupId, Message
             v = head.vote
             return group_from_wire(v.group), Vote(v.term, v.granted, v.pre, v.count)
         case "timeout_now":
-            return group_from_wire(head.timeout_now.group), TimeoutNow(head.timeout_now.term)
+            t = head.timeout_now
+            return group_from_wire(t.group), TimeoutNow(t.term, t.by_hand)
         case _:
             return _state_from_wire(head, body)
 

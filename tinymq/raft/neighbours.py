@@ -33,6 +33,8 @@ class Neighbours:
         self.on_gone: Callable[[int], None] = lambda peer: None
         self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
         self.on_stepped_down: Callable[[int, GroupId, int], None] = lambda peer, group, term: None
+        self.on_here: Callable[[int, str], None] = lambda peer, address: None  # where it says that it can be dialled
+        self.here: Callable[[], str] = lambda: ""  # where we can, host:port; "": it is not said
         self._broker_id = broker_id
         self._transport = transport
         self._clock = clock
@@ -117,6 +119,8 @@ class Neighbours:
     def reached(self, peer: int, led: Led) -> None:
         """The control connection to `peer` is open."""
         self._reached.add(peer)
+        if here := self.here():
+            self._send(peer, pb.Peer(here=pb.Here(peer_address=here)))
         self._send(peer, announcement(led))
         self._send(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
 

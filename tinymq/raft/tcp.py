@@ -11,7 +11,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -21,13 +21,14 @@ from tinymq.errors import BrokerUnreachable, Closed, TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.framing import Chunk
-from tinymq.raft.handshake import NONCE_BYTES, Credentials, Handshake
+from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
 from tinymq.raft.link import Link
 from tinymq.raft.listener import Listener
 from tinymq.raft.transport import (
     HANDSHAKE_TIMEOUT_S,
     JOIN_RETRY_S,
     Channel,
+    Invitation,
     Invite,
     LocalIdentity,
     OnConnected,
@@ -195,7 +196,7 @@ class TcpTransport:
             if self.on_disconnected is not None:
                 self.on_disconnected(address.broker_id, link.channel, reason.message)
 
-        connection = await self._attempt(link, me, opened, lost)
+        connection = await self._attempt(address, link.channel, me, opened, lost)
         if not connection.opened:
             self._refused(link, connection.lost.result())
         return connection.opened
@@ -204,23 +205,31 @@ class TcpTransport:
         """This broker belongs to no cluster: to which does the peer? Once in a while, on one of its links."""
         if link.channel is not Channel.CONTROL or self._clock.monotonic() < link.ask_at:
             return
-        connection = await self._attempt(link, me, lambda _: None, lambda _, __: None)
+        connection = await self._attempt(link.address, link.channel, me, lambda _: None, lambda _, __: None)
         link.ask_at = self._clock.monotonic() + JOIN_RETRY_S
         if self.on_invited is not None and not self._stopped:
             told = connection.handshake.invitation or connection.lost.result()
             self.on_invited(link.address.broker_id, told)
 
+    async def ask(self, host: str, port: int) -> Invitation:
+        me = replace(self._credentials(), cluster_id=b"")
+        address = PeerAddress(ANYBODY, host, port)
+        connection = await self._attempt(address, Channel.CONTROL, me, lambda _: None, lambda _, __: None)
+        if connection.handshake.invitation is None:
+            raise connection.lost.result()
+        return connection.handshake.invitation
+
     async def _attempt(
-        self, link: Link, me: Credentials, on_open: Callable[[Connection], None],
+        self, address: PeerAddress, channel: Channel, me: Credentials, on_open: Callable[[Connection], None],
         on_lost: Callable[[Connection, TinymqError], None],
     ) -> Connection:  # fmt: skip
         """Dial, and wait for the end of what comes of it."""
-        address = link.address
+        where = format_address(address.host, address.port)
         connection = Connection(
-            Handshake.dial(me, address.broker_id, link.channel, self._token_bytes(NONCE_BYTES)),
+            Handshake.dial(me, address.broker_id, channel, self._token_bytes(NONCE_BYTES)),
             self._limits,
             self._clock,
-            remote=f"broker {address.broker_id} at {format_address(address.host, address.port)}",
+            remote=where if address.broker_id == ANYBODY else f"broker {address.broker_id} at {where}",
             on_open=on_open,
             on_message=_no_message,
             on_lost=on_lost,

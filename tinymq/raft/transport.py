@@ -77,6 +77,7 @@ class Invitation:
 
     cluster_id: bytes
     first_entry: bytes  # of the metadata group, a packed frame
+    voters: tuple[PeerAddress, ...] = ()  # of the metadata group; said to who asked whoever listens
 
 
 class LocalIdentity(Protocol):
@@ -105,7 +106,7 @@ OnDisconnected = Callable[[int, Channel, str], None]
 OnRefused = Callable[[int, TinymqError], None]
 OnRejected = Callable[[str, TinymqError], None]
 OnInvited = Callable[[int, "Invitation | TinymqError"], None]
-Invite = Callable[[PeerIdentity], bytes]
+Invite = Callable[[PeerIdentity], Invitation]
 
 
 class Transport(Protocol):
@@ -126,7 +127,7 @@ class Transport(Protocol):
     on_refused: OnRefused | None  # (peer, error): each attempt to dial it that failed
     on_rejected: OnRejected | None  # (remote address, error): somebody who dialled us, and was turned away
     on_invited: OnInvited | None  # (peer, its cluster, or why it tells of none): while we belong to no cluster
-    invite: Invite | None  # asked what a broker without a cluster is told: our first entry; or raises why not
+    invite: Invite | None  # asked what a broker without a cluster is told; or raises why not
 
     def send(
         self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[bytes | memoryview] = ()
@@ -164,6 +165,11 @@ class Transport(Protocol):
 
     def remove_peer(self, broker_id: int) -> None:
         """Close what is open with this broker, both ways, and dial it no more. Unknown: nothing happens."""
+        ...
+
+    async def ask(self, host: str, port: int) -> Invitation:
+        """Ask whoever listens there, once, which cluster it belongs to, as a broker without one. Only between `start`
+        and `stop`. Raises why it was not told: BrokerUnreachable, DeadlineExceeded, or what the other end answered."""
         ...
 
     def reset(self, peer: int, channel: Channel) -> None:

@@ -14,7 +14,7 @@ from tinymq.log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.commit import vouched_commit
 from tinymq.raft.configs import Configs
-from tinymq.raft.election import Answer, Ballot, Voter, answer_vote, stand_after_s
+from tinymq.raft.election import Answer, Ballot, Given, Voter, answer_vote, stand_after_s
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Replica
 from tinymq.raft.messages import Message, RequestVote, Vote
@@ -107,7 +107,7 @@ class VotingReplica(RaftState):
             else:
                 self._stand(pre=True)
 
-    def _stand(self, *, pre: bool, transfer: bool = False) -> None:
+    def _stand(self, *, pre: bool, given: Given = Given.WON) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
         if not self._configs.counts(self._me) or self._failure is not None:
@@ -117,11 +117,12 @@ class VotingReplica(RaftState):
         if not pre:
             self._SyncObj__setCurrentTerm(self.term + 1, self._me.broker_id)
             self._forget_term()
-        self._ballot = ballot = Ballot(self.term + 1 if pre else self.term, pre)
+        self._ballot = ballot = Ballot(self.term + 1 if pre else self.term, pre, given)
         log, config = self._log, self._configs.applied
         request = RequestVote(
-            ballot.term, log.last_index, log.last_term, pre, transfer, self._me.count, config.index, config.term
-        )
+            ballot.term, log.last_index, log.last_term, pre, given is not Given.WON, self._me.count, config.index,
+            config.term,
+        )  # fmt: skip
         for peer in self._peers:
             self._post(peer, request)
         self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id), "our own vote")

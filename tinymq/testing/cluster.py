@@ -55,9 +55,10 @@ class Cluster:
         timing: Timing | None = None,
         files_factory: Callable[[int], Files] | None = None,
         form: bool = True,
+        metrics: bool = False,
     ) -> None:
         """`files_factory` gives each broker its disk, by broker id, whenever it starts. Without `form` the brokers
-        come up unformed."""
+        come up unformed; with `metrics` each shows what it measures (`metrics_address`)."""
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes
         self.brokers: dict[int, BrokerApp] = {}  # those that run
@@ -65,6 +66,7 @@ class Cluster:
         self._timing = timing or Timing()
         self._files_factory = files_factory
         self._form = form
+        self._metrics_listen = f"{HOST}:0" if metrics else ""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-cluster", daemon=True)
@@ -128,6 +130,10 @@ class Cluster:
 
     def address(self, broker_id: int) -> str:
         return f"{HOST}:{self._client_ports[broker_id]}"
+
+    def metrics_address(self, broker_id: int) -> str:
+        """Where a broker that runs serves /metrics and /status: another port at each start."""
+        return self.brokers[broker_id].metrics.address
 
     def start(self, broker_id: int) -> None:
         """Start a broker that was killed or stopped; returns when it is registered again."""
@@ -202,6 +208,7 @@ class Cluster:
             secret=SECRET,
             listen=self.address(broker_id),
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
+            metrics_listen=self._metrics_listen,
             limits=self._limits,
             timing=self._timing,
         )

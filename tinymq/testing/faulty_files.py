@@ -92,6 +92,7 @@ class FaultyFiles:
     """One disk. Faults are asked for by methods; without any it is a disk that works."""
 
     def __init__(self, rng: random.Random) -> None:
+        self.boots = 0  # power cuts so far
         self.epoch = 0  # machine starts so far: what was opened before the last one is dead
         self.operations = 0  # that change the disk, so far; `crash_after` counts them
         self.trace: list[str] = []  # what they were
@@ -139,6 +140,7 @@ class FaultyFiles:
     def power_cut(self) -> None:
         """What was synced is kept, and a random part of what was not."""
         self._restart()
+        self.boots += 1
         rng = self._rng
         for change in self._pending:
             if rng.random() < 0.5:
@@ -166,6 +168,7 @@ class FaultyFiles:
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""
         self._restart()
+        self.boots += 1
         self._root = Folder()
         self._pending.clear()
 
@@ -282,6 +285,9 @@ class FaultyFiles:
             if change.folder is folder:
                 change.keep()
         self._pending = [c for c in self._pending if c.folder is not folder]
+
+    def boot_id(self) -> bytes:
+        return self.boots.to_bytes(16, "little")
 
     def lock(self, path: str) -> Lock:
         self.check_alive()

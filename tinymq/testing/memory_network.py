@@ -15,14 +15,14 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tinymq.clock import Clock, Timer
 from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
 from tinymq.proto import peer_pb2
-from tinymq.raft.handshake import NONCE_BYTES, Handshake, State
+from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Handshake, State
 from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 from tinymq.testing.weather import Weather
@@ -232,13 +232,15 @@ class MemoryNetwork:
         self, source: MemoryTransport, peer: int, address: tuple[str, int], channel: Channel
     ) -> Pipe | Invitation | TinymqError | None:
         """One attempt: an open pipe, why there is none, or None when a cut swallows it; for a source that belongs to
-        no cluster, an invitation."""
-        if self._is_cut(source.broker_id, peer) or address in self._silent:
-            return None
+        no cluster, or for ANYBODY, an invitation."""
         target = self._listening.get(address)
+        whom = target.broker_id if peer == ANYBODY and target is not None else peer
+        if self._is_cut(source.broker_id, whom) or address in self._silent:
+            return None
         if target is None:
             return BrokerUnreachable("broker {} at {}:{}: connection refused".format(peer, *address), refused=True)
-        dialer = Handshake.dial(source.credentials(), peer, channel, self._rng.randbytes(NONCE_BYTES))
+        me = source.credentials() if peer != ANYBODY else replace(source.credentials(), cluster_id=b"")
+        dialer = Handshake.dial(me, peer, channel, self._rng.randbytes(NONCE_BYTES))
         acceptor = Handshake.accept(target.credentials(), self._rng.randbytes(NONCE_BYTES), target.invite)
         error = _shake(dialer, acceptor, lambda reason: target.rejected(source, reason))
         if error is not None:

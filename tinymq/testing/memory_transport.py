@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tinymq.clock import Clock, Timer
 from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError
 from tinymq.proto import peer_pb2
-from tinymq.raft.handshake import Credentials
+from tinymq.raft.handshake import ANYBODY, Credentials
 from tinymq.raft.transport import (
     HANDSHAKE_TIMEOUT_S,
     JOIN_RETRY_S,
@@ -242,9 +242,15 @@ class MemoryTransport:
         told = self._network.dial(self, peer, (address.host, address.port), channel)
         if told is None:
             told = DeadlineExceeded(f"broker {peer} did not answer")
-        assert isinstance(told, Invitation | TinymqError)
-        if self.on_invited is not None:
+        if self.on_invited is not None and isinstance(told, Invitation | TinymqError):
             self.on_invited(peer, told)
+
+    async def ask(self, host: str, port: int) -> Invitation:
+        told = self._network.dial(self, ANYBODY, (host, port), Channel.CONTROL)
+        if isinstance(told, Invitation):
+            return told
+        await self._clock.sleep(HANDSHAKE_TIMEOUT_S if told is None else 0.0)
+        raise told if isinstance(told, TinymqError) else DeadlineExceeded(f"{host}:{port} did not answer")
 
     def _opened(self, key: Key, pipe: Pipe) -> None:
         self._delays_s.pop(key, None)
