@@ -19,6 +19,7 @@ import structlog
 from tinymq.broker.entrance import Entrance
 from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
+from tinymq.broker.quotas import Quotas
 from tinymq.broker.recovery import Recovery
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, Limits, format_address, parse_address
@@ -33,7 +34,10 @@ from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
 from tinymq.registry.values import BrokerRecord
 from tinymq.rpc.admin import AdminService
-from tinymq.rpc.server import RpcServer
+from tinymq.rpc.channels import ChannelsService
+from tinymq.rpc.forwarding import Forwarding, GrpcForwarding
+from tinymq.rpc.queue import QueueService
+from tinymq.rpc.server import RpcServer, Services
 from tinymq.rpc.services import BrokerService
 from tinymq.rpc.serving import Serving, State
 from tinymq.types import METADATA_GROUP
@@ -55,7 +59,8 @@ class Server(Protocol):
     async def stop(self, grace_s: float | None) -> None: ...
 
 
-MakeServer = Callable[[Limits, BrokerService, AdminService], Server]
+MakeServer = Callable[[Limits, Services], Server]
+MakeForwarding = Callable[[Limits], Forwarding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Outside:
     runner: Runner | None = None
     transport: MakeTransport | None = None
     server: MakeServer = RpcServer
+    forwarding: MakeForwarding = GrpcForwarding
 
 
 class BrokerApp:
@@ -87,6 +93,8 @@ class BrokerApp:
         self._files = outside.files
         self._make_transport = outside.transport or self._tcp
         self._make_server = outside.server
+        self.quotas = Quotas(outside.clock, config.limits)
+        self._forwarding = outside.forwarding(config.limits)
         self._client_port = 0
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
@@ -175,7 +183,7 @@ class BrokerApp:
         await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
         admin = AdminService(self.serving, formation, self, recovery, config.secret)
-        self._server = self._make_server(config.limits, BrokerService(self.serving, config.limits), admin)
+        self._server = self._make_server(config.limits, self._services(admin))
         self._client_port = await self._server.start(*parse_address(config.listen))
         means = Means(config, store, host, self._clock, self._rng, self._runner)
         if formation.first_entry is not None:  # long since, or joined meanwhile
@@ -184,6 +192,11 @@ class BrokerApp:
             self._enter(State.UNFORMED)
             formation.on_formed = lambda entry: self._formed(means, entry)
         self._entrance.enter()
+
+    def _services(self, admin: AdminService) -> Services:
+        queue = QueueService(self.serving, self._forwarding, self.quotas, self._rng.randbytes)
+        broker = BrokerService(self.serving, self.config.limits, self.quotas)
+        return Services(broker, admin, ChannelsService(self.serving), queue)
 
     def _formed(self, means: Means, first: Entry) -> None:
         if self.state is State.UNFORMED:  # else it is being stopped, and goes on when it is started again
@@ -234,6 +247,7 @@ class BrokerApp:
             await self._member.stop()
         if self._server is not None:
             await self._server.stop(STREAM_GRACE_S)
+        await self._forwarding.close()
         await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
@@ -248,6 +262,7 @@ class BrokerApp:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
         if self._server is not None:
             await self._server.stop(None)
+        await self._forwarding.close()
         await self.metrics.stop()
         if self._transport is not None:
             await self._transport.stop()

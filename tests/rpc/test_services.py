@@ -17,6 +17,8 @@ from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
 
+SERVICES = tuple(f"tinymq.v1.{name}" for name in ("Broker", "Admin", "Channels", "QueueService"))
+
 
 def test_metadata_is_the_same_everywhere_and_leaders_are_spread(tinymq_cluster: Cluster) -> None:
     async def main() -> None:
@@ -150,14 +152,14 @@ def test_health_and_reflection(tinymq_cluster: Cluster) -> None:
     async def main() -> None:
         async with grpc.aio.insecure_channel(tinymq_cluster.address(1)) as channel:
             health = health_pb2_grpc.HealthStub(channel)
-            for service in ("", "tinymq.v1.Broker", "tinymq.v1.Admin"):
+            for service in ("", *SERVICES):
                 reply = await health.Check(health_pb2.HealthCheckRequest(service=service))
                 assert reply.status == health_pb2.HealthCheckResponse.SERVING
             stub = reflection_pb2_grpc.ServerReflectionStub(channel)
             stream = stub.ServerReflectionInfo()
             await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
             names = {s.name for s in (await stream.read()).list_services_response.service}
-            assert {"tinymq.v1.Broker", "tinymq.v1.Admin", "grpc.health.v1.Health"} <= names
+            assert {*SERVICES, "grpc.health.v1.Health"} <= names
             stream.cancel()
 
     asyncio.run(main())

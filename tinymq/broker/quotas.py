@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tinymq.clock import Clock
+from tinymq.clock import Clock, SystemClock
 from tinymq.config import Limits
 from tinymq.errors import QuotaExceeded
 
@@ -34,7 +34,7 @@ class Rate:
     def __init__(self, clock: Clock, bytes_per_s: int) -> None:
         """`bytes_per_s` 0: none, and nothing is remembered."""
         self._clock = clock
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the one used last at the end
         self.throttled: Callable[[float], None] = lambda wait_s: None  # told of every wait, for the metrics
 
@@ -47,20 +47,20 @@ class Rate:
 
     def owed_s(self, client: str) -> float:
         """How long `client` would have to wait before it is served."""
-        return max(0.0, -self._bucket(client).level / self._bytes_per_s) if self._bytes_per_s else 0.0
+        return max(0.0, -self._bucket(client).level / self.bytes_per_s) if self.bytes_per_s else 0.0
 
     def charge(self, client: str, size: int) -> float:
         """Take `size` bytes; the seconds that `client` has to wait afterwards."""
-        if not self._bytes_per_s:
+        if not self.bytes_per_s:
             return 0.0
         bucket = self._bucket(client)
-        bucket.level = max(bucket.level - size, -WAIT_S_MAX * self._bytes_per_s)
-        return max(0.0, -bucket.level / self._bytes_per_s)
+        bucket.level = max(bucket.level - size, -WAIT_S_MAX * self.bytes_per_s)
+        return max(0.0, -bucket.level / self.bytes_per_s)
 
     def _bucket(self, client: str) -> _Bucket:
         """As it is now: refilled."""
         now_s = self._clock.monotonic()
-        full = BURST_S * self._bytes_per_s
+        full = BURST_S * self.bytes_per_s
         bucket = self._buckets.get(client)
         if bucket is None:
             bucket = self._buckets[client] = _Bucket(full, now_s)
@@ -68,7 +68,7 @@ class Rate:
                 self._buckets.popitem(last=False)
         else:
             self._buckets.move_to_end(client)
-        bucket.level = min(full, bucket.level + (now_s - bucket.at_s) * self._bytes_per_s)
+        bucket.level = min(full, bucket.level + (now_s - bucket.at_s) * self.bytes_per_s)
         bucket.at_s = now_s
         return bucket
 
@@ -87,6 +87,11 @@ class Share:
     def __init__(self, rate: Rate, client: str) -> None:
         self._rate = rate
         self._client = client
+
+    @property
+    def limited(self) -> bool:
+        """Is there a quota at all? Whoever asks may spare itself the counting."""
+        return self._rate.bytes_per_s > 0
 
     def charge(self, size: int) -> float:
         """As `Rate.charge`."""
@@ -108,6 +113,9 @@ class Share:
             )
         self._rate.charge(self._client, size)
         await self._rate.wait(owed_s)
+
+
+UNLIMITED = Rate(SystemClock(), 0).share("")
 
 
 class Quotas:

@@ -601,7 +601,7 @@ class ProduceResult(_message.Message):
     duplicate: _builtins.bool
     """it was there already; base_offset is the first one's"""
     throttled_ms: _builtins.int
-    """how long the broker let this client wait, for its quota"""
+    """how long this client now waits for its quota: nothing more of its stream is read meanwhile"""
     @_builtins.property
     def error(self) -> Global___Error:
         """unset: done"""
@@ -698,7 +698,7 @@ class FetchReply(_message.Message):
     next_offset: _builtins.int
     """where to go on when frames holds no record"""
     throttled_ms: _builtins.int
-    """as in ProduceResult"""
+    """how long this client now waits for its quota: its stream has no other answer meanwhile"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tinymq.broker.broker import Broker
 from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.config import Limits
 from tinymq.errors import QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
@@ -41,11 +42,12 @@ class _Asked:
 class FetchStream:
     """One client's stream, from its opening to its end."""
 
-    def __init__(self, serving: Serving, replies: Replies, limits: Limits) -> None:
+    def __init__(self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED) -> None:
         self._serving = serving
         self._meter = serving.meter
         self._limits = limits
         self._replies = replies
+        self._share = share
         self._waiting: dict[int, Fetch] = {}  # by request id; begun, and neither answered nor cancelled
         self._asked: dict[int, _Asked] = {}  # of the same
         self._ready: deque[tuple[int, Fetch]] = deque()
@@ -122,7 +124,11 @@ class FetchStream:
         while True:
             message = self._next()
             if message is not None:
+                throttled_s = self._share.charge(len(message.frames)) if self._share.limited else 0.0
+                if throttled_s:
+                    message.throttled_ms = int(throttled_s * 1000)
                 await self._replies.write(message)
+                await self._share.wait(throttled_s)  # what is ready meanwhile holds no bytes
             elif self._ended and not self._waiting:
                 return
             else:

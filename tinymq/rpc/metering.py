@@ -13,7 +13,6 @@ from tinymq.proto import tinymq_pb2 as pb
 OURS = f"/{pb.DESCRIPTOR.package}."
 PARTS = ("topics", "answers", "results", "outcomes", "partitions")  # of replies: each may have an error of its own
 TRAILER = "tinymq-error-bin"  # of calls that end as a gRPC status: the Error, packed
-STATUSES: dict[object, str] = {status.value[0]: status.name for status in grpc.StatusCode}
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
@@ -56,8 +55,8 @@ def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     trailer: Any = dict(context.trailing_metadata() or ()).get(TRAILER)
     if trailer is not None:
         return pb.Error.FromString(trailer).code
-    code: Any = context.code()  # a number
-    return STATUSES.get(code) or grpc.StatusCode.UNKNOWN.name
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else grpc.StatusCode.UNKNOWN.name  # unset: a number
 
 
 def _codes(reply: Any) -> list[str]:

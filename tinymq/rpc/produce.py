@@ -15,6 +15,7 @@ from tinymq.batch import CheckedBatch
 from tinymq.broker.admission import admit, is_heavy
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Produced
+from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.errors import InvalidRequest, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
@@ -43,15 +44,17 @@ class _Taken(NamedTuple):
     records: int
     arrived_s: float
     appended_s: float | None  # None: the leader's own copy is enough
+    throttled_s: float  # that the stream is not read after it
 
 
 class ProduceStream:
     """One client's stream, from its opening to its end."""
 
-    def __init__(self, serving: Serving, replies: Replies) -> None:
+    def __init__(self, serving: Serving, replies: Replies, share: Share = UNLIMITED) -> None:
         self._serving = serving
         self._meter = serving.meter
         self._replies = replies
+        self._share = share
         self._results: list[pb.ProduceResult] = []
         self._inflight_bytes = 0
         self._inflight = 0  # batches that will be answered, and are not yet
@@ -75,9 +78,11 @@ class ProduceStream:
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
         arrived_s = self._meter.now()
+        throttled_s = 0.0
         try:
             broker = self._serving.running()
             payload = batch.payload  # each access copies
+            throttled_s = self._share.charge(len(payload))
             limit = broker.limits.stream_inflight_bytes_max
             while self._inflight_bytes + len(payload) > limit and self._inflight:
                 await self._wait_for_room()
@@ -85,17 +90,25 @@ class ProduceStream:
             if is_heavy(payload):  # away from the loop; the stream's next batch waits its turn
                 check = partial(admit, payload, batch.payload_crc, broker.limits)
                 checked = await broker.around.runner.run(check)
-            self._append(broker, batch, payload, checked, arrived_s)
+            self._append(broker, batch, payload, checked, arrived_s, throttled_s)
         except TinymqError as error:
             self._meter.refused(CALL, error.code)
             if batch.acks != pb.ACKS_NONE:
-                self._results.append(pb.ProduceResult(request_id=batch.request_id, error=to_wire(error)))
+                result = pb.ProduceResult(request_id=batch.request_id, error=to_wire(error))
+                self._results.append(_throttled(result, throttled_s))
                 self._ready.set()
         while len(self._results) >= RESULTS_MAX:
             await self._wait_for_room()
+        await self._share.wait(throttled_s)  # what is sent meanwhile waits in the connection
 
     def _append(
-        self, broker: Broker, batch: pb.ProduceBatch, payload: bytes, checked: CheckedBatch | None, arrived_s: float
+        self,
+        broker: Broker,
+        batch: pb.ProduceBatch,
+        payload: bytes,
+        checked: CheckedBatch | None,
+        arrived_s: float,
+        throttled_s: float,
     ) -> None:
         """Validate, decide and append, in one call without an await."""
         topic_id, meter = batch.topic_id, self._meter
@@ -108,7 +121,7 @@ class ProduceStream:
         timeout_s = min(batch.timeout_ms / 1000, TIMEOUT_S_MAX) if batch.timeout_ms else broker.timing.produce_timeout_s
         size, records = len(payload), checked.header.record_count
         appended_s = meter.now() if acks is Acks.QUORUM else None
-        taken = _Taken(batch.request_id, topic_id, size, records, arrived_s, appended_s)
+        taken = _Taken(batch.request_id, topic_id, size, records, arrived_s, appended_s, throttled_s)
         if acks is not Acks.NONE:
             self._inflight += 1
             self._inflight_bytes += size
@@ -138,7 +151,7 @@ class ProduceStream:
                 leader_epoch=outcome.leader_epoch,
                 duplicate=outcome.duplicate,
             )
-        self._results.append(result)
+        self._results.append(_throttled(result, taken.throttled_s))
         self._ready.set()
 
     def _answered(self, size: int) -> None:
@@ -161,3 +174,9 @@ class ProduceStream:
             else:
                 self._ready.clear()
                 await self._ready.wait()
+
+
+def _throttled(result: pb.ProduceResult, wait_s: float) -> pb.ProduceResult:
+    if wait_s:
+        result.throttled_ms = int(wait_s * 1000)
+    return result

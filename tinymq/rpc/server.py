@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tinymq.config import Limits, format_address
 from tinymq.errors import PortInUse
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.admin import AdminService
+from tinymq.rpc.channels import ChannelsService
 from tinymq.rpc.metering import Metering
-from tinymq.rpc.services import BrokerService, register
+from tinymq.rpc.queue import QueueService
+from tinymq.rpc.services import BrokerService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 
@@ -29,15 +36,25 @@ def options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a broker serves clients."""
+
+    broker: BrokerService
+    admin: AdminService
+    channels: ChannelsService
+    queue: QueueService
+
+
 class RpcServer:
     """Serves from `start` to `stop`. NOT_SERVING until told otherwise."""
 
-    def __init__(self, limits: Limits, broker: BrokerService, admin: AdminService) -> None:
+    def __init__(self, limits: Limits, services: Services) -> None:
         self._server = grpc.aio.server(
-            interceptors=[Metering(broker.meter)], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
+            interceptors=[Metering(services.broker.meter)], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
         )
         self._health = health.aio.HealthServicer()
-        self._services = register(self._server, broker, admin)
+        self._services = _register(self._server, services)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -62,3 +79,16 @@ class RpcServer:
     async def stop(self, grace_s: float | None) -> None:
         """Take no new calls, end the open ones within `grace_s` (None: at once), close the port."""
         await self._server.stop(grace_s)
+
+
+def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
+    """Add all of them; their full names."""
+    add: dict[str, tuple[Any, object]] = {
+        "Broker": (pb_grpc.add_BrokerServicer_to_server, services.broker),
+        "Admin": (pb_grpc.add_AdminServicer_to_server, services.admin),
+        "Channels": (pb_grpc.add_ChannelsServicer_to_server, services.channels),
+        "QueueService": (pb_grpc.add_QueueServiceServicer_to_server, services.queue),
+    }
+    for add_to_server, service in add.values():
+        add_to_server(service, server)
+    return tuple(pb.DESCRIPTOR.services_by_name[name].full_name for name in add)

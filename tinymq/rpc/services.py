@@ -9,6 +9,7 @@ import grpc
 
 from tinymq.broker.broker import Broker
 from tinymq.broker.offsets import find_offset
+from tinymq.broker.quotas import Quotas
 from tinymq.config import Limits
 from tinymq.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.meter import Meter
@@ -23,6 +24,7 @@ from tinymq.rpc.serving import Serving
 # An item of a request takes two bytes at the least, and its answer a hundred times as many.
 TOPICS_ASKED_MAX = 10_000
 QUERIES_MAX = 1024  # a topic has no more partitions
+CLIENT_ID = "tinymq-client-id"  # metadata key
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -30,19 +32,22 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class BrokerService(pb_grpc.BrokerServicer):
     """service Broker."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
+    def __init__(self, serving: Serving, limits: Limits, quotas: Quotas) -> None:
         self._serving = serving
         self._limits = limits
+        self._quotas = quotas
 
     @property
     def meter(self) -> Meter:
         return self._serving.meter
 
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
-        await ProduceStream(self._serving, context).run(request_iterator)
+        share = self._quotas.produce.share(client_of(context))
+        await ProduceStream(self._serving, context, share).run(request_iterator)
 
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        await FetchStream(self._serving, context, self._limits).run(request_iterator)
+        share = self._quotas.fetch.share(client_of(context))
+        await FetchStream(self._serving, context, self._limits, share).run(request_iterator)
 
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
@@ -110,6 +115,18 @@ class BrokerService(pb_grpc.BrokerServicer):
             return pb.OpenProducerReply(error=to_wire(error))
 
 
+def client_of(context: Context) -> str:
+    """Whose quota a call counts to: who it says it is, or else its host."""
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    return str(metadata.get(CLIENT_ID) or "") or host_of(context.peer())
+
+
+def host_of(peer: str) -> str:
+    """The host of gRPC's "ipv4:127.0.0.1:4242", "ipv6:%5B::1%5D:4242" or "unix:..."."""
+    kind, _, rest = peer.partition(":")
+    return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
+
+
 def _check_count(what: str, count: int, most: int) -> None:
     if count > most:
         raise InvalidRequest(f"a request with {count} {what}", hint=f"ask for at most {most} at once")
@@ -135,13 +152,3 @@ def partition_to_wire(broker: Broker, queue: QueueRecord) -> pb.PartitionInfo:
     leader, term = broker.leader_of(queue.group)
     replicas = [r.broker_id for r in queue.replicas]
     return pb.PartitionInfo(partition=queue.partition, leader=leader, leader_epoch=term, replicas=replicas)
-
-
-def register(server: grpc.aio.Server, broker: BrokerService, admin: pb_grpc.AdminServicer) -> tuple[str, ...]:
-    """Add both services; their full names."""
-    add_broker: Any = pb_grpc.add_BrokerServicer_to_server
-    add_admin: Any = pb_grpc.add_AdminServicer_to_server
-    add_broker(broker, server)
-    add_admin(admin, server)
-    services = pb.DESCRIPTOR.services_by_name
-    return tuple(services[name].full_name for name in ("Broker", "Admin"))

@@ -41,9 +41,10 @@ from tinymq.proto.errors import from_wire, to_wire
 TRAILER = "tinymq-error-bin"  # a packed Error
 PUSHBACK = "grpc-retry-pushback-ms"  # what gRPC's own retries keep to
 
-# Trailers have some 8 KiB in all; the status's text takes up to nine bytes per character, the trailer four.
-TEXT_CHARS_MAX = 300
-DETAIL_CHARS_MAX = 100
+# Trailers have 8 KiB in all, and three bytes are sent for each byte of the text that is no ASCII.
+MESSAGE_BYTES_MAX = 500
+HINT_BYTES_MAX = 300
+DETAIL_BYTES_MAX = 100
 DETAILS_MAX = 12
 
 STATUS: dict[type[TinymqError], StatusCode] = {
@@ -82,19 +83,24 @@ def status_of(error: TinymqError) -> StatusCode:
 
 def text_of(error: TinymqError) -> str:
     """What a status says to people: the message, and in brackets what to do."""
-    hint = f" ({error.hint[:TEXT_CHARS_MAX]})" if error.hint else ""
-    return f"{error.message[:TEXT_CHARS_MAX]}{hint}"
+    hint = f" ({_cut(error.hint, HINT_BYTES_MAX)})" if error.hint else ""
+    return f"{_cut(error.message, MESSAGE_BYTES_MAX)}{hint}"
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """The beginning of `text`, as far as that many bytes of UTF-8 hold."""
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 def trailers_of(error: TinymqError) -> tuple[tuple[str, str | bytes], ...]:
     """What goes with the status: the packed Error, and when to try again, where that is known."""
     wire = to_wire(error)
-    detail = {name: value[:DETAIL_CHARS_MAX] for name, value in list(wire.detail.items())[:DETAILS_MAX]}
+    detail = {name: _cut(value, DETAIL_BYTES_MAX) for name, value in list(wire.detail.items())[:DETAILS_MAX]}
     short = pb.Error(
         code=wire.code,
-        message=wire.message[:TEXT_CHARS_MAX],
+        message=_cut(wire.message, MESSAGE_BYTES_MAX),
         retriable=wire.retriable,
-        hint=wire.hint[:TEXT_CHARS_MAX],
+        hint=_cut(wire.hint, HINT_BYTES_MAX),
         detail=detail,
     )
     trailers: list[tuple[str, str | bytes]] = [(TRAILER, short.SerializeToString())]

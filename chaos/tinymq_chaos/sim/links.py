@@ -12,13 +12,15 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from google.protobuf.message_factory import GetMessageClass
+
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
 from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, NotReady, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.forwarding import FORWARDED, REPLIES, SERVICE
+from tinymq.rpc.forwarding import FORWARDED, SERVICE
 from tinymq.rpc.server import Services
 from tinymq.rpc.statuses import TRAILER
 from tinymq.testing.weather import Weather
@@ -28,14 +30,6 @@ from tinymq_chaos.sim.wires import Wire
 CLIENTS_FROM = 100
 CONNECT_POLL_S = 0.05  # how often a connection that cannot come about is tried again
 
-_REQUESTS: dict[Method, Any] = {
-    Method.METADATA: pb.MetadataRequest,
-    Method.LIST_OFFSETS: pb.ListOffsetsRequest,
-    Method.OPEN_PRODUCER: pb.OpenProducerRequest,
-    Method.CREATE_TOPIC: pb.CreateTopicRequest,
-    Method.DELETE_TOPIC: pb.DeleteTopicRequest,
-    Method.CLUSTER_STATUS: pb.ClusterStatusRequest,
-}
 _STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
 
 
@@ -186,7 +180,7 @@ class ClientNetwork:
 
     def listen(self, server: MemoryServer) -> None:
         """A process begins to serve. What was connected to an earlier one, that vanished, learns of it."""
-        for call in [c for c in self.calls if c.server.broker_id == server.broker_id]:
+        for call in [c for c in self.calls if server.broker_id in (c.server.broker_id, c.client)]:
             call.break_off("connection reset by peer")
         self._servers[server.address] = server
         server.listening = True
@@ -254,11 +248,9 @@ class MemoryLink:
         return self._address
 
     async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
-        return await self.ask(method.value, request, _REPLIES[method], timeout_s)
+        return await self.ask(method.value, request, timeout_s)
 
-    async def ask(
-        self, path: str, request: Any, reply: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()
-    ) -> Any:
+    async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
         """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
         status, BrokerUnreachable, OutcomeUnknown."""
         call: Call | None = None
@@ -278,7 +270,7 @@ class MemoryLink:
             raise OutcomeUnknown(f"{self._address}: the broker ended the call")
         if data[:1] == _FAILED:
             raise from_wire(pb.Error.FromString(data[1:]))
-        return reply.FromString(data[1:])
+        return _reply_of(path).FromString(data[1:])
 
     async def open_produce(self, timeout_s: float) -> ProduceCall:
         return ProduceCall(await self._open("Produce", timeout_s), self._address)
@@ -369,14 +361,10 @@ class FetchCall(_StreamCall):
         return read_fetched(await self.receive())
 
 
-_REPLIES: dict[Method, Any] = {
-    Method.METADATA: pb.MetadataReply,
-    Method.LIST_OFFSETS: pb.ListOffsetsReply,
-    Method.OPEN_PRODUCER: pb.OpenProducerReply,
-    Method.CREATE_TOPIC: pb.CreateTopicReply,
-    Method.DELETE_TOPIC: pb.DeleteTopicReply,
-    Method.CLUSTER_STATUS: pb.ClusterStatusReply,
-}
+def _reply_of(path: str) -> Any:
+    """What a unary call is answered with, by its path."""
+    service, name = path.rsplit(".", 1)[-1].split("/")
+    return GetMessageClass(pb.DESCRIPTOR.services_by_name[service].methods_by_name[name].output_type)
 
 
 def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
@@ -401,7 +389,7 @@ class MemoryForwarding:
         if self._closed:
             raise NotReady("this broker stops")
         link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
-        return await link.ask(f"{SERVICE}/{method}", request, REPLIES[method], timeout_s, ((FORWARDED, "1"),))
+        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, ((FORWARDED, "1"),))
 
     async def close(self) -> None:
         self._closed = True

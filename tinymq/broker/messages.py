@@ -1,0 +1,209 @@
+"""A partition as a queue of single messages, on the broker that leads it: put one, take one, look at one.
+
+Taking is a command in the partition's own log, remembered by its request: a repeat gets the same message. What waits
+holds no timer of its own, and is woken by commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tinymq.batch import decode_batch, encode, pack_batch
+from tinymq.broker.admission import admit, is_heavy
+from tinymq.broker.broker import Broker
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.fetch import Ask, Fetch
+from tinymq.broker.offsets import STORED
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.entry import Kind, crc32c, iter_entries
+from tinymq.errors import CorruptData, TinymqError, UnknownChannel
+from tinymq.proto import partition_pb2 as pb
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message as it is stored."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What lies at an offset, or the first behind it; and where the partition begins and ends."""
+
+    record: Record | None
+    log_start: int
+    high_watermark: int
+
+
+# ---- putting ------------------------------------------------------------------------------------------------
+
+
+def pack_record(key: bytes | None, value: bytes | None, headers: Headers, timestamp_us: int) -> bytes:
+    """The batch of one record. Raises InvalidBatch."""
+    message = encode([key], [value], [list(headers)] if headers else None, [timestamp_us])
+    return pack_batch(message, record_count=1)
+
+
+async def put(broker: Broker, partition: Partition, payload: bytes, acks: Acks, timeout_s: float) -> Produced:
+    """Append a batch. Raises as `admit` and `Partition.produce` do, and OutcomeUnknown."""
+    crc = crc32c(payload)
+    checked = admit(payload, crc, broker.limits)
+    answer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
+    partition.produce(checked, payload, crc, acks, timeout_s, partial(_tell, answer))
+    return await answer
+
+
+async def command(partition: Partition, commands: Sequence[pb.Command], timeout_s: float) -> list[Outcome]:
+    """What became of each. Raises NotLeader, when nothing was done, and OutcomeUnknown."""
+    answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    partition.command(commands, timeout_s, partial(_tell, answer))
+    return await answer
+
+
+async def prove_leading(partition: Partition, timeout_s: float) -> None:
+    """Return once this replica has applied all that was acknowledged anywhere before. Raises NotLeader,
+    DeadlineExceeded."""
+    if not partition.leading:
+        raise partition.closed or partition.not_leader()
+    await partition.group.read_index(timeout_s)
+
+
+def _tell(answer: asyncio.Future[Any], outcome: object) -> None:
+    if answer.done():  # whoever asked has gone
+        return
+    if isinstance(outcome, TinymqError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
+
+
+# ---- taking -------------------------------------------------------------------------------------------------
+
+
+async def take(
+    broker: Broker, partition: Partition, channel: str, request_id: bytes, wait_s: float, timeout_s: float
+) -> Record | None:
+    """The channel's next record, or the one that this request took before; None: there was none in `wait_s` seconds.
+
+    Makes the channel, at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and
+    OffsetOutOfRange for a record that was trimmed once it was taken.
+    """
+    clock = broker.around.clock
+    wait_until_s = clock.monotonic() + wait_s
+    consume = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
+    while True:
+        (outcome,) = await command(partition, [consume], timeout_s)
+        if isinstance(outcome.error, UnknownChannel):
+            opening = pb.Command(open=pb.OpenChannel(channel=channel))
+            opened, outcome = await command(partition, [opening, consume], timeout_s)
+            if opened.error is not None:
+                raise opened.error
+        if outcome.error is not None:
+            raise outcome.error
+        if outcome.taken:
+            return await read_record(broker, partition, outcome.offset)
+        left_s = wait_until_s - clock.monotonic()
+        if left_s <= 0:
+            return None
+        await more(broker.deadlines, partition, channel, left_s)
+
+
+def has_more(partition: Partition, channel: str) -> bool:
+    """Is there something that `channel` has not read, as far as this replica knows?"""
+    return size_of(partition, channel) > 0
+
+
+def size_of(partition: Partition, channel: str) -> int:
+    """Records that `channel` has still to read; of a channel that is not there, or of "": all that are kept."""
+    cursor = partition.state.channels.get(channel) if channel else None
+    position = partition.log_start if cursor is None else max(cursor.position, partition.log_start)
+    return max(0, partition.high_watermark - position)
+
+
+async def more(deadlines: Deadlines, partition: Partition, channel: str, wait_s: float) -> None:
+    """Return once there is something for `channel`, the leadership ends, or the time is up."""
+    await changed(deadlines, [partition], wait_s, lambda: not partition.leading or has_more(partition, channel))
+
+
+async def changed(
+    deadlines: Deadlines, partitions: Sequence[Partition], wait_s: float, holds: Callable[[], bool]
+) -> None:
+    """Return once `holds()`, which is looked at whenever one of `partitions` changes, or when the time is up."""
+    wait = _Wait(holds)
+    for each in partitions:
+        each.watch(wait.look)
+    ticket = deadlines.add(wait, wait_s)
+    try:
+        wait.look()
+        await wait.over
+    finally:
+        deadlines.drop(ticket)
+        for each in partitions:
+            each.unwatch(wait.look)
+
+
+class _Wait:
+    def __init__(self, holds: Callable[[], bool]) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._holds = holds
+        self.look = self._look  # one object: what is watched is to be unwatched
+
+    def _look(self) -> None:
+        if self._holds():
+            self.expire()
+
+    def expire(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+# ---- looking ------------------------------------------------------------------------------------------------
+
+
+async def look(broker: Broker, partition: Partition, offset: int, wait_s: float) -> Look:
+    """The record at `offset`, or the first that is kept behind it; waits for one up to `wait_s` seconds.
+
+    Raises NotLeader, NotReady, CorruptData.
+    """
+    if wait_s > 0:
+        await changed(
+            broker.deadlines, [partition], wait_s, lambda: partition.high_watermark > offset or not partition.leading
+        )
+    if not partition.leading:
+        raise partition.closed or partition.not_leader()
+    start, end = partition.log_start, partition.high_watermark
+    record = await read_record(broker, partition, max(offset, start)) if max(offset, start) < end else None
+    return Look(record, start, end)
+
+
+async def read_record(broker: Broker, partition: Partition, offset: int) -> Record:
+    """A committed record. Raises OffsetOutOfRange when it is below the log start, NotReady, CorruptData."""
+    fetch = Fetch(partition, Ask(offset, 1, 0, 0.0), broker.deadlines, lambda ready: None)
+    answer = fetch.read_now() or await fetch.read()
+    if answer.error is not None:
+        raise answer.error
+    for entry in iter_entries(answer.frames):
+        header = entry.header
+        if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:
+            unpack = partial(_unpack, entry.payload, header.base_offset, offset)
+            return await broker.around.runner.run(unpack) if is_heavy(entry.payload) else unpack()
+    raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
+
+
+def _unpack(payload: bytes, base_offset: int, offset: int) -> Record:
+    batch = decode_batch(payload, STORED)
+    key, value, headers, time = (column[offset - base_offset] for column in batch.columns)
+    pairs = tuple((pair["key"], pair["value"]) for pair in headers.as_py() or ())
+    return Record(offset, key.as_py(), value.as_py(), pairs, time.value)

@@ -1,0 +1,253 @@
+"""service Channels: cursors, the log start and holds, of partitions that this broker leads; consumers, at any broker.
+
+Wire in, commands of the partition, wire out. What it answers is linearizable: commands are in the log, and who only
+looks asks a majority first whether this broker still leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tinymq.broker.broker import Broker
+from tinymq.broker.messages import command, prove_leading, size_of
+from tinymq.broker.offsets import find_offset
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.partition import Partition
+from tinymq.errors import InvalidRequest, QuotaExceeded, TinymqError
+from tinymq.proto import partition_pb2 as part
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.errors import to_wire
+from tinymq.rpc.services import Context
+from tinymq.rpc.serving import Serving
+from tinymq.types import TopicId, check_channel_name, check_consumer_name
+
+BY_OFFSET = -4  # in the place of a time: the offset that comes with it
+COMMANDS_MAX = 1000  # in one request
+PARTITIONS_MAX = 1024
+ASKED_MAX = 64  # partitions proven to be led here side by side
+ID_BYTES = 16
+OFFSET_MAX = (1 << 63) - 1
+TIMEOUT_S_MAX = 600.0
+
+
+class ChannelsService(pb_grpc.ChannelsServicer):
+    """service Channels."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    async def SetConsumer(self, request: pb.SetConsumerRequest, context: Context) -> pb.SetConsumerReply:
+        try:
+            check_channel_name(request.channel)
+            check_consumer_name(request.consumer)
+            consumer = await self._serving.running().registry.set_queue_consumer(
+                request.topic, request.partition, request.channel, request.consumer, command_id=request.command_id
+            )
+        except TinymqError as error:
+            return pb.SetConsumerReply(error=to_wire(error))
+        return pb.SetConsumerReply(epoch=consumer.epoch)
+
+    async def UnsetConsumer(self, request: pb.UnsetConsumerRequest, context: Context) -> pb.UnsetConsumerReply:
+        try:
+            check_channel_name(request.channel)
+            await self._serving.running().registry.unset_queue_consumer(
+                request.topic, request.partition, request.channel, request.epoch, command_id=request.command_id
+            )
+        except TinymqError as error:
+            return pb.UnsetConsumerReply(error=to_wire(error))
+        return pb.UnsetConsumerReply()
+
+    async def Change(self, request: pb.ChannelsRequest, context: Context) -> pb.ChannelsReply:
+        try:
+            broker = self._serving.running()
+            _check_count("commands", len(request.commands), COMMANDS_MAX)
+        except TinymqError as error:
+            return pb.ChannelsReply(error=to_wire(error))
+        timeout_s = _timeout_s(request.timeout_ms, broker)
+        outcomes = [Outcome() for _ in request.commands]
+        given: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
+        for place, said in enumerate(request.commands):
+            try:
+                partition = broker.find(request.topic_id, said.partition)
+                resolved = await _resolve(broker, partition, said)
+            except TinymqError as error:
+                outcomes[place] = Outcome(error)
+            else:
+                given.setdefault(said.partition, (partition, []))[1].append((place, resolved))
+
+        async def carry_out(partition: Partition, commands: Sequence[tuple[int, part.Command]]) -> None:
+            became = await _carry_out(partition, [each for _, each in commands], timeout_s)
+            for (place, _), outcome in zip(commands, became, strict=True):
+                outcomes[place] = outcome
+
+        await asyncio.gather(*(carry_out(*each) for each in given.values()))
+        return pb.ChannelsReply(outcomes=map(_outcome_to_wire, outcomes))
+
+    async def List(self, request: pb.ListChannelsRequest, context: Context) -> pb.ListChannelsReply:
+        try:
+            broker = self._serving.running()
+            _check_count("partitions", len(request.partitions), PARTITIONS_MAX)
+        except TinymqError as error:
+            failed = pb.PartitionChannels(error=to_wire(error))
+            return pb.ListChannelsReply(partitions=[failed for _ in request.partitions[:PARTITIONS_MAX]])
+        room = asyncio.Semaphore(ASKED_MAX)
+
+        async def one(number: int) -> pb.PartitionChannels:
+            try:
+                async with room:
+                    return await _list(broker, request.topic_id, number)
+            except TinymqError as error:
+                return pb.PartitionChannels(partition=number, error=to_wire(error))
+
+        reply = pb.ListChannelsReply(partitions=await asyncio.gather(*map(one, request.partitions)))
+        _cut_to(reply, broker.limits.grpc_message_bytes_max // 2)
+        return reply
+
+    async def Trim(self, request: pb.TrimRequest, context: Context) -> pb.TrimReply:
+        try:
+            broker = self._serving.running()
+            partition = broker.find(request.topic_id, request.partition)
+            offset = await _offset(broker, partition, request.before_us, request.before_offset)
+            move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
+            outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
+        except TinymqError as error:
+            return pb.TrimReply(error=to_wire(error))
+        return pb.TrimReply(log_start=outcome.log_start)
+
+    async def Hold(self, request: pb.HoldRequest, context: Context) -> pb.HoldReply:
+        try:
+            broker = self._serving.running()
+            partition = broker.find(request.topic_id, request.partition)
+            _check_id("hold_id", request.hold_id)
+            _check_offset(request.offset)
+            if request.lease_ms:
+                hold = part.Hold(hold_id=request.hold_id, offset=request.offset, lease_ms=request.lease_ms)
+                wanted = part.Command(hold=hold)
+            else:
+                wanted = part.Command(release=part.Release(hold_id=request.hold_id))
+            outcome = await _one(partition, wanted, _timeout_s(request.timeout_ms, broker))
+        except TinymqError as error:
+            return pb.HoldReply(error=to_wire(error))
+        return pb.HoldReply(log_start=outcome.log_start, until_us=outcome.until_us)
+
+
+# ---- requests ---------------------------------------------------------------------------------------------------
+
+
+async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand) -> part.Command:
+    """The partition's command for what was said, times as offsets. Raises InvalidRequest, NotLeader, NotReady."""
+    channel = check_channel_name(said.channel)
+    kind = said.WhichOneof("command")
+    if kind == "open":
+        start = await _offset(broker, partition, said.open.start_us, said.open.start_offset)
+        return part.Command(open=part.OpenChannel(channel=channel, epoch=said.open.epoch, start=start))
+    if kind == "commit":
+        commit = said.commit
+        _check_offset(commit.offset)
+        committed = part.Commit(channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset)
+        return part.Command(commit=committed)
+    if kind == "seek":
+        _check_id("request_id", said.seek.request_id)
+        offset = await _offset(broker, partition, said.seek.to_us, said.seek.offset)
+        seek = part.Seek(channel=channel, epoch=said.seek.epoch, request_id=said.seek.request_id, offset=offset)
+        return part.Command(seek=seek)
+    if kind == "delete":
+        return part.Command(delete=part.DeleteChannel(channel=channel))
+    if kind == "consume":
+        _check_id("request_id", said.consume.request_id)
+        return part.Command(consume=part.Consume(channel=channel, request_id=said.consume.request_id))
+    raise InvalidRequest("a command that is none", hint="it says nothing, or comes from a newer client")
+
+
+async def _offset(broker: Broker, partition: Partition, time_us: int, offset: int) -> int:
+    """What a time stands for on the leader, or the offset itself. Raises NotLeader, NotReady, InvalidRequest."""
+    if time_us == BY_OFFSET:
+        _check_offset(offset)
+        return offset
+    return (await find_offset(partition, time_us, True, broker.around.runner)).offset
+
+
+def _check_offset(offset: int) -> None:
+    if offset > OFFSET_MAX:
+        raise InvalidRequest(f"{offset} is no offset")
+
+
+def _check_id(name: str, value: bytes) -> None:
+    if len(value) != ID_BYTES:
+        raise InvalidRequest(f"a {name} of {len(value)} bytes", hint=f"{name} is {ID_BYTES} random bytes")
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequest(f"a request with {count} {what}", hint=f"send at most {most} at once")
+
+
+def _timeout_s(timeout_ms: int, broker: Broker) -> float:
+    return min(timeout_ms / 1000, TIMEOUT_S_MAX) if timeout_ms else broker.timing.produce_timeout_s
+
+
+# ---- carrying out ------------------------------------------------------------------------------------------------
+
+
+async def _carry_out(partition: Partition, commands: Sequence[part.Command], timeout_s: float) -> list[Outcome]:
+    """What became of each; what became of all of them is the outcome of each."""
+    try:
+        return await command(partition, commands, timeout_s)
+    except TinymqError as error:
+        return [Outcome(error) for _ in commands]
+
+
+async def _one(partition: Partition, wanted: part.Command, timeout_s: float) -> Outcome:
+    (outcome,) = await command(partition, [wanted], timeout_s)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome
+
+
+async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionChannels:
+    partition = broker.find(topic_id, number)
+    await prove_leading(partition, broker.timing.produce_timeout_s)
+    topic = broker.registry.get_topic_by_id(TopicId(topic_id))
+    found = pb.PartitionChannels(
+        partition=number,
+        log_start=partition.log_start,
+        high_watermark=partition.high_watermark,
+        record_bytes=partition.state.kept_bytes,
+    )
+    for name, cursor in sorted(partition.state.channels.items()):
+        reads = broker.registry.get_queue_consumer(topic.name, number, name) if topic is not None else None
+        found.channels.add(
+            channel=name,
+            position=max(cursor.position, partition.log_start),
+            epoch=cursor.epoch,
+            generation=cursor.generation,
+            lag=size_of(partition, name),
+            moved_us=cursor.moved_us,
+            consumer=reads.consumer if reads is not None else "",
+        )
+    return found
+
+
+def _cut_to(reply: pb.ListChannelsReply, bytes_max: int) -> None:
+    """Partitions beyond the bound answer that they are to be asked for again: the first always fits."""
+    size = 0
+    for each in reply.partitions:
+        size += each.ByteSize()
+        if size > bytes_max and each is not reply.partitions[0]:
+            over = QuotaExceeded("more channels than fit into one answer", hint="ask for fewer partitions at once")
+            each.CopyFrom(pb.PartitionChannels(partition=each.partition, error=to_wire(over)))
+
+
+def _outcome_to_wire(outcome: Outcome) -> pb.ChannelOutcome:
+    return pb.ChannelOutcome(
+        error=None if outcome.error is None else to_wire(outcome.error),
+        position=outcome.position,
+        epoch=outcome.epoch,
+        generation=outcome.generation,
+        taken=outcome.taken,
+        offset=outcome.offset,
+        log_start=outcome.log_start,
+        high_watermark=outcome.high_watermark,
+    )

@@ -1,0 +1,160 @@
+"""From any broker to the one that leads a partition: here, or one hop away; looked for again until the deadline.
+
+A call that came from another broker is answered here or not at all: two brokers that take each other for the leader
+must not play ping-pong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tinymq.broker.broker import Broker
+from tinymq.broker.partition import Partition
+from tinymq.errors import (
+    BrokerUnreachable,
+    DeadlineExceeded,
+    NotLeader,
+    NotReady,
+    OutcomeUnknown,
+    TinymqError,
+    UnknownPartition,
+)
+from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.rpc.forwarding import FORWARDED, Forwarding
+from tinymq.rpc.services import Context, client_of
+
+T = TypeVar("T")
+
+LOOK_S_MIN = 0.01  # between two looks for the leader: doubles
+LOOK_S_MAX = 0.25
+SILENT_S = 3.0  # a repeatable call that is not answered this long after its wait goes to whoever leads then
+TIMEOUT_S_MAX = 3600.0
+
+NOTHING_DONE = (NotLeader, NotReady, BrokerUnreachable)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as it came in."""
+
+    broker: Broker  # that it came to
+    client: str  # whose quota it counts to
+    forwarded: bool
+    deadline_s: float  # by the broker's monotonic clock
+
+    def left_s(self) -> float:
+        return self.deadline_s - self.broker.around.clock.monotonic()
+
+
+def read_call(broker: Broker, context: Context) -> Call:
+    """Who calls, until when, and whether another broker passed it on."""
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    given_s = context.time_remaining()
+    timeout_s = broker.timing.produce_timeout_s if given_s is None else min(given_s, TIMEOUT_S_MAX)
+    deadline_s = broker.around.clock.monotonic() + timeout_s
+    return Call(broker, client_of(context), FORWARDED in metadata, deadline_s)
+
+
+async def find_topic(broker: Broker, name: str) -> TopicRecord:
+    """A topic by name. Raises InvalidName, UnknownTopic, NotReady."""
+    broker.check_informed()
+    (topic,) = await broker.topics([name])
+    if isinstance(topic, TinymqError):
+        raise topic
+    return topic
+
+
+async def find_queue(broker: Broker, topic: TopicRecord, number: int) -> QueueRecord:
+    """A queue that may have been added a moment ago. Raises UnknownPartition, NotReady."""
+    queue = topic.queue(number)
+    if queue is None:
+        await broker.refresh()
+        newer = broker.registry.get_topic_by_id(topic.topic_id)
+        queue = newer.queue(number) if newer is not None else None
+    if queue is None:
+        raise UnknownPartition(
+            f"topic {topic.name!r} has no queue {number}", hint="queues are numbered from 0, and may leave some out"
+        )
+    return queue
+
+
+class Leading:
+    """Finds who leads, and asks it."""
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+
+    async def at_leader(
+        self,
+        call: Call,
+        method: str,
+        request: Any,
+        here: Callable[[Partition], Awaitable[T]],
+        *,
+        repeatable: bool,
+        waits_s: float = 0.0,
+        patient: bool = True,
+    ) -> T:
+        """`here(partition)` if this broker leads `request.queue` of `request.topic`, else its leader's answer.
+
+        `repeatable`: asking twice does no harm, so that an unknown outcome is settled by asking again. `patient`: where
+        nobody leads it is looked again. Raises what the leader says, DeadlineExceeded when nothing was done in time,
+        OutcomeUnknown.
+        """
+        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        unclear: OutcomeUnknown | None = None  # an attempt that may have been heard
+        while True:
+            try:
+                return await self._try(call, method, request, here, SILENT_S + waits_s if repeatable else None)
+            except NOTHING_DONE as error:
+                last: TinymqError = error
+            except OutcomeUnknown as error:
+                if not repeatable:
+                    raise
+                last = unclear = error
+            if call.forwarded or not (patient or unclear):
+                raise last
+            if call.left_s() <= pause_s:
+                raise unclear or too_late(last)
+            await clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S_MAX)
+
+    async def _try(
+        self,
+        call: Call,
+        method: str,
+        request: Any,
+        here: Callable[[Partition], Awaitable[T]],
+        patience_s: float | None,
+    ) -> T:
+        broker = call.broker
+        topic = await find_topic(broker, request.topic)
+        queue = await find_queue(broker, topic, request.queue)
+        partition = broker.hosting.get(queue.topic_id, queue.partition)
+        if partition is not None and partition.leading:
+            return await here(partition)
+        leader, _ = broker.leader_of(queue.group)
+        if call.forwarded or leader in (0, broker.around.broker_id):
+            raise partition.not_leader() if partition is not None else _nobody(queue, leader, broker)
+        address = broker.address_of(leader)
+        if address is None:
+            raise NotReady(f"{queue.topic}/{queue.partition}: its leader, broker {leader}, is not registered")
+        left_s = max(0.001, call.left_s())
+        timeout_s = left_s if patience_s is None else min(left_s, patience_s)
+        reply: T = await self._forwarding.ask(address, method, request, timeout_s)
+        return reply
+
+
+def _nobody(queue: QueueRecord, leader: int, broker: Broker) -> NotLeader:
+    return NotLeader(
+        f"{queue.topic}/{queue.partition}: broker {broker.around.broker_id} holds no replica",
+        leader=leader or None,
+        leader_address=broker.address_of(leader),
+    )
+
+
+def too_late(last: TinymqError) -> DeadlineExceeded:
+    """What to say when there is no time for another attempt, and none did anything."""
+    return DeadlineExceeded(f"nobody could be asked in time: {last.message}")

@@ -1,0 +1,367 @@
+"""service QueueService: single messages, at any broker, for any client. Wire in, the leader's answer out.
+
+Whatever fails is a typed error, and ends the call as a gRPC status (tinymq/rpc/statuses.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Container
+from functools import partial
+from hashlib import blake2b
+from typing import TypeVar
+
+import structlog
+
+from tinymq import topic_config
+from tinymq.broker import messages
+from tinymq.broker.broker import Broker
+from tinymq.broker.messages import Record
+from tinymq.broker.partition import Acks, Partition
+from tinymq.broker.quotas import Quotas
+from tinymq.errors import (
+    BatchTooLarge,
+    BrokenInvariant,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TinymqError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tinymq.partitioning import keyed
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.registry.values import TopicRecord
+from tinymq.rpc.forwarding import Forwarding
+from tinymq.rpc.leading import NOTHING_DONE, Call, Leading, find_queue, find_topic, read_call, too_late
+from tinymq.rpc.services import Context
+from tinymq.rpc.serving import Serving
+from tinymq.rpc.statuses import status_of, text_of, trailers_of
+from tinymq.types import TopicId, check_channel_name
+
+REQUEST_ID_BYTES = 16
+MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost
+TOPICS_MAX = 10_000  # whose turns are remembered
+ASKED_MAX = 16  # queues of a topic asked side by side
+LOOK_S = 0.25  # between two looks at queues that have no replica here
+HEADERS_MAX = 10_000
+REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
+
+T = TypeVar("T")
+logger = structlog.get_logger("tinymq.rpc")
+
+
+class QueueService(pb_grpc.QueueServiceServicer):
+    """service QueueService."""
+
+    def __init__(
+        self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes]
+    ) -> None:
+        self._serving = serving
+        self._leading = Leading(forwarding)
+        self._quotas = quotas
+        self._randbytes = randbytes
+        self._turns: OrderedDict[TopicId, int] = OrderedDict()
+
+    async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
+        return await self._answer(context, partial(self._produce, "ProduceMessage", Acks.QUORUM, request))
+
+    async def AsyncProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
+        return await self._answer(context, partial(self._produce, "AsyncProduceMessage", Acks.LEADER, request))
+
+    async def ConsumeMessage(self, request: pb.ConsumeMessageRequest, context: Context) -> pb.ConsumeMessageReply:
+        return await self._answer(context, partial(self._consume, request))
+
+    async def FetchMessage(self, request: pb.FetchMessageRequest, context: Context) -> pb.FetchMessageReply:
+        return await self._answer(context, partial(self._fetch, request))
+
+    async def CreateQueue(self, request: pb.CreateQueueRequest, context: Context) -> pb.CreateQueueReply:
+        return await self._answer(context, partial(self._create, request))
+
+    async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueReply:
+        return await self._answer(context, partial(self._delete, request))
+
+    async def GetQueueSize(self, request: pb.GetQueueSizeRequest, context: Context) -> pb.GetQueueSizeReply:
+        return await self._answer(context, partial(self._size, request))
+
+    async def _answer(self, context: Context, work: Callable[[Call], Awaitable[T]]) -> T:
+        """The reply, or the end of the call with the status of what went wrong."""
+        try:
+            return await work(read_call(self._serving.running(), context))
+        except TinymqError as error:
+            failed = error
+        except Exception:  # a bug: the client is told that there is one, and the log what
+            logger.exception("call_failed")
+            failed = BrokenInvariant("the broker failed in the middle of this call", hint="this is a bug: report it")
+        await context.abort(status_of(failed), text_of(failed), trailers_of(failed))
+        raise AssertionError("abort returned")
+
+    # ---- producing -----------------------------------------------------------------------------------
+
+    async def _produce(
+        self, method: str, acks: Acks, request: pb.ProduceMessageRequest, call: Call
+    ) -> pb.ProduceMessageReply:
+        if len(request.headers) > HEADERS_MAX:
+            raise InvalidRequest(f"{len(request.headers)} headers", hint=f"a message has at most {HEADERS_MAX}")
+        if request.timeout_ms:
+            call = _by(call, request.timeout_ms / 1000)
+        if not call.forwarded:
+            await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
+        if not request.HasField("timestamp_us"):
+            request.timestamp_us = call.broker.around.clock.wall_us()
+        chosen = not request.HasField("queue")
+        if chosen:
+            request.queue = self._choose(await find_topic(call.broker, request.topic), request.key)
+        here = partial(self._put, call, request, acks)
+        try:
+            return await self._leading.at_leader(call, method, request, here, repeatable=False)
+        except UnknownPartition:
+            if not chosen:
+                raise
+        await call.broker.refresh()  # it was deleted meanwhile
+        request.queue = self._choose(await find_topic(call.broker, request.topic), request.key)
+        return await self._leading.at_leader(call, method, request, here, repeatable=False)
+
+    async def _put(
+        self, call: Call, request: pb.ProduceMessageRequest, acks: Acks, partition: Partition
+    ) -> pb.ProduceMessageReply:
+        key = request.key if request.HasField("key") else None
+        value = request.value if request.HasField("value") else None
+        headers = [(h.key, h.value if h.HasField("value") else None) for h in request.headers]
+        payload = messages.pack_record(key, value, headers, request.timestamp_us)
+        produced = await messages.put(call.broker, partition, payload, acks, max(0.001, call.left_s()))
+        return pb.ProduceMessageReply(
+            queue=request.queue, offset=produced.base_offset, append_time_us=produced.append_time_us
+        )
+
+    def _choose(self, topic: TopicRecord, key: bytes) -> int:
+        """The queue of a key, as tinymq's client has it; without one, each in turn."""
+        place = keyed(key, len(topic.queues)) if key else self._turn(topic)
+        return topic.queues[place].partition
+
+    def _turn(self, topic: TopicRecord) -> int:
+        """Whose turn it is: a place among the topic's queues."""
+        turn = self._turns.pop(topic.topic_id, -1) + 1
+        self._turns[topic.topic_id] = turn
+        if len(self._turns) > TOPICS_MAX:
+            self._turns.popitem(last=False)
+        return turn % len(topic.queues)
+
+    # ---- consuming -----------------------------------------------------------------------------------
+
+    async def _consume(self, request: pb.ConsumeMessageRequest, call: Call) -> pb.ConsumeMessageReply:
+        check_channel_name(request.channel)
+        named = bool(request.request_id)
+        if named and not request.HasField("queue"):
+            raise InvalidRequest("a request_id without a queue", hint="name the queue, or leave the request_id out")
+        share = self._quotas.fetch.share(call.client)
+        if not call.forwarded:
+            await share.admit(0, call.left_s())
+        wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
+        until_s = call.broker.around.clock.monotonic() + wait_s
+        if request.HasField("queue"):
+            reply = await self._consume_one(request, call, until_s)
+        else:
+            reply = await self._consume_any(request, call, until_s)
+        if not call.forwarded:
+            share.charge(reply.ByteSize())
+        return reply
+
+    async def _consume_one(
+        self, request: pb.ConsumeMessageRequest, call: Call, until_s: float, *, patient: bool = True
+    ) -> pb.ConsumeMessageReply:
+        """The next message of one queue. The request has an id in any case, so that a lost answer between brokers, or
+        a leader's end, loses no message."""
+        asked = pb.ConsumeMessageRequest(topic=request.topic, queue=request.queue, channel=request.channel)
+        while True:
+            asked.request_id = _request_key(request.request_id) if request.request_id else self._randbytes(16)
+            wait_s = max(0.0, until_s - call.broker.around.clock.monotonic())
+            asked.wait_ms = int(wait_s * 1000)
+            here = partial(self._take, call, asked, wait_s)
+            try:
+                return await self._leading.at_leader(
+                    call, "ConsumeMessage", asked, here, repeatable=True, waits_s=wait_s, patient=patient
+                )
+            except OffsetOutOfRange:  # trimmed between the taking and the reading
+                if request.request_id or call.left_s() <= 0:
+                    raise
+
+    async def _take(
+        self, call: Call, request: pb.ConsumeMessageRequest, wait_s: float, partition: Partition
+    ) -> pb.ConsumeMessageReply:
+        timeout_s = max(0.001, call.left_s())
+        found = await messages.take(
+            call.broker, partition, request.channel, request.request_id, wait_s, timeout_s
+        )  # fmt: skip
+        reply = pb.ConsumeMessageReply()
+        if found is not None:
+            reply.message.CopyFrom(_message(call.broker, request.topic, request.queue, found))
+        return reply
+
+    async def _consume_any(
+        self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
+    ) -> pb.ConsumeMessageReply:
+        """The next message of any queue: the leaders are asked in turn, then the replicas here are watched."""
+        broker, clock = call.broker, call.broker.around.clock
+        topic = await find_topic(broker, request.topic)
+        first = self._turn(topic)
+        wanted = [queue.partition for queue in (*topic.queues[first:], *topic.queues[:first])]
+        while True:
+            missed: dict[int, TinymqError] = {}  # queues without a leader at the moment: those behind them go on
+            for number in wanted:
+                one = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
+                try:
+                    reply = await self._consume_one(one, call, 0.0, patient=False)
+                except UnknownPartition:  # deleted meanwhile
+                    continue
+                except NOTHING_DONE as error:
+                    missed[number] = error
+                    continue
+                if reply.HasField("message"):
+                    return reply
+            left_s = until_s - clock.monotonic()
+            if not missed and left_s <= 0:
+                return pb.ConsumeMessageReply()
+            if missed and call.left_s() <= MARGIN_S:
+                raise too_late(next(iter(missed.values())))
+            topic = await find_topic(broker, request.topic)
+            wanted = await _queues_with_more(broker, topic, request.channel, left_s, missed)
+
+    # ---- looking -------------------------------------------------------------------------------------
+
+    async def _fetch(self, request: pb.FetchMessageRequest, call: Call) -> pb.FetchMessageReply:
+        share = self._quotas.fetch.share(call.client)
+        if not call.forwarded:
+            await share.admit(0, call.left_s())
+        wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
+
+        async def here(partition: Partition) -> pb.FetchMessageReply:
+            seen = await messages.look(call.broker, partition, request.offset, wait_s)
+            reply = pb.FetchMessageReply(log_start=seen.log_start, high_watermark=seen.high_watermark)
+            if seen.record is not None:
+                reply.message.CopyFrom(_message(call.broker, request.topic, request.queue, seen.record))
+            return reply
+
+        waits_s = max(0.0, wait_s)
+        reply = await self._leading.at_leader(
+            call, "FetchMessage", request, here, repeatable=True, waits_s=waits_s
+        )  # fmt: skip
+        if not call.forwarded:
+            share.charge(reply.ByteSize())
+        return reply
+
+    async def _size(self, request: pb.GetQueueSizeRequest, call: Call) -> pb.GetQueueSizeReply:
+        if request.channel:
+            check_channel_name(request.channel)
+        if request.HasField("queue"):
+            numbers = [request.queue]
+        else:
+            numbers = [queue.partition for queue in (await find_topic(call.broker, request.topic)).queues]
+        room = asyncio.Semaphore(ASKED_MAX)
+
+        async def one(number: int) -> int:
+            asked = pb.GetQueueSizeRequest(topic=request.topic, queue=number, channel=request.channel)
+
+            async def here(partition: Partition) -> pb.GetQueueSizeReply:
+                await messages.prove_leading(partition, max(0.001, call.left_s()))
+                return pb.GetQueueSizeReply(messages=messages.size_of(partition, request.channel))
+
+            async with room:
+                return (await self._leading.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
+
+        return pb.GetQueueSizeReply(messages=sum(await asyncio.gather(*map(one, numbers))))
+
+    # ---- queues --------------------------------------------------------------------------------------
+
+    async def _create(self, request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
+        broker, name = call.broker, request.topic
+        if len(request.settings) > topic_config.SETTINGS_MAX:
+            raise InvalidRequest(f"{len(request.settings)} settings", hint=f"at most {topic_config.SETTINGS_MAX}")
+        config = topic_config.make((setting.name, setting.value) for setting in request.settings)
+        while True:
+            try:
+                topic: TopicRecord | None = await find_topic(broker, name)
+            except UnknownTopic:
+                topic = None
+            timeout_s = max(0.001, call.left_s())
+            if topic is not None:
+                if request.settings or request.replication_factor:
+                    raise TopicExists(
+                        f"topic {name!r} exists, with its settings", hint="leave replication_factor and settings out"
+                    )
+                return pb.CreateQueueReply(queue=(await broker.add_partition(name, timeout_s)).partition)
+            factor = request.replication_factor
+            factor = factor or min(REPLICATION_FACTOR, len(broker.registry.get_all_brokers()))
+            try:
+                topic = await broker.create_topic(name, 1, factor, timeout_s, config=config)
+            except TopicExists:  # made by somebody else just now
+                if call.left_s() <= 0:
+                    raise
+                await broker.refresh()
+            else:
+                return pb.CreateQueueReply(queue=topic.queues[0].partition)
+
+    async def _delete(self, request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
+        broker, name, number = call.broker, request.topic, request.queue
+        await find_queue(broker, await find_topic(broker, name), number)
+        try:
+            await broker.delete_partition(name, number, max(0.001, call.left_s()))
+        except InvalidRequest:
+            await broker.refresh()
+            if [queue.partition for queue in (await find_topic(broker, name)).queues] != [number]:
+                raise
+            await broker.delete_topic(name, max(0.001, call.left_s()))
+        return pb.DeleteQueueReply()
+
+
+async def _queues_with_more(
+    broker: Broker, topic: TopicRecord, channel: str, wait_s: float, missed: Container[int]
+) -> list[int]:
+    """Queues to ask once more, after a wait: those that have something by what is known here, and those of which
+    nothing is known: they have no replica here, or were missed."""
+    held: dict[int, Partition] = {}
+    for queue in topic.queues:
+        found = broker.hosting.get(queue.topic_id, queue.partition)
+        well = found is not None and found.closed is None and found.group.failure is None
+        if found is not None and well and queue.partition not in missed:
+            held[queue.partition] = found
+    others = [queue.partition for queue in topic.queues if queue.partition not in held]
+
+    def some() -> bool:
+        return any(messages.has_more(each, channel) for each in held.values())
+
+    await messages.changed(broker.deadlines, list(held.values()), LOOK_S if others else wait_s, some)
+    return [number for number, each in held.items() if messages.has_more(each, channel)] + others
+
+
+def _request_key(request_id: bytes) -> bytes:
+    """A client's id as the partition remembers it: 16 bytes, those that are shorter by their hash."""
+    if len(request_id) > REQUEST_ID_BYTES:
+        raise InvalidRequest(f"a request_id of {len(request_id)} bytes", hint="1 to 16 bytes, new for each message")
+    if len(request_id) == REQUEST_ID_BYTES:
+        return request_id
+    return blake2b(request_id, digest_size=REQUEST_ID_BYTES).digest()
+
+
+def _by(call: Call, timeout_s: float) -> Call:
+    """The same call with an earlier deadline."""
+    deadline_s = call.broker.around.clock.monotonic() + timeout_s
+    return Call(call.broker, call.client, call.forwarded, min(call.deadline_s, deadline_s))
+
+
+def _message(broker: Broker, topic: str, queue: int, record: Record) -> pb.QueueMessage:
+    """Raises BatchTooLarge for what fits into no answer."""
+    message = pb.QueueMessage(
+        topic=topic,
+        queue=queue,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=[pb.Header(key=key, value=value) for key, value in record.headers],
+        timestamp_us=record.timestamp_us,
+    )
+    if message.ByteSize() > broker.limits.grpc_message_bytes_max - 1024:
+        raise BatchTooLarge(f"message {record.offset} has {message.ByteSize()} bytes: too many for one answer")
+    return message
