@@ -45,6 +45,10 @@ class Meter(Protocol):
         """An error is answered."""
         ...
 
+    def throttled(self, direction: str, wait_s: float) -> None:
+        """A client has to wait for its quota; `direction` is produce or fetch."""
+        ...
+
     def synced(self, took_s: float, logs: int) -> None:
         """A sync batch of so many logs ended, well or not."""
         ...
@@ -74,6 +78,9 @@ class Unmetered:
         pass
 
     def refused(self, call: str, code: str) -> None:
+        pass
+
+    def throttled(self, direction: str, wait_s: float) -> None:
         pass
 
     def synced(self, took_s: float, logs: int) -> None:

@@ -66,6 +66,12 @@ class Measures:
         self._errors = Counter(
             "tinymq_errors", "Errors answered to clients, by call and code.", ("call", "code"), registry=registry
         )
+        self._throttled = Counter(
+            "tinymq_throttled_seconds",
+            "Time that clients were made to wait for their quota.",
+            ("direction",),
+            registry=registry,
+        )
         self._synced_logs = Counter(
             "tinymq_synced_logs", "Logs that took part in sync batches: by how many share a sync.", registry=registry
         )
@@ -108,6 +114,9 @@ class Measures:
 
     def refused(self, call: str, code: str) -> None:
         self._errors.labels(call, code).inc()
+
+    def throttled(self, direction: str, wait_s: float) -> None:
+        self._throttled.labels(direction).inc(wait_s)
 
     def synced(self, took_s: float, logs: int) -> None:
         self._sync.observe(took_s)

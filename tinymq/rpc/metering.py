@@ -9,10 +9,10 @@ import grpc
 
 from tinymq.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.statuses import TRAILER
 
 OURS = f"/{pb.DESCRIPTOR.package}."
 PARTS = ("topics", "answers", "results", "outcomes", "partitions")  # of replies: each may have an error of its own
-TRAILER = "tinymq-error-bin"  # of calls that end as a gRPC status: the Error, packed
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 
