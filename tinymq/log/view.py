@@ -195,32 +195,52 @@ class LogView:
                 if cuts == self._cuts:
                     raise self._damaged(error) from None
 
-    async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None:
-        """The first entry with records below `end_offset` of which one has a timestamp of `timestamp_us` or later."""
+    async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:
+        """The first entry with records below `end_offset`, and some at `start_offset` or above, of which one has a
+        timestamp of `timestamp_us` or later."""
         for segment in list(self._segments):
             if segment.header.base_offset >= end_offset:
                 break
-            if segment.max_timestamp_us is not None and segment.max_timestamp_us >= timestamp_us:
-                index = segment.sparse.indexes[segment.sparse.row_of_time(timestamp_us)]
-                async for entry in self._data(index, end_offset):
-                    if entry.header.max_timestamp_us >= timestamp_us:
+            greatest = segment.max_timestamp_us
+            if segment.next_offset > start_offset and greatest is not None and greatest >= timestamp_us:
+                row = max(segment.sparse.row_of_time(timestamp_us), segment.sparse.row_of_offset(start_offset))
+                async for entry in self._data(segment.sparse.indexes[row], min(end_offset, segment.next_offset)):
+                    if entry.header.max_timestamp_us >= timestamp_us and entry.header.next_offset > start_offset:
                         return entry
-                break
         return None
 
-    async def entry_of_max_timestamp(self, end_offset: int) -> Entry | None:
-        """The first entry below `end_offset` with the greatest record timestamp of all below it."""
+    async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
+        """The first entry below `end_offset`, with records at `start_offset` or above, with the greatest record
+        timestamp of all those."""
         greatest = NO_TIMESTAMP
         for segment in list(self._segments):
-            if segment.next_offset <= end_offset:
-                greatest = max(greatest, NO_TIMESTAMP if segment.max_timestamp_us is None else segment.max_timestamp_us)
-            elif segment.header.base_offset < end_offset:
-                row = segment.sparse.row_of_offset(end_offset)
-                greatest = max(greatest, segment.sparse.timestamps[row])
-                index = segment.sparse.indexes[row]
-                async for entry in self._data(index, end_offset):
-                    greatest = max(greatest, entry.header.max_timestamp_us)
-        return None if greatest == NO_TIMESTAMP else await self.entry_for_time(greatest, end_offset)
+            base = segment.header.base_offset
+            if segment.next_offset <= start_offset or base >= end_offset or segment.max_timestamp_us is None:
+                continue
+            if base >= start_offset and segment.next_offset <= end_offset:
+                greatest = max(greatest, segment.max_timestamp_us)
+            elif segment.max_timestamp_us > greatest:  # else what is within is not greater, either
+                greatest = max(greatest, await self._greatest_within(segment, start_offset, end_offset))
+        if greatest == NO_TIMESTAMP:
+            return None
+        return await self.entry_for_time(greatest, end_offset, start_offset)
+
+    async def _greatest_within(self, segment: Segment, start_offset: int, end_offset: int) -> int:
+        """The greatest record timestamp of the segment's entries between two offsets; the whole segment's, if one of
+        them has it, is found without reading the others."""
+        end_offset = min(end_offset, segment.next_offset)
+        assert segment.max_timestamp_us is not None
+        row = segment.sparse.row_of_offset(max(start_offset, segment.header.base_offset))
+        greatest = NO_TIMESTAMP
+        if start_offset <= segment.header.base_offset:
+            row = max(row, segment.sparse.row_of_offset(end_offset))
+            greatest = segment.sparse.timestamps[row]
+        async for entry in self._data(segment.sparse.indexes[row], end_offset):
+            if entry.header.next_offset > start_offset:
+                greatest = max(greatest, entry.header.max_timestamp_us)
+                if greatest == segment.max_timestamp_us:
+                    break
+        return greatest
 
     async def _data(self, index: int, end_offset: int) -> AsyncIterator[Entry]:
         """Entries with records at or after `index`, below `end_offset`."""
