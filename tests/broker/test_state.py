@@ -54,8 +54,8 @@ def test_every_flipped_bit_and_every_cut_is_refused() -> None:
 
 def test_a_newer_version_and_nonsense_producers_are_refused() -> None:
     body = bytearray(filled().dump()[4:])
-    body[0] = 2
-    with pytest.raises(CorruptData, match="version 2"):
+    body[0] = 3
+    with pytest.raises(CorruptData, match="version 3"):
         PartitionState().load(crc32c(bytes(body)).to_bytes(4, "little") + bytes(body))
     for nonsense in (b"x" * 24, b"\0" * 24, Producers().dump() + b"1"):
         with pytest.raises(CorruptData):

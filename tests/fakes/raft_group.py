@@ -25,14 +25,21 @@ class FakeLog:
     async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
         return self._frames(offset, end_offset, bytes_max)
 
-    async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None:
-        return next((e for e in self._data(end_offset) if e.header.max_timestamp_us >= timestamp_us), None)
+    async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:
+        data = self._data(end_offset, start_offset)
+        return next((e for e in data if e.header.max_timestamp_us >= timestamp_us), None)
 
-    async def entry_of_max_timestamp(self, end_offset: int) -> Entry | None:
-        return max(self._data(end_offset), key=lambda e: e.header.max_timestamp_us, default=None)
+    async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
+        return max(self._data(end_offset, start_offset), key=lambda e: e.header.max_timestamp_us, default=None)
 
-    def _data(self, end_offset: int) -> list[Entry]:
-        return [e for e in self.entries if e.header.kind == Kind.DATA and e.header.base_offset < end_offset]
+    def remove_before_offset(self, offset: int) -> None:
+        """What is gone can be seen from where the log starts; the entries stay, for the test to look at."""
+        bases = [e.header.base_offset for e in self.entries if e.header.next_offset > offset]
+        self.log_start_offset = max(self.log_start_offset, min([*bases, offset]))
+
+    def _data(self, end_offset: int, start_offset: int = 0) -> list[Entry]:
+        data = [e for e in self.entries if e.header.kind == Kind.DATA]
+        return [e for e in data if e.header.base_offset < end_offset and e.header.next_offset > start_offset]
 
     def _frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
         taken: list[bytes] = []
@@ -68,6 +75,7 @@ class FakeGroup:
         self.on_proposed = on_proposed
         self.proves = True  # a majority says that there is no later leader
         self.reads = 0
+        self.later_us = 0  # how much more time has passed than entries tell
         self._leads = leads
         if leads:
             self._start_leading()
@@ -93,6 +101,11 @@ class FakeGroup:
             self.on_proposed()
         return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
 
+    def stamp_now_us(self) -> int:
+        if not self._leads:
+            raise NotLeader("a fake follower", leader=self.leader)
+        return NOW_US + len(self.log.entries) + self.later_us
+
     async def read_index(self, timeout_s: float) -> int:
         if not self._leads:
             raise NotLeader("a fake follower", leader=self.leader)
@@ -105,7 +118,7 @@ class FakeGroup:
         self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None
     ) -> Entry:
         last = self.log.entries[-1] if self.log.entries else None
-        time_us = NOW_US + len(self.log.entries)
+        time_us = NOW_US + len(self.log.entries) + self.later_us
         entry = make_entry(
             kind=kind,
             index=last.index + 1 if last else 1,

@@ -39,6 +39,10 @@ class Deadlines:
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
 
+    def now(self) -> float:
+        """Seconds, by the clock that waits are counted by."""
+        return self._clock.monotonic()
+
     def add(self, waiting: Expiring, timeout_s: float) -> Ticket:
         """`waiting.expire()` is called in `timeout_s` seconds or up to BUCKET_S later."""
         now = self._clock.monotonic()

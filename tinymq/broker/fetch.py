@@ -48,7 +48,7 @@ def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
     if group.failure is not None:
         return NotReady(f"{partition}: this replica stopped: {group.failure.message}", hint="read from another replica")
     high_watermark = partition.high_watermark
-    log_start = group.log.log_start_offset
+    log_start = partition.log_start
     if ask.leader_only and not partition.leading:
         return partition.not_leader()
     if ask.leader_epoch > group.term:
@@ -124,8 +124,13 @@ class Fetch:
         try:
             frames = await self._partition.group.log.read_from_offset(self._ask.offset, end, self._ask.bytes_max)
         except TinymqError as failed:
-            return self._answer(b"", failed)
-        return self._answer(frames, None)
+            return self._answer(b"", self._gone() or failed)
+        gone = self._gone()
+        return self._answer(frames if gone is None else b"", gone)
+
+    def _gone(self) -> TinymqError | None:
+        """The log start may have passed by while the disk was read: what was asked for is there no more."""
+        return None if self._ask.offset >= self._partition.log_start else self._look_again()[0]
 
     def _look(self) -> None:
         if not self.done and self._is_enough():
@@ -167,7 +172,7 @@ class Fetch:
         group = partition.group
         return Answer(
             partition.high_watermark,
-            group.log.log_start_offset,
+            partition.log_start,
             group.term,
             group.leader or 0,
             frames,

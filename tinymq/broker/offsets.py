@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tinymq.batch import decode_batch
 from tinymq.broker.fetch import Ask, refusal
+from tinymq.broker.group_port import RecordLog
 from tinymq.broker.partition import Partition
 from tinymq.config import Limits
 from tinymq.entry import Entry
@@ -47,34 +48,73 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
 
     Over what this replica may show. Raises NotLeader, NotReady, CorruptData.
     """
-    start = partition.group.log.log_start_offset if partition.closed is None else 0
+    start = partition.log_start if partition.closed is None else 0
     refused = refusal(partition, Ask(start, 0, 0, 0.0, leader_only=leader_only))
     if refused is not None:
         raise refused
     log, end = partition.group.log, partition.high_watermark
-    offset, at_us = end, -1
+    found: tuple[int, int] | None = None
     if timestamp_us == EARLIEST:
-        offset = start
+        found = start, -1
     elif timestamp_us == OF_MAX_TIMESTAMP:
-        entry = await log.entry_of_max_timestamp(end)
-        if entry is not None:
-            offset, at_us = await runner.run(partial(_first_at, entry, entry.header.max_timestamp_us))
+        found = await _greatest(log, start, end, runner)
     elif timestamp_us != END:
         if not -(1 << 63) <= timestamp_us < 1 << 63:
             raise InvalidRequest(f"{timestamp_us} is not a time in microseconds")
-        entry = await log.entry_for_time(timestamp_us, end)
-        if entry is not None:
-            offset, at_us = await runner.run(partial(_first_at, entry, timestamp_us))
+        found = await _first_of_time(log, timestamp_us, start, end, runner)
+    offset, at_us = found or (end, -1)
     return Found(offset, at_us, end, start, partition.group.term)
 
 
-def _first_at(entry: Entry, timestamp_us: int) -> tuple[int, int]:
-    """(offset, timestamp) of the entry's first record at or after `timestamp_us`: its index says that there is one."""
+async def _first_of_time(
+    log: RecordLog, timestamp_us: int, start: int, end: int, runner: Runner
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after `timestamp_us`, among those from `start` on."""
+    entry = await log.entry_for_time(timestamp_us, end, start)
+    if entry is None:
+        return None
+    found = await runner.run(partial(_first_at, entry, timestamp_us, start))
+    if found is None:  # the batch that holds the log start has it below that
+        return await _first_of_time(log, timestamp_us, entry.header.next_offset, end, runner)
+    return found
+
+
+async def _greatest(log: RecordLog, start: int, end: int, runner: Runner) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the greatest timestamp, among those from `start` on."""
+    entry = await log.entry_of_max_timestamp(end, start)
+    if entry is None:
+        return None
+    found = await runner.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
+    if found is not None:
+        return found
+    within = await runner.run(partial(_greatest_in, entry, start))  # the log start cuts off the greatest of this batch
+    later = await _greatest(log, entry.header.next_offset, end, runner)
+    return later if later is not None and later[1] > within[1] else within
+
+
+def _times(entry: Entry) -> pa.ChunkedArray | pa.Array:
     try:
-        times = decode_batch(entry.payload, STORED).column(3).cast(pa.int64())
+        return decode_batch(entry.payload, STORED).column(3).cast(pa.int64())
     except InvalidBatch as error:
         raise CorruptData(f"a stored batch does not decode: {error.message}", index=entry.index) from error
-    row = pc.index(pc.greater_equal(times, timestamp_us), True).as_py()
-    if row < 0:
-        raise CorruptData("a stored batch lacks the timestamp that its header names", index=entry.index)
-    return entry.header.base_offset + row, times[row].as_py()
+
+
+def _first_at(entry: Entry, timestamp_us: int, start: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the entry's first record at or after `timestamp_us`: its index says that there is one.
+    None when those are all below `start`."""
+    base, times = entry.header.base_offset, _times(entry)
+    skipped = max(0, start - base)
+    row = pc.index(pc.greater_equal(times.slice(skipped), timestamp_us), True).as_py()
+    if row >= 0:
+        return base + skipped + row, times[skipped + row].as_py()
+    if skipped:
+        return None
+    raise CorruptData("a stored batch lacks the timestamp that its header names", index=entry.index)
+
+
+def _greatest_in(entry: Entry, start: int) -> tuple[int, int]:
+    """(offset, timestamp) of the first record with the greatest timestamp of those from `start` on."""
+    base, times = entry.header.base_offset, _times(entry)
+    skipped = max(0, start - base)
+    greatest = pc.max(times.slice(skipped))
+    return base + skipped + pc.index(times.slice(skipped), greatest).as_py(), greatest.as_py()

@@ -6,116 +6,34 @@ what is applied, plus what this leader has appended since (hazard 19). `apply` t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-import structlog
-
-from tinymq.batch import BatchHeader, CheckedBatch
-from tinymq.broker.deadlines import Deadlines, Ticket
-from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, extend, judge
+from tinymq.batch import CheckedBatch
+from tinymq.broker.capacity import Uncommitted, room
+from tinymq.broker.commanding import Commanding
+from tinymq.broker.commands import CommandQueue
+from tinymq.broker.commands import Done as CommandsDone
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.group_port import RaftGroup, RecordLog
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.overlay import Overlay
+from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, judge
+from tinymq.broker.retention import due_start
 from tinymq.broker.state import PartitionState
+from tinymq.broker.waiting import Acks, Done, Produced, Waiters
+from tinymq.broker.watching import Watchers
 from tinymq.entry import Entry, Kind
-from tinymq.errors import DiskFull, NotLeader, OutcomeUnknown, TinymqError
-from tinymq.types import GroupId, Position
+from tinymq.errors import DiskFull, NotLeader, TinymqError
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import TopicConfig
+from tinymq.types import Position
 
-logger = structlog.get_logger("tinymq.broker")
-
-
-class RecordLog(Protocol):
-    """What a partition asks of its log (tinymq.log.Log)."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-    def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None: ...
-    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes: ...
-    async def entry_for_time(self, timestamp_us: int, end_offset: int) -> Entry | None: ...
-    async def entry_of_max_timestamp(self, end_offset: int) -> Entry | None: ...
-
-
-class RaftGroup(Protocol):
-    """What a partition asks of its Raft group (tinymq.raft.Group)."""
-
-    @property
-    def id(self) -> GroupId: ...
-    @property
-    def term(self) -> int: ...
-    @property
-    def leader(self) -> int | None: ...
-    @property
-    def log(self) -> RecordLog: ...
-    @property
-    def failure(self) -> TinymqError | None: ...
-    def propose(
-        self,
-        kind: Kind,
-        payload: bytes,
-        *,
-        record_count: int = 0,
-        max_timestamp_us: int | None = None,
-        payload_crc: int | None = None,
-    ) -> Position: ...
-
-
-class Acks(Enum):
-    """When a batch is answered."""
-
-    QUORUM = 0  # on a majority of disks, synced
-    LEADER = 1  # in the leader's memory
-    NONE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """Where a batch is."""
-
-    base_offset: int
-    append_time_us: int
-    leader_epoch: int
-    duplicate: bool
-
-
-Done = Callable[[Produced | TinymqError], None]
-"""Told once what became of a batch, on the loop. Must not raise."""
-
-
-class _Waiter:
-    """A batch that is appended and not yet answered."""
-
-    __slots__ = ("done", "partition", "produced", "ticket")
-
-    def __init__(self, partition: Partition, produced: Produced, done: Done) -> None:
-        self.partition = partition
-        self.produced = produced
-        self.done: Done | None = done
-        self.ticket: Ticket | None = None
-
-    def answer(self, outcome: Produced | TinymqError) -> None:
-        """Once. What `done` raises harms nobody else: `apply` goes on, and so does its replica (hazard 9)."""
-        done, self.done = self.done, None
-        if done is not None:
-            try:
-                done(outcome)
-            except Exception:
-                logger.exception("answer_failed", partition=str(self.partition))
-
-    def expire(self) -> None:
-        self.answer(OutcomeUnknown(f"{self.partition}: not committed in time; it may yet be"))
-
-
-@dataclass(slots=True)
-class _Overlay:
-    """A producer as it will be once what this leader appended is committed."""
-
-    producer: Producer
-    uncommitted: list[tuple[int, Remembered]]  # (index, batch), oldest first; the producer's newest epoch only
-    last_index: int
+__all__ = ["Acks", "CommandsDone", "Done", "Outcome", "Partition", "Produced", "RaftGroup", "RecordLog"]
 
 
 class Partition:
-    """A StateMachine for the Raft host, and what produce and fetch ask. One per replica and broker."""
+    """A StateMachine for the Raft host, and what produce, fetch and channels ask. One per replica and broker."""
 
     def __init__(
         self,
@@ -130,14 +48,22 @@ class Partition:
         self.state = PartitionState(producers_max)
         self.leading = False  # may accept: has applied a NOOP of its own term
         self.closed: TinymqError | None = None
+        self.config = TopicConfig()
         self._group: RaftGroup | None = None
-        self._deadlines = deadlines
-        self._soon = soon
         self._address_of = address_of
-        self._overlay: dict[int, _Overlay] = {}
-        self._waiters: dict[int, list[_Waiter]] = {}
-        self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them alike
-        self._waking = False
+        self._overlay = Overlay()
+        self._uncommitted = Uncommitted()
+        self._retaining = 0  # index of the entry that is to move the log start, while it is not applied
+        self._waiters = Waiters(name, deadlines)
+        self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
+        self._commanding = Commanding(
+            self._queue,
+            deadlines,
+            lambda command: self.state.judge(command, 0),
+            lambda timeout_s: self.group.read_index(timeout_s),
+            self._check_leading,
+        )
+        self._watchers = Watchers(soon)
 
     def __str__(self) -> str:
         return self.name
@@ -145,6 +71,10 @@ class Partition:
     def attach(self, group: RaftGroup) -> None:
         """The group that this machine belongs to, once it is open."""
         self._group = group
+
+    def configure(self, config: TopicConfig) -> None:
+        """The topic's settings, from now on: the next batch and the next `retain` go by them."""
+        self.config = config
 
     @property
     def group(self) -> RaftGroup:
@@ -154,6 +84,12 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         return self.state.high_watermark
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that is shown. Records below it may still be stored; where the applied state is behind what
+        was removed already, the log itself knows better."""
+        return max(self.state.log_start, self.group.log.log_start_offset)
 
     def not_leader(self, message: str = "") -> NotLeader:
         """The error that sends a client to the leader, as far as this replica knows it."""
@@ -165,12 +101,15 @@ class Partition:
             leader_epoch=self.group.term,
         )
 
-    def _refusal(self) -> TinymqError:
-        """Why this replica does not accept: a full disk is said as such, for somebody has to make room."""
-        failure = self.group.failure
-        if isinstance(failure, DiskFull) and not self.group.leader:
-            return DiskFull(f"{self}: this replica stopped: {failure.message}")
-        return self.not_leader()
+    def _check_leading(self) -> None:
+        """Raise why this replica does not accept: a full disk is said as such, for somebody has to make room."""
+        if self.closed is not None:
+            raise self.closed
+        if not self.leading:
+            failure = self.group.failure
+            if isinstance(failure, DiskFull) and not self.group.leader:
+                raise DiskFull(f"{self}: this replica stopped: {failure.message}")
+            raise self.not_leader()
 
     # ---- produce: decide and append ---------------------------------------------------------------
 
@@ -179,13 +118,11 @@ class Partition:
     ) -> None:
         """Append a batch that passed every check, or find that it is there; `done` is told when `acks` holds.
 
-        Raises, and then nothing was done and `done` is not called: NotLeader, Fenced, OutOfOrderSequence,
-        UnknownProducer, QuotaExceeded, DiskFull. `done` gets OutcomeUnknown when leadership is lost or the time is up.
+        Raises, and then nothing was appended and `done` is not called: NotLeader, Fenced, OutOfOrderSequence,
+        UnknownProducer, BatchTooLarge, QuotaExceeded (too much on its way, or the partition is full), DiskFull.
+        `done` gets OutcomeUnknown when leadership is lost or the time is up.
         """
-        if self.closed is not None:
-            raise self.closed
-        if not self.leading:
-            raise self._refusal()
+        self._check_leading()
         header = batch.header
         known = self._projected(header.producer_id) if header.producer_id else None
         if header.producer_id:
@@ -194,6 +131,7 @@ class Partition:
                 self._answer_duplicate(header.producer_id, found, acks, timeout_s, done)
                 return
         try:
+            self._make_room(header.record_count, len(payload))
             position = self.group.propose(
                 Kind.DATA,
                 payload,
@@ -202,84 +140,110 @@ class Partition:
                 payload_crc=payload_crc,
             )
         except NotLeader:
-            epoch = self.group.term
-            raise NotLeader(f"{self}: the leadership is being handed over", leader_epoch=epoch) from None
+            raise self._handing_over() from None
+        end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
+        self._uncommitted.appended(position.index, position.base_offset + header.record_count, end_bytes)
         if header.producer_id:
-            self._remember(header, known, position)
+            self._overlay.appended(header, known, position)
         if acks is Acks.NONE:
             return
         produced = Produced(position.base_offset, position.append_time_us, position.term, False)
         if acks is Acks.LEADER:
             done(produced)
         else:
-            self._wait(position.index, produced, timeout_s, done)
+            self._waiters.add(position.index, produced, timeout_s, done)
+
+    def _handing_over(self) -> NotLeader:
+        return NotLeader(f"{self}: the leadership is being handed over", leader_epoch=self.group.term)
 
     def _projected(self, producer_id: int) -> Producer | None:
-        overlay = self._overlay.get(producer_id)
-        return overlay.producer if overlay is not None else self.state.producers.get(producer_id)
-
-    def _remember(self, header: BatchHeader, known: Producer | None, position: Position) -> None:
-        producer = extend(known, header, position.base_offset, position.append_time_us)
-        overlay = self._overlay.get(header.producer_id)
-        appended = (position.index, producer.batches[-1])
-        if overlay is None or overlay.producer.epoch != producer.epoch:
-            self._overlay[header.producer_id] = _Overlay(producer, [appended], position.index)
-        else:
-            overlay.producer, overlay.last_index = producer, position.index
-            overlay.uncommitted.append(appended)
+        return self._overlay.projected(self.state.producers, producer_id)
 
     def _answer_duplicate(self, producer_id: int, found: Remembered, acks: Acks, timeout_s: float, done: Done) -> None:
         if acks is Acks.NONE:
             return
         produced = Produced(found.base_offset, found.append_time_us, self.group.term, True)
-        overlay = self._overlay.get(producer_id)
-        for index, batch in overlay.uncommitted if overlay is not None else ():
-            if batch is found and acks is Acks.QUORUM:  # never before the first one is committed
-                self._wait(index, produced, timeout_s, done)
-                return
-        done(produced)
+        index = self._overlay.index_of(producer_id, found)
+        if index and acks is Acks.QUORUM:  # never before the first one is committed
+            self._waiters.add(index, produced, timeout_s, done)
+        else:
+            done(produced)
 
-    def _wait(self, index: int, produced: Produced, timeout_s: float, done: Done) -> None:
-        waiter = _Waiter(self, produced, done)
-        waiter.ticket = self._deadlines.add(waiter, timeout_s)
-        self._waiters.setdefault(index, []).append(waiter)
+    def _make_room(self, records: int, size: int) -> None:
+        """Before a batch of `size` bytes: a bounded partition drops what is oldest, or refuses."""
+        config, state = self.config, self.state
+        if config.max_records is None and config.max_bytes is None:
+            return
+        now_us = self.group.stamp_now_us() if len(state.holds) else 0
+        start = room(config, state, self._uncommitted, records, size, now_us)
+        if start is not None:
+            position = self._move_start(start.offset, pb.MoveStart.CAPACITY)
+            self._uncommitted.moved(position.index, start)
+
+    # ---- commands: group commit -------------------------------------------------------------------------
+
+    def command(self, said: Sequence[pb.Command], timeout_s: float, done: CommandsDone) -> None:
+        """Carry out commands in this order; `done` is told once what each came to. They travel in one entry, with those
+        of other calls, and are answered when it is committed. What would change nothing is not written: it is answered
+        at once, or when a majority has said that nobody else leads.
+
+        Raises, and then nothing was done and `done` is not called: NotLeader, InvalidRequest, QuotaExceeded, DiskFull.
+        `done` gets NotLeader or DeadlineExceeded while nothing is appended, and OutcomeUnknown from then on.
+        """
+        self._check_leading()
+        self._commanding.take(said, timeout_s, done)
+
+    def _propose_commands(self, said: list[pb.Command]) -> Position:
+        try:
+            position = self.group.propose(Kind.COMMAND, pb.Commands(commands=said).SerializeToString())
+        except NotLeader:
+            raise self._handing_over() from None
+        for command in said:
+            if command.HasField("hold"):
+                self._uncommitted.held(position.index, command.hold.offset)
+        return position
+
+    def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
+        return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
+
+    def retain(self) -> None:
+        """Called now and then on every replica: the leader moves the log start over what is due to go, and each
+        removes the segments that hold nothing else."""
+        group = self._group
+        if group is None or self.closed is not None or group.failure is not None:
+            return
+        state = self.state
+        with suppress(TinymqError):  # what cannot be done now is due the next time, too
+            if self.leading and not self._retaining and state.log_start < state.high_watermark:
+                start = due_start(self.config, state, group.stamp_now_us())
+                if start > state.log_start:
+                    self._retaining = self._move_start(start, pb.MoveStart.RETENTION).index
+            group.log.remove_before_offset(state.log_start)
 
     # ---- StateMachine: called by the Raft host --------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
         """Every committed entry in order, all kinds. Pure over the state; never raises."""
-        self.state.apply(entry)
-        if self._overlay and entry.header.kind == Kind.DATA:
+        outcomes = self.state.apply(entry)
+        if self.leading:
             self._settle(entry)
-        waiters = self._waiters.pop(entry.header.index, None)
-        if waiters is not None:
-            for waiter in waiters:
-                self._end(waiter, entry)
-        if self._watchers:
-            self._wake()
+            if outcomes is not None:
+                self._queue.applied(entry, outcomes)
+        self._waiters.applied(entry)
+        self._wake()
 
     def _settle(self, entry: Entry) -> None:
         """An entry of this leader's is applied: drop what the overlay no longer adds."""
-        producer_id = int.from_bytes(entry.payload[8:16], "little")  # drawn in tinymq/batch.py
-        overlay = self._overlay.get(producer_id)
-        if overlay is None:
-            return
-        if overlay.last_index <= entry.index:
-            del self._overlay[producer_id]
-        elif overlay.uncommitted[0][0] == entry.index:
-            overlay.uncommitted.pop(0)
-
-    def _end(self, waiter: _Waiter, entry: Entry) -> None:
-        if waiter.ticket is not None:
-            self._deadlines.drop(waiter.ticket)
-        if entry.term == waiter.produced.leader_epoch:
-            waiter.answer(waiter.produced)
-        else:
-            waiter.answer(OutcomeUnknown(f"{self}: another leader's entry took the place"))
+        self._uncommitted.settle(entry.index)
+        if entry.index >= self._retaining:
+            self._retaining = 0
+        if len(self._overlay) and entry.header.kind == Kind.DATA:
+            self._overlay.settle(entry)
 
     def lead(self, term: int) -> None:
-        """This replica may accept: everything of earlier terms is applied."""
-        assert not self._overlay, "an overlay outlived its term"
+        """This replica may accept: everything of earlier terms is applied, so nothing is uncommitted but what it
+        appends from now on."""
+        assert not len(self._overlay), "an overlay outlived its term"
         self.leading = True
         self._wake()
 
@@ -287,12 +251,11 @@ class Partition:
         """This replica leads no more: what is not committed may be taken back by the next leader, or kept."""
         self.leading = False
         self._overlay.clear()
-        waiters, self._waiters = self._waiters, {}
-        for at_index in waiters.values():
-            for waiter in at_index:
-                if waiter.ticket is not None:
-                    self._deadlines.drop(waiter.ticket)
-                waiter.answer(OutcomeUnknown(f"{self}: the leader changed before the batch was committed"))
+        self._uncommitted.clear()
+        self._retaining = 0
+        self._waiters.lost()
+        if not self._queue.idle:
+            self._queue.lost(self.closed or self.not_leader())
         self._wake()
 
     def dump(self) -> bytes:
@@ -307,10 +270,10 @@ class Partition:
 
     def watch(self, woken: Callable[[], None]) -> None:
         """Call `woken` after every commit, change of leadership or end of this replica, until `unwatch`."""
-        self._watchers[woken] = None
+        self._watchers.add(woken)
 
     def unwatch(self, woken: Callable[[], None]) -> None:
-        self._watchers.pop(woken, None)
+        self._watchers.drop(woken)
 
     def look(self) -> None:
         """The group changed its role or failed: whoever waits may have an answer now."""
@@ -322,12 +285,4 @@ class Partition:
         self.follow()
 
     def _wake(self) -> None:
-        """Once per turn of the loop, however many entries it applied."""
-        if self._watchers and not self._waking:
-            self._waking = True
-            self._soon(self._wake_now)
-
-    def _wake_now(self) -> None:
-        self._waking = False
-        for woken in list(self._watchers):
-            woken()
+        self._watchers.wake()

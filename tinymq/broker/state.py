@@ -2,70 +2,182 @@
 
     offset size field (little-endian)
          0    4 crc32c          u32  of everything after it
-         4    2 version         u16  1
+         4    2 version         u16  2
          6    2 reserved        u16  0
          8    8 applied_index   u64  the last entry that counts
         16    8 high_watermark  u64  offset after the last record up to it
         24    8 record_bytes    u64  payload bytes of all records up to it
-        32    … producers            tinymq/broker/producers.py
+        32    8 producers       u64  bytes of what comes next
+        40    … producers            tinymq/broker/producers.py
+         …    … State                tinymq/proto/partition.proto: log start, channels, milestones, holds
 
-Equal logs give equal bytes. `apply` is total: whatever was committed is counted, never refused.
+Equal logs give equal bytes. `apply` is total: whatever was committed is counted, never refused; a command that cannot
+be carried out has an error for its outcome, and changes nothing.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
 
 from tinymq.batch import BatchHeader, parse_batch_header
+from tinymq.broker.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
+from tinymq.broker.holds import Holds
+from tinymq.broker.milestones import Milestones
+from tinymq.broker.outcome import Extent, Outcome
 from tinymq.broker.producers import PRODUCERS_MAX, Producers
+from tinymq.broker.retention import new_start
 from tinymq.entry import Entry, Kind, crc32c
-from tinymq.errors import CorruptData, InvalidBatch
+from tinymq.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
+from tinymq.proto import partition_pb2 as pb
 
-STATE_VERSION = 1
-_HEAD = struct.Struct("<IHHQQQ")
+STATE_VERSION = 2
+_HEAD = struct.Struct("<IHHQQQQ")
 
 
 class PartitionState:
     """Changed by `apply` and `load` alone."""
 
-    __slots__ = ("applied_index", "high_watermark", "producers", "record_bytes")
+    __slots__ = (
+        "_channels", "applied_index", "high_watermark", "holds", "log_start", "milestones", "producers", "record_bytes",
+    )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
         self.applied_index = 0
         self.high_watermark = 0
-        self.record_bytes = 0
+        self.record_bytes = 0  # of all records that there ever were
+        self.log_start = 0  # nobody is shown a record below it; invariant: <= high_watermark
         self.producers = Producers(producers_max)
+        self.milestones = Milestones()
+        self.holds = Holds()
+        self._channels = Channels()
 
-    def apply(self, entry: Entry) -> None:
-        """Count one committed entry, of any kind; entries come in order, each once."""
+    @property
+    def channels(self) -> Mapping[str, Cursor]:
+        """The cursors by channel, as they are now; a view."""
+        return self._channels.cursors
+
+    @property
+    def kept_records(self) -> int:
+        """How many there are from the log start on."""
+        return self.high_watermark - self.log_start
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of records from the log start on, as stored: no less than there are, and by less than 1/128 more."""
+        return self.record_bytes - self.milestones.start_bytes
+
+    def extent(self, now_us: int) -> Extent:
+        """What the next command is judged by."""
+        return Extent(self.log_start, self.high_watermark, now_us)
+
+    def apply(self, entry: Entry) -> list[Outcome] | None:
+        """Count one committed entry, of any kind; entries come in order, each once. Outcomes of a COMMAND entry."""
         header = entry.header
         self.applied_index = header.index
         self.high_watermark = header.next_offset
         if header.kind != Kind.DATA:
-            return
+            return self._apply_commands(entry) if header.kind == Kind.COMMAND else None
+        self.milestones.note(header.base_offset, self.record_bytes, header.length, header.append_time_us)
         self.record_bytes += header.length
         batch = _batch_header(entry)
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
+        return None
+
+    # ---- commands
+
+    def judge(self, command: pb.Command, now_us: int) -> Verdict | None:
+        """What a channel's command would come to now; None for all others. Changes nothing."""
+        name = command.WhichOneof("command")
+        if name not in CHANNEL_COMMANDS:
+            return None
+        return self._channels.judge(name, getattr(command, name), self.extent(now_us))
+
+    def _apply_commands(self, entry: Entry) -> list[Outcome]:
+        try:
+            commands = pb.Commands.FromString(entry.payload).commands
+        except DecodeError:  # committed all the same: it means nothing, on every replica
+            return []
+        now_us = entry.header.append_time_us
+        return [self._apply_command(command, now_us) for command in commands]
+
+    def _apply_command(self, command: pb.Command, now_us: int) -> Outcome:
+        name = command.WhichOneof("command")
+        at = self.extent(now_us)
+        if name in CHANNEL_COMMANDS:
+            return self._channels.apply(name, getattr(command, name), at)
+        try:
+            if name == "move_start":
+                return self._move_start(command.move_start, at)
+            if name == "hold":
+                until_us = self.holds.hold(command.hold, at).until_us
+                return Outcome(log_start=at.log_start, high_watermark=at.end, until_us=until_us)
+            if name == "release":
+                self.holds.release(command.release.hold_id)
+                return Outcome(log_start=at.log_start, high_watermark=at.end)
+            raise InvalidRequest("no such command", hint="it comes from a newer version")
+        except TinymqError as error:
+            return Outcome(error, log_start=at.log_start, high_watermark=at.end)
+
+    def _move_start(self, said: pb.MoveStart, at: Extent) -> Outcome:
+        self.holds.drop_expired(at.now_us)
+        start = new_start(said, at, self.holds.lowest(at.now_us))
+        if start > self.log_start:
+            self.log_start = start
+            self.milestones.start_at(start, at.end, self.record_bytes)
+        return Outcome(log_start=self.log_start, high_watermark=at.end)
+
+    # ---- as bytes
 
     def dump(self) -> bytes:
-        head = _HEAD.pack(0, STATE_VERSION, 0, self.applied_index, self.high_watermark, self.record_bytes)
-        body = head[4:] + self.producers.dump()
+        producers = self.producers.dump()
+        state = pb.State(log_start=self.log_start)
+        self._channels.dump(state)
+        self.milestones.dump(state)
+        self.holds.dump(state)
+        head = _HEAD.pack(
+            0, STATE_VERSION, 0, self.applied_index, self.high_watermark, self.record_bytes, len(producers)
+        )
+        body = b"".join((head[4:], producers, state.SerializeToString(deterministic=True)))
         return crc32c(body).to_bytes(4, "little") + body
 
     def load(self, data: bytes) -> None:
         """Take over what `dump` made. Raises CorruptData, and then nothing has changed."""
         if len(data) < _HEAD.size:
             raise CorruptData("a partition's applied state is cut short")
-        crc, version, reserved, applied_index, high_watermark, record_bytes = _HEAD.unpack_from(data)
+        crc, version, reserved, applied_index, high_watermark, record_bytes, length = _HEAD.unpack_from(data)
         if crc32c(data[4:]) != crc:
             raise CorruptData("a partition's applied state does not match its checksum")
         if version != STATE_VERSION:
             raise CorruptData(f"a partition's applied state has version {version}, this build knows {STATE_VERSION}")
-        if reserved or (applied_index | high_watermark | record_bytes) >> 63:
+        if reserved or (applied_index | high_watermark | record_bytes) >> 63 or length > len(data) - _HEAD.size:
             raise CorruptData("a partition's applied state is out of range")
-        self.producers.load(data[_HEAD.size :])
+        end = _HEAD.size + length
+        state = _parse(data[end:])
+        if state.log_start > high_watermark:
+            raise CorruptData("a partition's applied state begins behind its end")
+        channels = Channels.load(state, high_watermark)
+        milestones = Milestones.load(state, high_watermark, record_bytes)
+        holds = Holds.load(state, high_watermark)
+        self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
+        self.log_start = state.log_start
+        self._channels, self.milestones, self.holds = channels, milestones, holds
+
+
+def _parse(data: bytes) -> pb.State:
+    """Only what `dump` writes, byte for byte: what another order or an unknown field says would be lost."""
+    try:
+        state = pb.State.FromString(data)
+        state.DiscardUnknownFields()
+    except DecodeError:
+        raise CorruptData("a partition's applied state does not parse") from None
+    if state.SerializeToString(deterministic=True) != data:
+        raise CorruptData("a partition's applied state is not as it was written")
+    return state
 
 
 def _batch_header(entry: Entry) -> BatchHeader | None:

@@ -327,23 +327,26 @@ class State(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LOG_START_FIELD_NUMBER: _builtins.int
-    START_BYTES_FIELD_NUMBER: _builtins.int
+    NUMBERS_GIVEN_FIELD_NUMBER: _builtins.int
     CHANNELS_FIELD_NUMBER: _builtins.int
     MILESTONES_FIELD_NUMBER: _builtins.int
     HOLDS_FIELD_NUMBER: _builtins.int
     LAST_APPEND_US_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
-    start_bytes: _builtins.int
-    """record bytes below log_start"""
+    numbers_given: _builtins.int
+    """the newest number of a cursor, or generation of one"""
     last_append_us: _builtins.int
     """of the newest record"""
+    taken: _builtins.bytes
+    """28 bytes each, oldest first, bounded: drawn in tinymq/broker/channels.py"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name"""
 
     @_builtins.property
     def milestones(self) -> _containers.RepeatedCompositeFieldContainer[Global___Milestone]:
-        """by offset"""
+        """by offset; the first one at or below log_start"""
 
     @_builtins.property
     def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldRange]:
@@ -353,15 +356,16 @@ class State(_message.Message):
         self,
         *,
         log_start: _builtins.int = ...,
-        start_bytes: _builtins.int = ...,
+        numbers_given: _builtins.int = ...,
         channels: _abc.Iterable[Global___Cursor] | None = ...,
         milestones: _abc.Iterable[Global___Milestone] | None = ...,
         holds: _abc.Iterable[Global___HeldRange] | None = ...,
         last_append_us: _builtins.int = ...,
+        taken: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "log_start", b"log_start", "milestones", b"milestones", "start_bytes", b"start_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "log_start", b"log_start", "milestones", b"milestones", "numbers_given", b"numbers_given", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -376,20 +380,19 @@ class Cursor(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     MOVED_US_FIELD_NUMBER: _builtins.int
-    TAKEN_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     LAST_SEEK_FIELD_NUMBER: _builtins.int
     channel: _builtins.str
     position: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
+    """no two cursors of a partition have had the same one"""
     moved_us: _builtins.int
     """append time of the entry that last changed it"""
+    number: _builtins.int
+    """its first generation: a channel that was deleted and made again has another one"""
     last_seek: _builtins.bytes
     """request id"""
-    @_builtins.property
-    def taken(self) -> _containers.RepeatedCompositeFieldContainer[Global___Taken]:
-        """oldest first, bounded"""
-
     def __init__(
         self,
         *,
@@ -398,42 +401,20 @@ class Cursor(_message.Message):
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         moved_us: _builtins.int = ...,
-        taken: _abc.Iterable[Global___Taken] | None = ...,
+        number: _builtins.int = ...,
         last_seek: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "last_seek", b"last_seek", "moved_us", b"moved_us", "position", b"position", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "epoch", b"epoch", "generation", b"generation", "last_seek", b"last_seek", "moved_us", b"moved_us", "number", b"number", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
 
 @_typing.final
-class Taken(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    request_id: _builtins.bytes
-    offset: _builtins.int
-    def __init__(
-        self,
-        *,
-        request_id: _builtins.bytes = ...,
-        offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Taken: _TypeAlias = Taken  # noqa: Y015
-
-@_typing.final
 class Milestone(_message.Message):
-    """What the log holds below an offset: sparse, thinned deterministically."""
+    """What the log holds below an offset: sparse, thinned by what the log says alone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -9,6 +9,7 @@ from tinymq.broker import producers
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.state import PartitionState
+from tinymq.broker.waiting import Waiters
 from tinymq.entry import Entry, Kind
 from tinymq.errors import NotLeader, TinymqError
 from tinymq.raft import Group
@@ -95,18 +96,12 @@ def answers_when_appended(p: Patches) -> None:
 
 @mutant("a batch is answered by the entry that was appended for it", Focus(faults=("isolate_one", "partition", "kill")))
 def answers_for_another_entry(p: Patches) -> None:
-    def end(self: Partition, waiter: Any, entry: Entry) -> None:
-        if waiter.ticket is not None:
-            self._deadlines.drop(waiter.ticket)
-        waiter.answer(waiter.produced)
+    def applied(self: Waiters, entry: Entry) -> None:
+        for waiter in self._at.pop(entry.index, ()):
+            self.end(waiter, waiter.produced)
 
-    def follow(self: Partition) -> None:
-        self.leading = False
-        self._overlay.clear()
-        self._wake()
-
-    p.set(Partition, "_end", end)
-    p.set(Partition, "follow", follow)
+    p.set(Waiters, "applied", applied)
+    p.set(Waiters, "lost", lambda self: None)
 
 
 @mutant("19: nothing that was accepted in one term is appended in another", Focus(faults=LOSES, workloads=NUMBERED))

@@ -1,0 +1,95 @@
+"""Ranges of records that somebody has planned to read: from an offset on, until a lease ends by append time.
+
+Replicated: they change in `apply` alone, by what the log says. A hold that has run out holds nothing, and is dropped
+by the next command on holds or on the log start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinymq.broker.outcome import Extent
+from tinymq.errors import CorruptData, InvalidRequest, OffsetOutOfRange, QuotaExceeded
+from tinymq.proto import partition_pb2 as pb
+
+# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+HOLDS_MAX = 64
+LEASE_MS_MAX = 3_600_000
+HOLD_ID_BYTES = 16
+_TIME_MAX = (1 << 63) - 1
+
+
+class Hold(NamedTuple):
+    """Records from `offset` on stay until `until_us`."""
+
+    offset: int
+    until_us: int
+
+
+class Holds:
+    """Those of one partition, by id."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self) -> None:
+        self._holds: dict[bytes, Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def lowest(self, now_us: int) -> Hold | None:
+        """The live one that holds most."""
+        return min((hold for hold in self._holds.values() if hold.until_us > now_us), default=None)
+
+    def drop_expired(self, now_us: int) -> None:
+        if self._holds:
+            self._holds = {at: hold for at, hold in self._holds.items() if hold.until_us > now_us}
+
+    def hold(self, said: pb.Hold, at: Extent) -> Hold:
+        """Make or renew one. Raises InvalidRequest, OffsetOutOfRange, QuotaExceeded."""
+        if len(said.hold_id) != HOLD_ID_BYTES or not 0 < said.lease_ms <= LEASE_MS_MAX:
+            raise InvalidRequest(f"a hold has an id of {HOLD_ID_BYTES} bytes and a lease of 1 to {LEASE_MS_MAX} ms")
+        if not at.log_start <= said.offset <= at.end:
+            raise OffsetOutOfRange(
+                f"offset {said.offset} is not within {at.log_start} and {at.end}",
+                log_start=at.log_start,
+                high_watermark=at.end,
+            )
+        self.drop_expired(at.now_us)
+        if said.hold_id not in self._holds and len(self._holds) >= HOLDS_MAX:
+            soonest_us = min(hold.until_us for hold in self._holds.values())
+            raise QuotaExceeded(
+                f"a partition has at most {HOLDS_MAX} holds", retry_after_ms=wait_ms(soonest_us, at.now_us)
+            )
+        made = Hold(said.offset, min(at.now_us + said.lease_ms * 1000, _TIME_MAX))
+        self._holds[said.hold_id] = made
+        return made
+
+    def release(self, hold_id: bytes) -> None:
+        self._holds.pop(hold_id, None)
+
+    # ---- as bytes
+
+    def dump(self, state: pb.State) -> None:
+        state.holds.extend(
+            [pb.HeldRange(hold_id=at, offset=h.offset, until_us=h.until_us) for at, h in sorted(self._holds.items())]
+        )
+
+    @classmethod
+    def load(cls, state: pb.State, end: int) -> Holds:
+        """The inverse of `dump`. Raises CorruptData for what it did not make."""
+        made = cls()
+        before = b""
+        for h in state.holds:
+            if len(h.hold_id) != HOLD_ID_BYTES or h.hold_id <= before or h.offset > end:
+                raise CorruptData("the applied state's holds are out of range")
+            before = h.hold_id
+            made._holds[before] = Hold(h.offset, h.until_us)
+        if len(made._holds) > HOLDS_MAX:
+            raise CorruptData("the applied state's holds are too many")
+        return made
+
+
+def wait_ms(until_us: int, now_us: int) -> int:
+    """How long until then, rounded up."""
+    return max(0, until_us - now_us + 999) // 1000

@@ -1,0 +1,67 @@
+"""Where a log may start: what is due to go by age and by bytes, and what a move of the start comes to. Pure.
+
+Age is counted in append times alone, from the one that an entry would get now: a clock that jumps removes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tinymq.broker.holds import Hold, Holds, wait_ms
+from tinymq.broker.milestones import Milestones
+from tinymq.broker.outcome import Extent
+from tinymq.errors import Held, InvalidRequest
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import TopicConfig
+
+REASONS = frozenset(pb.MoveStart.Reason.values())
+
+
+class Kept(Protocol):
+    """What of a partition's state is looked at."""
+
+    @property
+    def log_start(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def record_bytes(self) -> int: ...
+    @property
+    def milestones(self) -> Milestones: ...
+    @property
+    def holds(self) -> Holds: ...
+
+
+def due_start(config: TopicConfig, kept: Kept, now_us: int) -> int:
+    """The greatest offset that the log may start at: all that is below it is too old, or more than is to be kept.
+
+    Nothing younger than `retention_ms` goes by age, and what stays is at least `retention_bytes`. Never below the
+    present start, and nothing that is held goes.
+    """
+    start = kept.log_start
+    if config.retention_ms is not None:
+        start = max(start, kept.milestones.older_than(now_us - config.retention_ms * 1000, kept.high_watermark))
+    if config.retention_bytes is not None:
+        start = max(start, kept.milestones.with_at_most(kept.record_bytes - config.retention_bytes))
+    return max(kept.log_start, clamped(start, kept.holds.lowest(now_us)))
+
+
+def clamped(start: int, lowest: Hold | None) -> int:
+    """As far as no live hold is in the way."""
+    return start if lowest is None else min(start, lowest.offset)
+
+
+def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
+    """Where the log starts after `said`: never before it started. Raises Held for a trim of what is held."""
+    if said.reason not in REASONS:
+        raise InvalidRequest("no such reason", hint="it comes from a newer version")
+    start = min(said.offset, at.end)
+    if said.reason != pb.MoveStart.TRIM:
+        start = clamped(start, lowest)
+    elif lowest is not None and start > lowest.offset:
+        raise Held(
+            f"records from {lowest.offset} on are held for a planned read",
+            offset=lowest.offset,
+            retry_after_ms=wait_ms(lowest.until_us, at.now_us),
+        )
+    return max(start, at.log_start)
