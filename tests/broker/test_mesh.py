@@ -1,0 +1,169 @@
+"""Whom a broker dials: the voters where configuration says, the others where they and the registry say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tinymq.broker.mesh import Mesh
+from tinymq.raft.followers import OBSERVERS_MAX
+from tinymq.registry.state import BrokersChanged, Effect
+from tinymq.registry.values import BrokerRecord
+from tinymq.types import PeerAddress
+
+VOTERS = [PeerAddress(n, "10.0.0.1", 7169 + n) for n in (1, 2, 3)]
+
+
+class Dialled:
+    """Where each broker is dialled."""
+
+    def __init__(self) -> None:
+        self.peers: dict[int, str] = {}
+        self.calls = 0
+
+    def set_peer(self, address: PeerAddress) -> None:
+        self.peers[address.broker_id] = f"{address.host}:{address.port}"
+        self.calls += 1
+
+    def remove_peer(self, broker_id: int) -> None:
+        del self.peers[broker_id]
+
+
+class Place:
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+
+
+class Queue:
+    def __init__(self, *brokers: int) -> None:
+        self.replicas = [Place(b) for b in brokers]
+
+
+class Topic:
+    def __init__(self, *brokers: int) -> None:
+        self.queues = [Queue(*brokers)]
+
+
+class Registry:
+    """What the mesh asks of a registry."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerRecord] = {}
+        self.topics: list[Topic] = []
+        self._watcher: Callable[[Sequence[Effect]], None] = lambda effects: None
+
+    def watch(self, changed: Callable[[Sequence[Effect]], None]) -> None:
+        self._watcher = changed
+
+    def get_broker(self, broker_id: int) -> BrokerRecord | None:
+        return self.brokers.get(broker_id)
+
+    def get_all_brokers(self) -> list[BrokerRecord]:
+        return list(self.brokers.values())
+
+    def get_all_topics(self) -> list[Topic]:
+        return self.topics
+
+    def register(self, broker_id: int, peer_address: str) -> None:
+        self.brokers[broker_id] = BrokerRecord(broker_id, b"i" * 16, 1, "c:1", peer_address)
+        self.changed()
+
+    def unregister(self, broker_id: int) -> None:
+        del self.brokers[broker_id]
+        self.changed()
+
+    def changed(self) -> None:
+        self._watcher([BrokersChanged()])
+
+
+def voter(alive: set[int] | None = None) -> tuple[Mesh, Dialled, Registry]:
+    """The mesh of broker 1."""
+    dialled, registry = Dialled(), Registry()
+    mesh = Mesh(1, dialled, lambda b: b in (alive or set()))
+    mesh.configure(VOTERS)
+    mesh.follow(registry)  # type: ignore[arg-type]
+    return mesh, dialled, registry
+
+
+def test_the_voters_are_dialled_where_configuration_says_whatever_is_said() -> None:
+    mesh, dialled, registry = voter()
+    registry.register(2, "elsewhere:1")
+    mesh.told(3, "elsewhere:1")
+    assert dialled.peers == {2: "10.0.0.1:7171", 3: "10.0.0.1:7172"}
+    assert mesh.voters == VOTERS
+
+
+def test_others_are_dialled_where_they_say_and_where_the_registry_says_the_newest_last() -> None:
+    mesh, dialled, registry = voter()
+    mesh.told(4, "10.0.0.4:7170")
+    assert dialled.peers[4] == "10.0.0.4:7170"
+    registry.register(5, "10.0.0.5:7170")
+    registry.register(4, "10.0.0.4:7170")
+    mesh.told(4, "10.0.0.4:9999")
+    registry.register(5, "10.0.0.5:7171")  # of 4 it says nothing new
+    assert (dialled.peers[4], dialled.peers[5]) == ("10.0.0.4:9999", "10.0.0.5:7171")
+
+
+def test_one_that_has_joined_follows_the_voters_where_they_go() -> None:
+    dialled, registry = Dialled(), Registry()
+    mesh = Mesh(4, dialled, lambda b: True)
+    mesh.learn(VOTERS)
+    mesh.follow(registry)  # type: ignore[arg-type]
+    registry.register(1, "10.0.0.9:7170")
+    assert dialled.peers[1] == "10.0.0.9:7170"
+    assert mesh.voters[0] == PeerAddress(1, "10.0.0.9", 7170), "and says so to whom it lets in"
+    registry.unregister(1)
+    assert 1 in dialled.peers, "voters are never forgotten"
+
+
+@pytest.mark.parametrize("where", ["", "nonsense", "0.0.0.0:7170", "[::]:7170", "10.0.0.4:0", "a b:1"])
+def test_what_cannot_be_dialled_is_passed_over(where: str) -> None:
+    mesh, dialled, _ = voter()
+    mesh.told(4, "10.0.0.4:7170")
+    mesh.told(4, where)
+    assert dialled.peers[4] == "10.0.0.4:7170"
+
+
+def test_nobody_dials_itself_and_nobody_twice() -> None:
+    mesh, dialled, registry = voter()
+    mesh.told(1, "10.0.0.4:7170")
+    mesh.told(4, "10.0.0.4:7170")
+    mesh.told(4, "10.0.0.4:7170")
+    registry.register(4, "10.0.0.4:7170")
+    assert (sorted(dialled.peers), dialled.calls) == ([2, 3, 4], 3)
+
+
+def test_who_is_unregistered_silent_and_holds_nothing_is_forgotten() -> None:
+    alive = {4, 5, 6}
+    _, dialled, registry = voter(alive)
+    for broker_id in (4, 5, 6):
+        registry.register(broker_id, f"10.0.0.{broker_id}:7170")
+    registry.topics = [Topic(1, 2, 5)]
+    alive -= {4, 5}
+    registry.unregister(5)
+    registry.unregister(6)
+    registry.changed()
+    assert sorted(dialled.peers) == [2, 3, 4, 5, 6], "registered; holds a replica; is heard"
+    registry.unregister(4)
+    assert sorted(dialled.peers) == [2, 3, 5, 6]
+    registry.topics = []
+    registry.changed()
+    assert sorted(dialled.peers) == [2, 3, 6]
+    registry.register(4, "10.0.0.4:7170")
+    assert 4 in dialled.peers, "it is back"
+
+
+def test_there_are_only_so_many() -> None:
+    mesh, dialled, registry = voter()
+    for broker_id in range(4, 4 + OBSERVERS_MAX):
+        assert mesh.has_room(broker_id)
+        registry.register(broker_id, f"h:{broker_id}")
+    one_more = 4 + OBSERVERS_MAX
+    assert not mesh.has_room(one_more)
+    mesh.told(one_more, "h:1")
+    assert one_more not in dialled.peers
+    assert mesh.has_room(4)
+    assert mesh.has_room(2)
+    mesh.told(4, "h:9999")
+    assert dialled.peers[4] == "h:9999", "who is known may move"
