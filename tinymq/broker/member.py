@@ -16,6 +16,7 @@ from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
+from tinymq.broker.retaining import Retaining
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
@@ -49,14 +50,17 @@ class Member:
         config, host = means.config, means.host
         self._means = means
         self._machine = RegistryMachine()
-        self._registry = choose(config, self._machine, host, means.clock, means.rng)
+        cluster_id = means.store.identity.cluster_id
+        assert cluster_id is not None, "a member of no cluster"
+        self._registry = choose(config, self._machine, host, cluster_id, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
         self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition, config.limits)
+        self._retaining = Retaining(
+            means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s
+        )
         self._registration = Registration(
             self._registry, record, means.clock, config.timing, self._hosting.up_to_date
         )  # whoever is registered has applied all that was done before
-        cluster_id = means.store.identity.cluster_id
-        assert cluster_id is not None, "a member of no cluster"
         around = Surroundings(
             config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
             means.runner, config.limits, config.timing, self._informed,
@@ -72,6 +76,7 @@ class Member:
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
         for task in (self._hosting.start(on_disk), self._registration.start()):
             task.add_done_callback(self._ended)
+        self._retaining.start()
 
     async def wait_ready(self) -> None:
         """Return once the registry counts this broker among the living, and what it holds is open."""
@@ -84,6 +89,7 @@ class Member:
 
     async def stop(self) -> None:
         """Follow the registry no more; who waits on a partition is told that the broker stops."""
+        self._retaining.stop()
         await self._registry.stop()
         await self._hosting.stop()
 
@@ -92,6 +98,8 @@ class Member:
         self._hosting.group_changed(group.id)
 
     def _informed(self) -> bool:
+        if self._means.config.registry != "replicated":
+            return True  # such a registry was read whole before anybody is served
         metadata = self._means.host.groups.get(METADATA_GROUP)
         return metadata is not None and metadata.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER)
 

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from tinymq.clock import Clock
-from tinymq.config import BrokerConfig
+from tinymq.config import ZOOKEEPER, BrokerConfig, parse_zookeeper
+from tinymq.errors import InvalidConfig
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import Brokers, ReplicatedRegistry
@@ -34,9 +35,26 @@ class Registry(RegistryService, Protocol):
 
 
 def choose(
-    config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, clock: Clock, rng: random.Random
-) -> Registry:
-    """The registry that `config` names; not started. `machine`: of the metadata group, whoever uses it."""
+    config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, cluster_id: bytes, clock: Clock,
+    rng: random.Random,
+) -> Registry:  # fmt: skip
+    """The registry that `config` names; not started. `machine`: of the metadata group, whoever uses it; it stays empty
+    under any registry but the replicated one."""
     if config.registry == "memory":
         return MemoryRegistry(clock, rng, config.timing)
+    if config.registry.startswith(ZOOKEEPER):
+        return _zookeeper(config, cluster_id, clock, rng)
     return ReplicatedRegistry(config.broker_id, machine, brokers, clock, rng, config.timing)
+
+
+def _zookeeper(config: BrokerConfig, cluster_id: bytes, clock: Clock, rng: random.Random) -> Registry:
+    try:  # only who chooses it needs its client
+        from tinymq.registry.zookeeper import ZookeeperRegistry
+        from tinymq.registry.zookeeper_session import ZookeeperSession
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "kazoo":
+            raise
+        hint = "install it: pip install 'tinymq[zookeeper]'"
+        raise InvalidConfig("a registry in ZooKeeper needs kazoo", hint=hint) from None
+    session = ZookeeperSession(parse_zookeeper(config.registry), config.timing.registration_lease_s, clock)
+    return ZookeeperRegistry(session, cluster_id, clock, rng, config.timing)

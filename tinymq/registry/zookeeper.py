@@ -19,7 +19,7 @@ from functools import partial
 import structlog
 
 from tinymq.clock import Clock, Timer
-from tinymq.config import Timing, ZookeeperUrl
+from tinymq.config import Timing
 from tinymq.errors import InvalidConfig, InvalidRequest, TinymqError, WrongCluster
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import zookeeper_tree as tree
@@ -43,11 +43,14 @@ class ZookeeperRegistry(CommandedRegistry):
     """RegistryService on ZooKeeper. Reads go on while ZooKeeper cannot be reached, and get no newer; changes wait for
     it until their deadline."""
 
-    def __init__(self, url: ZookeeperUrl, cluster_id: bytes, clock: Clock, rng: random.Random, timing: Timing) -> None:
+    def __init__(
+        self, session: ZookeeperSession, cluster_id: bytes, clock: Clock, rng: random.Random, timing: Timing
+    ) -> None:
+        """`session`: not started, and of nobody else."""
         super().__init__(RegistryState(), clock, rng, timing)
-        self._where = ",".join(url.servers) + url.chroot
+        self._where = session.where
         self._cluster_id = cluster_id
-        self._session = ZookeeperSession(url, timing.registration_lease_s, clock)
+        self._session = session
         self._session.on_state = self._on_state
         self._session.on_watch = self._look
         self._replica = Replica(self._session, self._state, self._advanced)
@@ -134,9 +137,7 @@ class ZookeeperRegistry(CommandedRegistry):
         if BrokersChanged() in effects:
             ops += await self._nodes.ops_of(command, expired=expired)
         if tree.size_of(ops) > REQUEST_BYTES_MAX:
-            hint = (
-                f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
-            )
+            hint = f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
             raise InvalidRequest(f"the change takes {tree.size_of(ops)} bytes", hint=hint)
         await self._trying.commit(ops, tries)
         if self.version == reply.version - 1:  # else it has come back from ZooKeeper already

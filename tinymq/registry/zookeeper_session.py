@@ -69,6 +69,7 @@ class ZookeeperSession:
     """
 
     def __init__(self, url: ZookeeperUrl, session_s: float, clock: Clock) -> None:
+        self.where = ",".join(url.servers) + url.chroot
         self.connected = False
         self.session_id = 0  # of the last one that was established
         self.on_state: Callable[[], None] = lambda: None
@@ -82,7 +83,7 @@ class ZookeeperSession:
         if url.user:
             secured = {"auth_data": [("digest", f"{url.user}:{url.password}")], "default_acl": CREATOR_ALL_ACL}
         self._client = KazooClient(
-            ",".join(url.servers) + url.chroot,
+            self.where,
             timeout=session_s,
             connection_retry={"max_tries": -1, "delay": RETRY_S, "backoff": 2, "max_delay": RETRY_S_MAX},
             **secured,
