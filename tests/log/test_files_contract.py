@@ -125,6 +125,11 @@ def test_a_folder_that_cannot_be_synced_is_named(files: Files) -> None:
     assert failed_paths(raised.value) == {"nowhere"}
 
 
+def test_the_start_of_the_machine_has_an_id(files: Files) -> None:
+    assert len(files.boot_id()) == 16
+    assert files.boot_id() == files.boot_id()
+
+
 def test_a_lock_is_held_until_it_is_closed(files: Files) -> None:
     lock = files.lock("LOCK")
     with pytest.raises(FolderInUse):

@@ -4,6 +4,7 @@ LOCK                                     held while a broker has the folder open
 broker.json                              identity.py
 ballots-a, ballots-b                     ballots.py
 marks                                    marks.py
+boot                                     boots.py, once a group was acknowledged before it was synced
 groups/<topic id, hex>/<partition>/      one Raft group
     <first index, 20 digits>.log         segment.py
     <first index, 20 digits>.index       index.py, for segments that are full
@@ -21,6 +22,7 @@ LOCK = "LOCK"
 IDENTITY = "broker.json"
 BALLOTS = ("ballots-a", "ballots-b")
 MARKS = "marks"
+BOOT = "boot"
 GROUPS = "groups"
 ASIDE = "aside"
 

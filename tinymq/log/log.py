@@ -15,7 +15,7 @@ from tinymq.log.files import Files
 from tinymq.log.index import pack_index
 from tinymq.log.layout import INDEX, SEGMENT, STATE, group_folder, in_group
 from tinymq.log.log_config import LogConfig
-from tinymq.log.marks import Mark
+from tinymq.log.marks import LAZY, Mark
 from tinymq.log.operations import Create, Operation, PutState, Remove, Seal, Truncate, Write
 from tinymq.log.recovery import Recovered, make_index
 from tinymq.log.runner import Runner
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Log(LogView):
-    """`durable_index` rises, and `on_durable` is called, after a sync; `on_failed` is called once, with SyncFailed,
+    """`durable_index` rises, and `on_durable` is called, after a sync, or where one follows within an interval after a
+    write: see `written`, which alone says what may be acknowledged. `on_failed` is called once, with SyncFailed,
     DiskFull or another StorageError, and then the log takes nothing any more."""
 
     def __init__(
@@ -60,14 +61,14 @@ class Log(LogView):
         self._states = recovered.states  # applied indexes of the durable applied states
         self._put: dict[int, bytes] = {}  # packed states that wait for their entries to be durable
         self._putting: list[int] = []  # states among the operations
-        self._in_round: list[int] = []  # states that the round under way makes durable
+        self._unsynced_states: list[int] = []  # states that the round under way writes, or one before it wrote
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
         self._commit = self.recovered_commit = min(commit, self.last_index)
         self._base_time_us = recovered.base_time_us
         self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
-        self.durable_index = self.last_index
+        self.durable_index = self.synced_index = self.last_index
 
     # Appending
 
@@ -146,6 +147,7 @@ class Log(LogView):
         self._window = []
         self._put = {at: state for at, state in self._put.items() if at < index}
         self.durable_index = min(self.durable_index, index - 1)
+        self.synced_index = min(self.synced_index, index - 1)
         self._covered = min(self._covered, index - 1)
         self._cuts += 1
         self._do(Truncate(self._folder, segment.path, segment.end, tuple(gone), self.mark()))
@@ -157,7 +159,7 @@ class Log(LogView):
         self._check()
         keep = 0
         for at, segment in enumerate(self._segments[:-1]):
-            if segment.last_index >= index or segment.last_index >= self.durable_index:
+            if segment.last_index >= index or segment.last_index >= self.synced_index:
                 break
             if segment.last_index in self._states:
                 keep = at + 1
@@ -188,7 +190,7 @@ class Log(LogView):
         """Is the applied state at this index to be kept, and not given yet? A segment may be closed when its last
         entry is long applied."""
         given = applied_index in self._states or applied_index in self._put or applied_index in self._putting
-        return not given and applied_index not in self._in_round and self.ends_segment(applied_index)
+        return not given and applied_index not in self._unsynced_states and self.ends_segment(applied_index)
 
     def put_state(self, applied_index: int, data: bytes) -> None:
         """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
@@ -212,7 +214,7 @@ class Log(LogView):
             self._writer.note_mark(self)
 
     def _write_states(self) -> None:
-        ready = [at for at in self._put if at <= self.durable_index]
+        ready = [at for at in self._put if at <= self.synced_index]
         for at in ready:
             path = in_group(self._folder, at + 1, STATE)
             self._do(PutState(self._folder, path, self._put.pop(at)))
@@ -226,26 +228,35 @@ class Log(LogView):
         """What the round that begins has to do. Until `written`, the log may go on changing."""
         operations, self._operations, self._chunks = self._operations, [], None
         self._covered = self.last_index
-        self._in_round, self._putting = self._putting, []
+        self._unsynced_states += self._putting
+        self._putting = []
         return operations
 
-    def mark(self) -> Mark:
+    @property
+    def mark_flags(self) -> int:
+        """What marks of it say while it is open."""
+        return LAZY if self.config.sync_interval_s else 0
+
+    def mark(self, flags: int = 0) -> Mark:
         """The log's end, as a mark to be written once that is durable."""
         segment = self._segments[-1]
         return Mark(
-            self.group, self.count, 0, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
+            self.group, self.count, flags, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
             segment.first_index, segment.last_position, min(self._commit, segment.last_index),
             max(self._states, default=0),
         )  # fmt: skip
 
-    def written(self) -> None:
-        """The round is synced."""
-        self._states.update(at for at in self._in_round if at >= self.first_index - 1)
+    def written(self, *, synced: bool = True) -> None:
+        """The round is written, and `synced`; else the log is one that may be acknowledged before."""
+        if synced:
+            self._states.update(at for at in self._unsynced_states if at >= self.first_index - 1)
+            self._unsynced_states = []
+            self.synced_index = max(self.synced_index, self._covered)
+        if self._put:
+            self._write_states()
         if self._covered > self.durable_index:
             self.durable_index = self._covered
             self._tail.shrink(min(self._applied, self.durable_index) + 1)
-            if self._put:
-                self._write_states()
             if self.on_durable is not None:
                 self.on_durable()
 

@@ -5,7 +5,7 @@
         16    4 partition       u32
         20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
         24    4 flags           u32    1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
-                               16 being set aside, 32 damaged
+                               16 being set aside, 32 damaged, 64 lazy
         28    4 crc             u32    header_crc of the marked entry
         32    8 first_index     u64    where the log begins; nothing below it is missed
         40    8 index           u64    the marked entry: it and all before it are durable; 0: nothing yet
@@ -42,6 +42,7 @@ FORGOTTEN = 4  # the group was deleted
 DELETING = 8  # what is left of its folder counts no more
 ASIDE = 16  # what is in its folder counts no more, and is kept elsewhere for a while (aside.py)
 DAMAGED = 32  # a read found damage that opening the log again might not find
+LAZY = 64  # what is above the mark may be acknowledged already, and in the page cache alone (boots.py)
 
 _RECORD = struct.Struct("<16sIIIIQQQQQQQ")
 RECORD_SIZE = 88
@@ -65,9 +66,9 @@ class Mark:
     state: int = 0
 
     def lowered_to(self, other: Mark) -> Mark:
-        """Whichever of the two claims less of the tail, and no more of the head."""
+        """Whichever of the two claims less of the tail, and no more of the head; with this one's flags."""
         lower = other if other.index < self.index else self
-        return replace(lower, first_index=max(self.first_index, other.first_index))
+        return replace(lower, first_index=max(self.first_index, other.first_index), flags=self.flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ class Disk:
         self._open: dict[str, _Opened] = {}  # least recently used first
         self._touched: dict[str, File] = {}  # written since the last sync; a subset of what is open
         self._folders: set[str] = set()  # whose names changed since then
+        self.later: frozenset[str] = frozenset()  # folders that `sync` leaves for another time, and what is in them
 
     def carry_out(self, operation: Operation) -> None:
         """Raises StorageError, DiskFull."""
@@ -171,6 +172,11 @@ class Disk:
         """Make durable what was carried out, and `also`: contents first, then names. Raises SyncFailed."""
         touched, self._touched = self._touched, {}
         folders, self._folders = self._folders, set()
+        if self.later:
+            self._touched = {path: f for path, f in touched.items() if path.rpartition("/")[0] in self.later}
+            self._folders = folders & self.later
+            touched = {path: f for path, f in touched.items() if path not in self._touched}
+            folders -= self.later
         if touched or also:
             self._files.sync([*touched.values(), *also])
         for folder in folders:

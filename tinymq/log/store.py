@@ -15,6 +15,7 @@ from tinymq.entry import Entry
 from tinymq.errors import CorruptData, WrongBroker, WrongCluster
 from tinymq.log.aside import aside_commit, has_aside, prepare_aside, remove_aside, settle
 from tinymq.log.ballots import BallotFile, Ballots, LoadedBallots, load_ballots
+from tinymq.log.boots import after_boot, read_boot
 from tinymq.log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
 from tinymq.log.files import Files, Lock
 from tinymq.log.identity import Identity, read_identity, write_identity
@@ -35,9 +36,10 @@ from tinymq.log.marks import (
 )  # fmt: skip
 from tinymq.log.reads import Span, locate
 from tinymq.log.recovery import Recovered, recover
+from tinymq.log.round import Rounds
 from tinymq.log.runner import Runner
 from tinymq.log.states import AppliedState
-from tinymq.log.writer import Rounds, Writer
+from tinymq.log.writer import Writer
 from tinymq.types import GroupId
 
 IDLE_MARK_S = 0.1
@@ -254,8 +256,9 @@ class Store:
 
     def configure(self, group: GroupId, config: LogConfig) -> None:
         """From now on, if the group's log is open."""
-        if (log := self._logs.get(group)) is not None:
+        if (log := self._logs.get(group)) is not None and log.failed is None:
             log.configure(self._bounded(config))
+            self.writer.add(log)  # what was to be synced some time may have to be now
 
     def _bounded(self, config: LogConfig) -> LogConfig:
         return replace(config, segment_bytes=min(config.segment_bytes, self._limits.segment_bytes))
@@ -340,20 +343,24 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
         if identity.broker_id != broker_id:
             raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
         ballots = load_ballots(files)
-        marks = Marks(files, _distrusted(load_marks(files), on_disk, ballots.amnesia))
+        boot = files.boot_id()
+        same_boot = boot != b"" and boot == read_boot(files)
+        loaded = _distrusted(load_marks(files), on_disk, amnesia=ballots.amnesia, same_boot=same_boot)
+        marks = Marks(files, loaded)
         return _Shared(lock, identity, marks, BallotFile(files, ballots), ballots)
     except BaseException:
         lock.close()
         raise
 
 
-def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], amnesia: bool) -> LoadedMarks:
+def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], *, amnesia: bool, same_boot: bool) -> LoadedMarks:
     """The marks with what damage elsewhere means for them. They are made durable before the ballots are written
     anew: a crash in between finds the amnesia again."""
     marks = dict(loaded.marks)
     if not loaded.complete:
         for group in on_disk:
             marks.setdefault(group, Mark(group, flags=SUSPECT))
+    marks = {group: found if same_boot else after_boot(found) for group, found in marks.items()}
     if amnesia:
         marks = {group: replace(mark, count=mark.count + 1) for group, mark in marks.items()}
     return LoadedMarks(marks, loaded.number, loaded.complete)

@@ -32,7 +32,8 @@ class LogView:
     def __init__(self, group: GroupId, files: Files, runner: Runner, tail_bytes_max: int) -> None:
         self.group = group
         self.on_damage: Callable[[CorruptData], None] | None = None  # a read found that what is stored is damaged
-        self.durable_index = 0  # invariant: <= last_index; all up to it survive a power cut
+        self.durable_index = 0  # all up to it may be acknowledged; invariant: <= last_index
+        self.synced_index = 0  # all up to it survive a power cut; = durable_index unless sync is at intervals
         self.recovered_commit = 0  # a commit index that was known before the restart; <= durable_index then
         self._files = files
         self._runner = runner

@@ -9,147 +9,27 @@ A round, in the executor:
 
 and back on the loop each log's durable index rises. What is appended meanwhile goes into the next round.
 Only this job writes to logs that are open, so between rounds the disk holds still.
+
+Logs that are synced at intervals take part in 3 and 4 only when that is due. Before the first round that leaves one
+of them unsynced its mark says so (LAZY), synced: see boots.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from tinymq.clock import Clock, Timer
-from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
-from tinymq.log.ballots import Ballot, BallotFile, Ballots
-from tinymq.log.files import File, Files, failed_paths
-from tinymq.log.layout import BALLOTS, MARKS
+from tinymq.errors import Closed, StorageError, TinymqError
+from tinymq.log.ballots import Ballots
+from tinymq.log.intervals import NEVER, Intervals
 from tinymq.log.log import Log
-from tinymq.log.marks import Mark, Marks
-from tinymq.log.operations import Disk, Operation, Remove, Truncate, is_small, mark_before
+from tinymq.log.operations import is_small
+from tinymq.log.round import Rounds, Work
 from tinymq.log.runner import Runner
-from tinymq.types import GroupId
 
 T = TypeVar("T")
-SHARED = frozenset((*BALLOTS, MARKS))
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One log's part of a round."""
-
-    operations: list[Operation]
-    mark: Mark  # true once they are synced
-
-    @property
-    def cuts(self) -> bool:
-        """Whether something that may be marked as durable goes."""
-        return any(isinstance(operation, Truncate | Remove) for operation in self.operations)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a round ended: which groups failed, and whether the files that all of them share did."""
-
-    failed: dict[GroupId, TinymqError] = field(default_factory=dict)
-    shared: TinymqError | None = None
-
-    def fail(self, works: list[Work], error: TinymqError) -> None:
-        """Whoever takes part in a failed sync fails: which pages were lost cannot be told."""
-        self.failed = {work.mark.group: error for work in works}
-
-
-class Rounds:
-    """Carries rounds out. Owned by the writer job: no two calls at once, never on the loop while one runs."""
-
-    def __init__(self, files: Files, marks: Marks, ballots: BallotFile) -> None:
-        self.marks = marks
-        self.broken: StorageError | None = None  # why the marks cannot be relied on any more
-        self._files = files
-        self._ballots = ballots
-        self._disk = Disk(files)
-
-    def carry_out(self, works: list[Work], ballots: dict[GroupId, Ballot], *, with_marks: bool) -> Outcome:
-        """One round; `with_marks` takes along what earlier ones noted. A disk that refuses is an outcome, not an
-        exception."""
-        outcome = Outcome()
-        try:
-            self._lower_marks(works)
-            shared: list[File] = self._ballots.write(ballots) if ballots else []
-            if with_marks:
-                shared += self.marks.flush()
-        except StorageError as error:  # of files that all logs need
-            outcome.shared = error
-            outcome.fail(works, error)
-            return outcome
-        self._write(works, outcome)
-        try:
-            self._disk.sync(shared)
-        except SyncFailed as error:
-            outcome.fail(works, error)
-            if failed_paths(error) & SHARED:
-                outcome.shared = error
-            return outcome
-        if with_marks:
-            self.marks.synced()
-        for work in works:
-            if work.mark.group not in outcome.failed:
-                self.marks.note(work.mark)
-        return outcome
-
-    def idle(self, marks: list[Mark]) -> Outcome:
-        """Make the marks durable."""
-        outcome = Outcome()
-        try:
-            for mark in marks:
-                self.marks.note(mark)
-            self.marks.flush()
-            self.marks.sync()
-        except StorageError as error:
-            outcome.shared = error
-        return outcome
-
-    def put_mark(self, mark: Mark) -> None:
-        """Write it, synced. Raises StorageError: but for DiskFull it is unknown then what the file says."""
-        try:
-            self.marks.write([mark])
-            self.marks.sync()
-        except DiskFull:
-            raise
-        except StorageError as error:
-            self.broken = error
-            raise
-
-    def forget(self, folder: str) -> None:
-        """Close what is open of a group."""
-        self._disk.forget(folder)
-
-    def close(self) -> None:
-        self._disk.close()
-        self._ballots.close()
-        self.marks.close()
-
-    def _lower_marks(self, works: list[Work]) -> None:
-        lowered = []
-        for work in works:
-            if work.cuts:
-                self.marks.unnote(work.mark.group)
-                mark = self.marks.get(work.mark.group)
-                if mark is not None and (needed := mark_before(work.operations, mark)) != mark:
-                    lowered.append(needed)
-        if lowered:
-            self.marks.write(lowered)
-            self.marks.sync()
-
-    def _write(self, works: list[Work], outcome: Outcome) -> None:
-        for work in works:
-            try:
-                for operation in work.operations:
-                    self._disk.carry_out(operation)
-            except SyncFailed as error:  # some had to be synced early, to open no more files than may be open
-                outcome.fail(works, error)
-                return
-            except StorageError as error:
-                outcome.failed[work.mark.group] = error
 
 
 class Writer:
@@ -170,6 +50,11 @@ class Writer:
         self._marked_s = -mark_every_s  # when a round last took the marks along
         self._dirty: dict[Log, None] = {}  # in the order in which they came
         self._stale: dict[Log, None] = {}  # a newer commit index than in their mark
+        self._unsynced = Intervals()
+        self._lazy: dict[Log, None] = {}  # whose mark may say that they are
+        self._sync_timer: Timer | None = None
+        self._sync_timer_s = NEVER  # when it is due
+        self._closing = False
         self._chores: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
@@ -206,33 +91,41 @@ class Writer:
         return cast(T, await future)
 
     async def barrier(self) -> None:
-        """Return when what was asked for before this call is written, or failed."""
+        """Return when what was asked for before this call is written and synced, or failed."""
+        self._unsynced.all_due()
         await self.alone(_nothing)  # what is dirty by then goes into the round that follows
         await self.alone(_nothing)
 
     async def drain(self) -> None:
-        """Return when there is nothing left to write and no round is under way."""
+        """Return when there is nothing left to write or to sync, and no round is under way."""
+        self._unsynced.all_due()
+        if self._has_work():
+            self.wake()
         while self._task is not None:
             await asyncio.shield(self._task)
 
     def drop(self, log: Log) -> None:
         """`log` is closed: what it still has to write is not."""
-        self._dirty.pop(log, None)
-        self._stale.pop(log, None)
+        for logs in (self._dirty, self._stale, self._lazy):
+            logs.pop(log, None)
+        self._unsynced.drop(log)
 
     async def close(self) -> None:
         """Clean stop: everything is written, and the marks are synced."""
         await self.drain()
         if self.failed is None:
+            self._closing = True
+            self._stale |= self._lazy  # everything is synced: their marks may say so
             await self._idle()
         await self.abandon()
 
     async def abandon(self) -> None:
         """Stop without writing anything more. A round under way ends first: two writers may never meet."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._sync_timer = None
         await self.drain()
         for _, future in self._chores:
             if not future.done():  # else whoever asked was cancelled
@@ -248,7 +141,7 @@ class Writer:
                 await self._run_chores()
                 if self.failed is not None:
                     self._refuse_all(self.failed)
-                elif self._dirty or self._ballots.has_changes():
+                elif self._dirty or self._ballots.has_changes() or self._sync_is_due():
                     await self._round()
         finally:
             self._task = None
@@ -259,7 +152,12 @@ class Writer:
             log.fail(error)
 
     def _has_work(self) -> bool:
-        return bool(self._dirty or self._chores or (self.failed is None and self._ballots.has_changes()))
+        if self._dirty or self._chores:
+            return True
+        return self.failed is None and (self._ballots.has_changes() or self._sync_is_due())
+
+    def _sync_is_due(self) -> bool:
+        return self._unsynced.next_s <= self._clock.monotonic()
 
     async def _run_chores(self) -> None:
         chores, self._chores = self._chores, []
@@ -278,21 +176,21 @@ class Writer:
                     future.set_result(result)
 
     async def _round(self) -> None:
-        # One that failed while it was taking more in has nothing to write, and its mark would claim that it had.
-        logs, self._dirty = [log for log in self._dirty if log.failed is None], {}
-        works = [Work(log.take(), log.mark()) for log in logs]
+        now_s = self._clock.monotonic()
+        logs, works = self._works(now_s)
         ballots = self._ballots.take()
         self._busy = True
-        now_s = self._clock.monotonic()
         with_marks = now_s - self._marked_s >= self._mark_every_s
         if with_marks:
             self._marked_s = now_s
-        for log in logs:
-            self._stale.pop(log, None)
+        unsynced = [log.group for log in self._unsynced.logs() if log not in logs]
         try:
             lone = len(works) == 1 and not ballots and not with_marks and is_small(works[0].operations)
+            lone = lone and (works[0].sync or logs[0] in self._lazy)  # else its mark is synced, too
             run = self._runner.run_short if lone else self._runner.run
-            outcome = await run(lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks))
+            outcome = await run(
+                lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks, unsynced=unsynced)
+            )
         except Exception as error:  # a broken invariant: nobody may go on waiting, and the task ends with it
             self._fail(StorageError(f"the writer job ended: {error!r}"))
             assert self.failed is not None
@@ -303,16 +201,63 @@ class Writer:
             self.on_synced(self._clock.monotonic() - now_s, len(logs))
         if outcome.shared is not None:
             self._fail(outcome.shared)
-        for log in logs:
-            if (failed := outcome.failed.get(log.group)) is not None:
+        for log in self._unsynced.logs() if outcome.failed else ():
+            if log not in logs and (failed := outcome.failed.get(log.group)) is not None:
                 log.fail(failed)
-            else:
+                self._unsynced.drop(log)
+        for log, work in zip(logs, works, strict=True):
+            if (failed := outcome.failed.get(log.group)) is not None:
+                self._unsynced.drop(log)
+                log.fail(failed)
+            elif work.sync:
                 log.written()
+            else:
+                self._wrote(log, now_s)
         if outcome.shared is None:
             self._ballots.written()
         self._unsynced_marks = True
         if self._timer is None:
             self._set_timer()
+        self._set_sync_timer()
+
+    def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
+        """Who takes part in the round that begins, and what it has to do."""
+        due = self._unsynced.due(now_s)
+        for log in [log for log in due if log.failed is not None]:
+            self._unsynced.drop(log)
+            due.remove(log)
+        # One that failed while it was taking more in has nothing to write, and its mark would claim that it had.
+        dirty, self._dirty = [log for log in self._dirty if log.failed is None], {}
+        logs = [*dirty, *(log for log in due if log not in dirty)]
+        works = [Work(log.take(), log.mark(log.mark_flags), not log.mark_flags or log in due) for log in logs]
+        for log, work in zip(logs, works, strict=True):
+            self._stale.pop(log, None)
+            if work.sync:
+                self._unsynced.drop(log)
+        return logs, works
+
+    def _wrote(self, log: Log, now_s: float) -> None:
+        """It may be acknowledged already, and is synced within its interval."""
+        self._lazy[log] = None
+        self._unsynced.wrote(log, now_s)
+        log.written(synced=False)
+
+    def _set_sync_timer(self) -> None:
+        """One for all of them. Not while somebody is due: the round that follows sets it again."""
+        due_s, now_s = self._unsynced.next_s, self._clock.monotonic()
+        if not now_s < due_s < self._sync_timer_s or self._stopped or self.failed is not None:
+            return
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+        self._sync_timer_s = due_s
+        self._sync_timer = self._clock.call_later(due_s - now_s, self._sync_timer_due)
+
+    def _sync_timer_due(self) -> None:
+        self._sync_timer, self._sync_timer_s = None, NEVER
+        if self._sync_is_due():
+            self.wake()
+        else:
+            self._set_sync_timer()
 
     def _fail(self, error: TinymqError) -> None:
         if self.failed is None:
@@ -343,8 +288,9 @@ class Writer:
             self.wake()
 
     async def _idle(self) -> None:
-        # No round is under way, so a log without operations is durable up to its end.
-        marks = [log.mark() for log in self._stale if log.failed is None and log not in self._dirty]
+        # No round is under way, so a log without operations is durable up to its end, unless its sync is still due.
+        stale = [log for log in self._stale if log.failed is None and log not in self._dirty]
+        marks = [log.mark(0 if self._closing else log.mark_flags) for log in stale if log not in self._unsynced]
         self._stale = {}
         if marks or self._unsynced_marks:
             self._unsynced_marks = False

@@ -79,12 +79,12 @@ def failed_syncs_are_ignored(p: Patches) -> None:
 def marks_before_the_sync(p: Patches) -> None:
     real = writer.Rounds.carry_out
 
-    def carry_out(self: writer.Rounds, works: Any, changes: Any, *, with_marks: bool) -> Any:
+    def carry_out(self: writer.Rounds, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
         for work in works:
             self.marks.note(work.mark)
         self.marks.flush()
         self.marks.sync()
-        return real(self, works, changes, with_marks=with_marks)
+        return real(self, works, changes, with_marks=with_marks, **rest)
 
     p.set(writer.Rounds, "carry_out", carry_out)
 

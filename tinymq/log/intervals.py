@@ -1,0 +1,45 @@
+"""Logs that are synced at intervals: which were written since their last sync, and when the next one is due."""
+
+from __future__ import annotations
+
+from tinymq.log.log import Log
+
+NEVER = float("inf")
+AHEAD = 0.5  # of its interval: a log goes along so much before it is due, for many files are synced as fast as one
+
+
+class Intervals:
+    """On the loop, for the writer. Times are those of the broker's monotonic clock."""
+
+    def __init__(self) -> None:
+        self.next_s = NEVER  # nobody is due before
+        self._due_s: dict[Log, float] = {}  # logs with something unsynced, in the order of their first writes
+
+    def __contains__(self, log: Log) -> bool:
+        return log in self._due_s
+
+    def logs(self) -> list[Log]:
+        return list(self._due_s)
+
+    def wrote(self, log: Log, now_s: float) -> None:
+        """A round that began at `now_s` wrote it, and did not sync it."""
+        due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
+        self.next_s = min(self.next_s, due_s)
+
+    def due(self, now_s: float) -> list[Log]:
+        """Who is synced in the round that begins now."""
+        if now_s < self.next_s:
+            return []
+        due = [log for log, at in self._due_s.items() if at - AHEAD * log.config.sync_interval_s <= now_s]
+        self.next_s = min((at for log, at in self._due_s.items() if log not in due), default=NEVER)
+        return due
+
+    def all_due(self) -> None:
+        """Everybody is due at once."""
+        if self._due_s:
+            self._due_s = dict.fromkeys(self._due_s, -NEVER)
+            self.next_s = -NEVER
+
+    def drop(self, log: Log) -> None:
+        """It is synced, or of no more interest."""
+        self._due_s.pop(log, None)
