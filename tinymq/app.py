@@ -94,6 +94,7 @@ class BrokerApp:
         self._make_transport = outside.transport or self._tcp
         self._make_server = outside.server
         self.quotas = Quotas(outside.clock, config.limits)
+        self.quotas.tell(self.metrics.meter.throttled)
         self._forwarding = outside.forwarding(config.limits)
         self._client_port = 0
         self._failed: asyncio.Future[TinymqError] | None = None
@@ -245,9 +246,9 @@ class BrokerApp:
         await self._end_tasks()
         if self._member is not None:
             await self._member.stop()
+        await self._forwarding.close()
         if self._server is not None:
             await self._server.stop(STREAM_GRACE_S)
-        await self._forwarding.close()
         await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())

@@ -105,3 +105,18 @@ def test_the_settings() -> None:
     quotas = Quotas(ManualClock(), Limits(client_produce_bytes_per_s=10, client_fetch_bytes_per_s=20))
     assert quotas.produce.charge("a", 20) == pytest.approx(1.0)
     assert quotas.fetch.charge("a", 30) == pytest.approx(0.5)
+
+
+def test_waits_are_told_with_their_direction() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        quotas = Quotas(clock, Limits(client_produce_bytes_per_s=10, client_fetch_bytes_per_s=20))
+        told: list[tuple[str, float]] = []
+        quotas.tell(lambda direction, wait_s: told.append((direction, wait_s)))
+        waits = [asyncio.ensure_future(rate.wait(s)) for rate, s in ((quotas.produce, 1.0), (quotas.fetch, 2.0))]
+        await asyncio.sleep(0)
+        clock.advance(2)
+        await asyncio.gather(*waits)
+        assert told == [("produce", 1), ("fetch", 2)]
+
+    asyncio.run(main())

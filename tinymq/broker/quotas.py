@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import Limits
@@ -124,3 +125,8 @@ class Quotas:
     def __init__(self, clock: Clock, limits: Limits) -> None:
         self.produce = Rate(clock, limits.client_produce_bytes_per_s)
         self.fetch = Rate(clock, limits.client_fetch_bytes_per_s)
+
+    def tell(self, throttled: Callable[[str, float], None]) -> None:
+        """Call `throttled` with the direction, produce or fetch, and the seconds, for every wait from now on."""
+        self.produce.throttled = partial(throttled, "produce")
+        self.fetch.throttled = partial(throttled, "fetch")
