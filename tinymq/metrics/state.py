@@ -8,23 +8,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tinymq.broker.state import PartitionState
 from tinymq.clock import Clock
 from tinymq.metrics.measures import Measures, Tally
-from tinymq.metrics.watched import Watched, version
+from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
 from tinymq.raft import Group, Role
 from tinymq.rpc.serving import State
 
 REPLICAS_MAX = 5000  # that have rows of their own
+PARTITION = ("topic", "partition")
 OTHER = "(other)"  # no topic can have this name
 
 Sample = tuple[tuple[str, ...], float]
-Rows = list[tuple[str, str, Group]]
-"""(topic, partition, replica)"""
+
+
+class Row(NamedTuple):
+    """A replica that is shown."""
+
+    topic: str
+    partition: str
+    group: Group
+    state: PartitionState | None  # None: it has none, or is not open
 
 
 class BrokerState(Collector):
@@ -97,20 +108,31 @@ class BrokerState(Collector):
         roles[Role.FAILED] += len(watched.not_opened())
         yield _gauge("tinymq_replicas", "Replicas here by role, the metadata group's too.", ("role",),
                      [((role.value,), roles[role]) for role in Role])  # fmt: skip
-        rows = [(watched.topic_of(g.id), str(g.id.partition), g) for g in groups[:REPLICAS_MAX]]
+        rows = [
+            Row(watched.topic_of(group.id), str(group.id.partition), group, watched.state_of(group.id))
+            for group in groups[:REPLICAS_MAX]
+        ]
         yield _gauge("tinymq_replicas_not_shown", "Replicas beyond those that the families below show.", (),
                      [((), len(groups) - len(rows))])  # fmt: skip
-        yield _each("tinymq_replica_leading", "1 where this broker leads.", rows, lambda g: float(g.is_leader))
-        yield _each("tinymq_replica_log_bytes", "Bytes of its log on disk.", rows, lambda g: g.log.size_bytes)
-        yield _each("tinymq_replica_log_start", "The first offset that it has.", rows, lambda g: g.log.log_start_offset)
+        yield _each("tinymq_replica_leading", "1 where this broker leads.", rows, lambda row: row.group.is_leader)
+        yield _each("tinymq_replica_log_bytes", "Bytes of its log on disk.", rows, lambda row: row.group.log.size_bytes)
+        held = [(row, row.state) for row in rows if row.state is not None]
+        yield _gauge("tinymq_replica_kept_bytes", "Bytes of records from the log start on.", PARTITION,
+                     [((r.topic, r.partition), state.kept_bytes) for r, state in held])  # fmt: skip
+        yield _gauge("tinymq_replica_log_start", "The first offset that readers are shown.", PARTITION,
+                     [((r.topic, r.partition), state.log_start) for r, state in held])  # fmt: skip
         yield _each("tinymq_replica_high_watermark", "The offset after the last committed record that it knows of.",
-                    rows, lambda g: g.high_watermark)  # fmt: skip
-        led = [row for row in rows if row[2].is_leader]
+                    rows, lambda row: row.group.high_watermark)  # fmt: skip
+        led = [row for row in rows if row.group.is_leader]
         yield _each("tinymq_replica_uncommitted_bytes", "Appended by the leader here and not yet committed.",
-                    led, lambda g: g.uncommitted_bytes)  # fmt: skip
-        lags = [((t, p, str(peer)), float(lag)) for t, p, g in led for peer, lag in g.lags().items()]
+                    led, lambda row: row.group.uncommitted_bytes)  # fmt: skip
         yield _gauge("tinymq_follower_lag_entries", "Of the leader's log here, what a follower has not synced.",
-                     ("topic", "partition", "follower"), lags)  # fmt: skip
+                     (*PARTITION, "follower"), _lags(led))  # fmt: skip
+        channels = sum(len(row.state.channels) for row in led if row.state is not None)
+        yield _gauge("tinymq_channel_lag_records", "Records that a channel has still to read, where this broker leads.",
+                     (*PARTITION, "channel"), islice(_channels(led), CHANNELS_MAX))  # fmt: skip
+        yield _gauge("tinymq_channels_not_shown", "Channels beyond those that the family above shows.", (),
+                     [((), max(0, channels - CHANNELS_MAX))])  # fmt: skip
 
 
 def _gauge(name: str, documentation: str, labels: tuple[str, ...], samples: Iterable[Sample]) -> Metric:
@@ -120,6 +142,19 @@ def _gauge(name: str, documentation: str, labels: tuple[str, ...], samples: Iter
     return family
 
 
-def _each(name: str, documentation: str, rows: Rows, read: Callable[[Group], float]) -> Metric:
+def _each(name: str, documentation: str, rows: Iterable[Row], read: Callable[[Row], float]) -> Metric:
     """One number of every replica."""
-    return _gauge(name, documentation, ("topic", "partition"), [((t, p), read(g)) for t, p, g in rows])
+    return _gauge(name, documentation, PARTITION, [((row.topic, row.partition), read(row)) for row in rows])
+
+
+def _lags(led: Iterable[Row]) -> Iterator[Sample]:
+    for row in led:
+        for peer, lag in row.group.lags().items():
+            yield (row.topic, row.partition, str(peer)), lag
+
+
+def _channels(led: Iterable[Row]) -> Iterator[Sample]:
+    for row in led:
+        if row.state is not None:
+            for name, lag in channel_lags(row.state):
+                yield (row.topic, row.partition, name), lag

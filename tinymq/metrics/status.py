@@ -6,7 +6,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tinymq.metrics.watched import Watched, version
+from tinymq.broker.state import PartitionState
+from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
 from tinymq.raft import GroupStatus, Role
 
 REPLICAS_AT_ONCE = 200  # described between two pauses
@@ -38,11 +39,17 @@ async def describe(
         ],
         "errors": errors,
         "replicas": [],
+        "channels": [],
     }
-    for count, (topic, status) in enumerate(watched.statuses(), 1):
-        document["replicas"].append(_replica(topic, status))
+    for count, group in enumerate(list(watched.groups.values()), 1):
+        topic, state = watched.topic_of(group.id), watched.state_of(group.id)
+        document["replicas"].append(_replica(topic, group.status(), state))
+        if state is not None and group.is_leader:
+            document["channels"] += _channels(topic, group.id.partition, state)
         if count % REPLICAS_AT_ONCE == 0:
             await pause()
+    document["channels_not_shown"] = max(0, len(document["channels"]) - CHANNELS_MAX)
+    del document["channels"][CHANNELS_MAX:]
     document["replicas"] += [
         {"topic": q.topic, "partition": q.partition, "role": Role.FAILED.value, "reason": f"{error.code}: {error}"}
         for q, error in watched.not_opened()
@@ -55,7 +62,13 @@ def dump(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def _replica(topic: str, status: GroupStatus) -> dict[str, Any]:
+def _channels(topic: str, partition: int, state: PartitionState) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "partition": partition, "channel": channel, "lag": lag} for channel, lag in channel_lags(state)
+    ]
+
+
+def _replica(topic: str, status: GroupStatus, state: PartitionState | None) -> dict[str, Any]:
     return {
         "topic": topic,
         "partition": status.group.partition,
@@ -67,7 +80,7 @@ def _replica(topic: str, status: GroupStatus) -> dict[str, Any]:
         "durable_index": status.durable_index,
         "commit_index": status.commit_index,
         "applied_index": status.applied_index,
-        "log_start": status.log_start,
+        "log_start": state.log_start if state is not None else status.log_start,
         "high_watermark": status.high_watermark,
         "bytes": status.size_bytes,
     }

@@ -8,14 +8,16 @@ from importlib import metadata
 from typing import Protocol
 
 from tinymq.broker.broker import Broker
+from tinymq.broker.state import PartitionState
 from tinymq.config import BrokerConfig
 from tinymq.errors import TinymqError
-from tinymq.raft import Group, GroupStatus, Host
+from tinymq.raft import Group, Host
 from tinymq.registry.values import QueueRecord
 from tinymq.rpc.serving import Serving
 from tinymq.types import METADATA_GROUP, GroupId
 
 METADATA = "(metadata)"  # no topic can have this name
+CHANNELS_MAX = 5000  # that are shown
 
 
 def version() -> str:
@@ -24,6 +26,12 @@ def version() -> str:
         return metadata.version("tinymq")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
+    """(channel, records that it has still to read); a cursor below the log start goes on there."""
+    for name, cursor in state.channels.items():
+        yield name, max(0, state.high_watermark - max(cursor.position, state.log_start))
 
 
 class Application(Protocol):
@@ -63,10 +71,10 @@ class Watched:
         topic = self.broker.registry.get_topic_by_id(group.topic_id) if self.broker is not None else None
         return topic.name if topic is not None else group.topic_id.hex()
 
-    def statuses(self) -> Iterator[tuple[str, GroupStatus]]:
-        """Every replica, one at a time; others may be opened and closed in between."""
-        for group in list(self.groups.values()):
-            yield self.topic_of(group.id), group.status()
+    def state_of(self, group: GroupId) -> PartitionState | None:
+        """What is applied of a partition; None for the metadata, and for what is not open."""
+        partition = self.broker.hosting.get(group.topic_id, group.partition) if self.broker is not None else None
+        return partition.state if partition is not None else None
 
     def not_opened(self) -> Sequence[tuple[QueueRecord, TinymqError]]:
         """Replicas that should be here and are not."""
