@@ -1,70 +1,24 @@
-"""One suite for every RegistryService."""
+"""One suite for every RegistryService: brokers, topics, versions. Queues and consumers: test_queues_contract.py."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tests.fakes.manual_clock import ManualClock
-from tests.fakes.raft_group import FakeGroup
-from tests.fakes.raft_host import FakeHosts
+from tests.registry.bench import Bench, Scenario
 from tests.registry.records import broker
 from tinymq.config import Timing
 from tinymq.errors import (
     DeadlineExceeded,
+    InvalidConfig,
     InvalidName,
     InvalidRequest,
     TopicExists,
     UnknownTopic,
 )
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.service import RegistryService
-from tinymq.registry.state import BrokersChanged, Effect, TopicCreated, TopicDeleted
-from tinymq.types import METADATA_GROUP
-
-
-def memory(clock: ManualClock) -> RegistryService:
-    return MemoryRegistry(clock, random.Random(1), Timing())
-
-
-def replicated(clock: ManualClock) -> RegistryService:
-    """One broker that leads, over a group that commits in the loop's next turn."""
-    machine = RegistryMachine()
-    group = FakeGroup(machine, METADATA_GROUP, lambda: asyncio.get_running_loop().call_soon(group.commit) and None)
-    machine.attach(group)
-    hosts = FakeHosts()
-    return ReplicatedRegistry(1, machine, hosts.host(1), clock, random.Random(1), Timing())
-
-
-class Bench:
-    def __init__(self, make: Callable[[ManualClock], RegistryService]) -> None:
-        self.clock = ManualClock()
-        self.registry = make(self.clock)
-        self.effects: list[Effect] = []
-        self.registry.watch(self._changed)
-
-    def _changed(self, effects: Sequence[Effect]) -> None:
-        self.effects.extend(effects)
-
-    async def register(self, *numbers: int) -> None:
-        for number in numbers:
-            await self.registry.register_broker(broker(number))
-
-
-Scenario = Callable[[Callable[[Bench], Awaitable[None]]], None]
-
-
-@pytest.fixture(params=[memory, replicated])
-def run(request: pytest.FixtureRequest) -> Scenario:
-    async def main(scenario: Callable[[Bench], Awaitable[None]]) -> None:
-        await scenario(Bench(request.param))
-
-    return lambda scenario: asyncio.run(main(scenario))
+from tinymq.registry.state import BrokersChanged, Effect, TopicAltered, TopicCreated, TopicDeleted
+from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 
 def test_brokers_register_and_leave(run: Scenario) -> None:
@@ -92,7 +46,7 @@ def test_a_broker_that_is_gone_is_unregistered_by_itself(run: Scenario) -> None:
             b.clock.advance(Timing().registration_renew_s)
             await asyncio.sleep(0)
             await b.register(1)
-        assert b.registry.get_all_brokers() == [broker(1)]
+        await b.until(lambda: b.registry.get_all_brokers() == [broker(1)])
         await b.register(2)
         assert b.registry.get_all_brokers() == [broker(1), broker(2)]
 
@@ -132,6 +86,50 @@ def test_topics_and_queues(run: Scenario) -> None:
     run(scenario)
 
 
+def test_a_topic_has_its_settings_and_they_change_one_by_one(run: Scenario) -> None:
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        config = TopicConfig(Storage.MEMORY, 0, None, 5, 1 << 20, 2000, 7, 8, OnFull.DROP_OLDEST)
+        topic = await b.registry.register_topic("t", 1, 1, config)
+        assert topic.config == config
+        altered = await b.registry.alter_topic("t", [("retention_ms", "60000"), ("max_records", "none")])
+        assert altered == b.registry.get_topic("t") == b.registry.get_topic_by_id(topic.topic_id)
+        assert (altered.config.retention_ms, altered.config.max_records, altered.config.max_bytes) == (60_000, None, 8)
+        assert altered.config_version == b.registry.version > topic.config_version
+        assert b.effects[1:] == [TopicCreated(topic), TopicAltered(altered)]
+        assert await b.registry.alter_topic("t", [("max_bytes", "8")]) == altered, "as it was"
+        assert await b.registry.alter_topic("t", []) == altered
+        assert len(b.effects) == 3
+        assert (await b.registry.register_topic("u", 1, 1)).config == TopicConfig()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ([("retention", "5")], "retention_ms"),
+        ([("retention_ms", "5000"), ("retention_ms", "6000")], ""),
+        ([("retention_ms", "1")], "between"),
+        ([("retention_ms", "soon")], "whole number"),
+        ([("segment_bytes", "none")], "whole number"),
+        ([("on_full", "panic")], "reject"),
+        ([("storage", "memory")], "another topic"),
+        ([("max_bytes", "70000"), ("retention_ms", "x")], "whole number"),
+    ],
+)
+def test_settings_are_all_taken_or_none(run: Scenario, settings: list[tuple[str, str]], hint: str) -> None:
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        topic = await b.registry.register_topic("t", 1, 1)
+        with pytest.raises(InvalidConfig) as refused:
+            await b.registry.alter_topic("t", settings)
+        assert hint in refused.value.hint
+        assert b.registry.get_topic("t") == topic
+
+    run(scenario)
+
+
 def test_a_change_under_the_same_id_is_made_once(run: Scenario) -> None:
     """Whatever has happened to the topic in between."""
 
@@ -139,6 +137,9 @@ def test_a_change_under_the_same_id_is_made_once(run: Scenario) -> None:
         await b.register(1)
         topic = await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16)
         assert await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16) == topic
+        altered = await b.registry.alter_topic("t", [("max_records", "5")], command_id=b"a" * 16)
+        later = await b.registry.alter_topic("t", [("max_records", "6")])
+        assert await b.registry.alter_topic("t", [("max_records", "5")], command_id=b"a" * 16) == later != altered
         await b.registry.unregister_topic("t", command_id=b"d" * 16)
         with pytest.raises(UnknownTopic, match="as soon as it was made"):
             await b.registry.register_topic("t", 2, 1, command_id=b"c" * 16)
@@ -156,15 +157,24 @@ def test_what_is_refused(run: Scenario) -> None:
         await b.register(1, 2, 3)
         await b.registry.register_topic("t", 1, 1)
         topics = b.registry.get_all_topics()
-        for name in ("", "x" * 250, "..", ".", "a/b", "a\0b", "ä"):
+        for name in ("", "x" * 250, "..", ".", "a/b", "a\0b", "ä", "\ud800"):
             with pytest.raises(InvalidName):
                 await b.registry.register_topic(name, 1, 1)
+            with pytest.raises(InvalidName):
+                await b.registry.alter_topic(name, [])
+            with pytest.raises(InvalidName):
+                await b.registry.unregister_topic(name)
         with pytest.raises(TopicExists):
             await b.registry.register_topic("t", 1, 1)
-        for partitions, factor in ((0, 1), (1, 0), (1, 4), (100_000, 1)):
+        for partitions, factor in ((0, 1), (1, 0), (1, 4), (100_000, 1), (-1, 1), (1, -1), (1 << 32, 1), (1, 1 << 70)):
             with pytest.raises(InvalidRequest) as refused:
                 await b.registry.register_topic("u", partitions, factor)
             assert not refused.value.retriable
+            assert refused.value.hint
+        with pytest.raises(InvalidRequest):
+            await b.registry.alter_topic("t", [(f"s{n}", "1") for n in range(65)])
+        with pytest.raises(UnknownTopic):
+            await b.registry.alter_topic("nope", [("max_records", "5")])
         with pytest.raises(UnknownTopic):
             await b.registry.unregister_topic("nope")
         with pytest.raises(UnknownTopic):
@@ -174,11 +184,34 @@ def test_what_is_refused(run: Scenario) -> None:
     run(scenario)
 
 
+def test_who_is_told_of_a_change_reads_it(run: Scenario) -> None:
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        seen: list[object] = []
+
+        def look(effects: list[Effect]) -> None:
+            topic = b.registry.get_topic("t")
+            seen.append((effects, topic, b.registry.version))
+
+        b.registry.watch(look)  # type: ignore[arg-type]
+        topic = await b.registry.register_topic("t", 1, 1)
+        altered = await b.registry.alter_topic("t", [("max_records", "5")])
+        assert seen == [
+            ([TopicCreated(topic)], topic, altered.config_version - 1),
+            ([TopicAltered(altered)], altered, altered.config_version),
+        ]
+
+    run(scenario)
+
+
 def test_producer_ids(run: Scenario) -> None:
     async def scenario(b: Bench) -> None:
         first = await b.registry.take_producer_ids(5)
         second = await b.registry.take_producer_ids(5)
         assert (list(first), list(second)) == ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+        for count in (0, 100_001):
+            with pytest.raises(InvalidRequest):
+                await b.registry.take_producer_ids(count)
 
     run(scenario)
 
@@ -186,13 +219,30 @@ def test_producer_ids(run: Scenario) -> None:
 def test_versions(run: Scenario) -> None:
     async def scenario(b: Bench) -> None:
         version = b.registry.version
+        await b.registry.wait_version(version, 5.0)
         waiting = asyncio.ensure_future(b.registry.wait_version(version + 1, 5.0))
         too_far = asyncio.ensure_future(b.registry.wait_version(version + 100, 5.0))
+        await asyncio.sleep(0)
+        assert not waiting.done()
         await b.register(1)
         await waiting
         assert await b.registry.refresh(1.0) == b.registry.version == version + 1
         b.clock.advance(5.1)
         with pytest.raises(DeadlineExceeded):
             await too_far
+
+    run(scenario)
+
+
+def test_many_changes_at_once_are_made_one_after_the_other(run: Scenario) -> None:
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        version = b.registry.version
+        made = [b.registry.register_topic(f"t{n}", 1, 1) for n in range(10)]
+        taken = [b.registry.take_producer_ids(3) for _ in range(10)]
+        topics, ids = await asyncio.gather(*made), await asyncio.gather(*taken)
+        assert b.registry.version == version + 20
+        assert b.registry.get_all_topics() == topics
+        assert sorted(n for block in ids for n in block) == list(range(1, 31))
 
     run(scenario)
