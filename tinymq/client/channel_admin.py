@@ -10,6 +10,7 @@ from tinymq.client.checks import WAIT_S_MIN, check_channel, check_partition, che
 from tinymq.client.cluster import Cluster
 from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelDescription, ChannelId
 from tinymq.client.holds import AsyncHold
+from tinymq.client.leader import topic_with
 from tinymq.client.places import Place, read_place
 from tinymq.client.routing import Topic
 from tinymq.errors import Fenced, UnknownChannel
@@ -32,8 +33,12 @@ class AsyncChannelAdmin:
         """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
         check_topic(topic)
         left = self._cluster.countdown(self._timeout_s(timeout))
-        known = await self._cluster.topic(topic, left())
-        numbers = [p.partition for p in known.partitions] if partition is None else [check_partition(partition)]
+        if partition is None:
+            known = await self._cluster.topic(topic, left())
+            numbers = known.numbers
+        else:
+            known = await topic_with(self._cluster, topic, check_partition(partition), left())
+            numbers = (partition,)
         found = await self._channels_of(known, numbers, left())
         return [
             cursors.describe(topic, number, info)
@@ -79,7 +84,7 @@ class AsyncChannelAdmin:
         check_partition(partition)
         place = read_place(before)
         left = self._cluster.countdown(self._timeout_s(timeout))
-        known = await self._cluster.topic(topic, left())
+        known = await topic_with(self._cluster, topic, partition, left())
         return await cursors.trim(self._cluster, known, partition, place, left())
 
     def hold(self, topic: str, partition: int, offset: Offset, *, lease: float = LEASE_S) -> AsyncHold:
@@ -91,7 +96,7 @@ class AsyncChannelAdmin:
         check_topic(topic)
         check_partition(partition)
         check_channel(channel)
-        return ChannelId(await self._cluster.topic(topic, timeout_s), partition, channel)
+        return ChannelId(await topic_with(self._cluster, topic, partition, timeout_s), partition, channel)
 
     async def _channels_of(
         self, topic: Topic, partitions: Iterable[int], timeout_s: float

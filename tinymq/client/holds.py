@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tinymq.client.cluster import Cluster
-from tinymq.client.leader import ask_leader
+from tinymq.client.leader import ask_leader, topic_with
 from tinymq.client.places import Known, read_place
 from tinymq.client.ports import Method
 from tinymq.errors import Closed, InvalidRequest, TinymqError
@@ -93,7 +93,7 @@ class AsyncHold:
 
     async def _hold(self, lease_s: float, timeout_s: float) -> None:
         left = self._cluster.countdown(timeout_s)
-        known = await self._cluster.topic(self.topic, left())
+        known = await topic_with(self._cluster, self.topic, self.partition, left())
         request = pb.HoldRequest(
             topic_id=known.topic_id,
             partition=self.partition,

@@ -27,6 +27,20 @@ BACKOFF_S_MAX = 0.5
 ATTEMPT_S_MIN = 0.001
 
 
+async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
+    """The topic, with this partition: one that the client has not heard of is asked for.
+
+    Raises UnknownTopic, UnknownPartition.
+    """
+    left = cluster.countdown(timeout_s)
+    topic = await cluster.topic(name, left())
+    if topic.partition(partition) is None:
+        if not await cluster.still_there(name, topic.topic_id, left(), partition):
+            raise topic.unknown(partition)
+        topic = await cluster.topic(name, left())
+    return topic
+
+
 def no_refusal(_reply: Any) -> TinymqError | None:
     """Of replies whose only error is the request's own."""
     return None
@@ -55,7 +69,7 @@ async def ask_leader(
     last: TinymqError | None = None
     unclear = False
     while True:
-        address = _leader(cluster, topic, partition)
+        address = await _leader(cluster, topic, partition)
         if address is not None:
             attempt_s = max(ATTEMPT_S_MIN, min(left(), cluster.attempt_s))
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
@@ -82,11 +96,13 @@ async def ask_leader(
         backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
 
 
-def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
-    """The address of whom the client takes for the leader now."""
+async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
+    """The address of whom the client takes for the leader now. Raises when there is nothing to lead any more."""
     try:
         at = cluster.view.partition(topic.name, partition)
-    except (UnknownTopic, UnknownPartition):
+    except (UnknownTopic, UnknownPartition) as error:
+        if not await _passes(cluster, topic, partition, error):
+            raise
         return None
     return cluster.view.address(at.leader)
 

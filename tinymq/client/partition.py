@@ -10,6 +10,7 @@ from tinymq.client.checks import check_partition, check_topic
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig, QueueConfig, ReaderConfig
 from tinymq.client.delivery import Delivery
+from tinymq.client.leader import topic_with
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Known, Place, read_place
 from tinymq.client.producer import AsyncProducer
@@ -180,7 +181,7 @@ class AsyncPartition:
         return self._cluster.config.request_timeout_ms / 1000
 
     async def _known(self, timeout_s: float) -> Topic:
-        return await self._cluster.topic(self.topic, timeout_s)
+        return await topic_with(self._cluster, self.topic, self.partition, timeout_s)
 
     def _read(self, start: Offset, end: Offset | None, config: ReaderConfig) -> AsyncReader:
         return AsyncReader(

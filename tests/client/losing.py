@@ -1,0 +1,43 @@
+"""A connector before the real one that loses answers: what was asked is done, and nobody hears of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tinymq.client.channel import GrpcConnector, GrpcLink
+from tinymq.client.ports import Method
+from tinymq.config import Limits
+from tinymq.errors import OutcomeUnknown
+
+
+class LosingLink:
+    """A link whose unary answers get lost as often as the connector says."""
+
+    def __init__(self, losing: Losing, link: GrpcLink) -> None:
+        self._losing = losing
+        self._link = link
+        self.address = link.address
+        self.open_produce = link.open_produce
+        self.open_fetch = link.open_fetch
+        self.close = link.close
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        reply = await self._link.call(method, request, timeout_s)
+        self._losing.answered[method] += 1
+        if self._losing.left[method] > 0:
+            self._losing.left[method] -= 1
+            raise OutcomeUnknown(f"{self.address}: the answer was lost")
+        return reply
+
+
+class Losing:
+    """`left[method]` answers are lost from now on; `answered` counts them all."""
+
+    def __init__(self) -> None:
+        self.left: Counter[Method] = Counter()
+        self.answered: Counter[Method] = Counter()
+        self._real = GrpcConnector(Limits())
+
+    def link(self, address: str) -> LosingLink:
+        return LosingLink(self, self._real.link(address))

@@ -1,0 +1,350 @@
+"""A partition as a queue, on real brokers: what is handed out, what is committed, and who is fenced."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tinymq import Client, Message, Offset, Queue
+from tinymq.errors import (
+    Closed,
+    Fenced,
+    InvalidName,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnknownChannel,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tinymq.testing.cluster import Cluster
+
+NAMES = (f"t{i}" for i in itertools.count())
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture
+def mq(cluster: Cluster) -> Iterator[Client]:
+    with cluster.client(request_timeout_ms=10_000) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(mq: Client) -> str:
+    return mq.admin.create_topic(next(NAMES), partitions=1, replication_factor=3).name
+
+
+def filled(mq: Client, topic: str, count: int) -> None:
+    """Values 0, 1, ..., a second apart."""
+    with mq.producer() as producer:
+        for i in range(count):
+            producer.send(topic, b"%d" % i, timestamp=FIRST + timedelta(seconds=i))
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [m.offset for m in messages]
+
+
+def position(mq: Client, topic: str, channel: str = "c") -> int:
+    (found,) = [c for c in mq.admin.list_channels(topic) if c.channel == channel]
+    return found.position
+
+
+def test_what_is_pushed_is_polled_in_order_and_an_empty_poll_is_a_list(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="c") as queue:
+        assert queue.poll() == []
+        assert queue.is_empty()
+        assert queue.peek() is None
+        metas = [queue.push(b"%d" % i, b"k", {"n": "x"}, FIRST) for i in range(5)]
+        assert [m.offset for m in metas] == list(range(5))
+        peeked = queue.peek()
+        (first,) = queue.poll()
+        assert first == peeked
+        assert (first.value, first.key, first.header("n"), first.timestamp) == (b"0", b"k", b"x", FIRST)
+        assert offsets(queue.poll(3)) == [1, 2, 3]
+        assert (queue.size(), queue.position(), queue.is_empty()) == (1, 4, False)
+        assert offsets(queue.poll(100, timeout=5.0)) == [4]
+        assert queue.poll(100) == []
+        assert queue.get(Offset(2)).value == b"2"
+        for beyond in (5, 100):
+            with pytest.raises(OffsetOutOfRange, match="up to 5"):
+                queue.get(Offset(beyond))
+
+
+def test_a_poll_right_after_a_push_never_misses_it(mq: Client, topic: str) -> None:
+    """[] means that there is none, whatever is on its way to the reader."""
+    with mq.queue(topic, channel="c") as ours, mq.queue(topic) as theirs:
+        for i in range(50):
+            theirs.push(b"")
+            assert offsets(ours.poll()) == [i]
+            assert ours.poll() == []
+
+
+def test_pushes_that_nobody_waits_for_keep_their_order_and_are_flushed(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="c") as queue:
+        queue.push(b"0")
+        sent = [queue.push_nowait(b"%d" % i) for i in range(1, 100)]
+        queue.push(b"100")
+        queue.flush()
+        assert all(delivery.done() for delivery in sent)
+        assert [m.value for m in queue.poll(1000)] == [b"%d" % i for i in range(101)]
+
+
+def test_channels_never_see_each_other(mq: Client, topic: str) -> None:
+    filled(mq, topic, 20)
+    with mq.queue(topic, channel="a") as a, mq.queue(topic, channel="b") as b:
+        seen: dict[str, list[int]] = {"a": [], "b": []}
+        for i in range(20):
+            seen["a"] += offsets(a.poll(1))
+            if i % 3 == 0:
+                seen["b"] += offsets(b.poll(2))
+        a.commit()
+        assert seen == {"a": list(range(20)), "b": list(range(14))}
+        assert (position(mq, topic, "a"), position(mq, topic, "b") <= 14) == (20, True)
+        b.seek("earliest")
+    assert (position(mq, topic, "a"), position(mq, topic, "b")) == (20, 0)
+
+
+def test_leaving_cleanly_commits_and_an_exception_does_not(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    with mq.queue(topic, channel="c") as queue:
+        for message in queue:
+            if message.offset == 3:
+                break
+    assert position(mq, topic) == 4
+
+    def fails_at_the_seventh() -> None:
+        with mq.queue(topic, channel="c") as queue:
+            for message in queue:
+                assert message.offset < 6, "this one"
+
+    with pytest.raises(AssertionError, match="this one"):
+        fails_at_the_seventh()
+    assert position(mq, topic) == 6, "those before the one that failed are done with"
+    with mq.queue(topic, channel="c") as queue:
+        assert offsets(queue.poll(2)) == [6, 7]
+
+
+def test_a_loop_left_without_with_leaves_the_last_one_uncommitted(cluster: Cluster, mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    with cluster.client() as other:
+        for message in other.queue(topic, channel="c"):
+            if message.offset == 3:
+                break
+    assert position(mq, topic) == 3
+
+
+def test_what_was_asked_for_more_after_is_committed_by_itself(cluster: Cluster, mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    queue = mq.queue(topic, channel="c", commit_interval_ms=20)
+    queue.poll(4)
+    queue.poll(1)
+    at = cluster.registry(1).get_topic(topic)
+    assert at is not None
+
+    def committed() -> bool:
+        leader = cluster.brokers[cluster.leader_of(topic) or 1].serving.broker
+        assert leader is not None
+        return bool(leader.find(at.topic_id, 0).state.channels["c"].position == 4)
+
+    cluster.wait_until(committed)
+
+
+def test_commits_by_hand(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    with mq.queue(topic, channel="c", auto_commit=False, commit_interval_ms=1) as queue:
+        queue.commit()
+        found = queue.poll(6)
+        queue.commit(Offset(2))
+        assert position(mq, topic) == 2
+        queue.commit(found[3])
+        assert position(mq, topic) == 4
+        queue.commit(Offset(3))
+        assert position(mq, topic) == 4, "forward only"
+        with pytest.raises(InvalidRequest, match="beyond"):
+            queue.commit(Offset(7))
+        queue.poll(1)
+    assert position(mq, topic) == 4
+    with mq.queue(topic, channel="c", auto_commit=False) as queue:
+        assert offsets(queue.poll(1)) == [4]
+        queue.commit()
+    assert position(mq, topic) == 5
+
+
+def test_who_opens_a_channel_fences_who_had_it(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    first, second = mq.queue(topic, channel="c"), mq.queue(topic, channel="c", consumer="heir")
+    first.poll(3)
+    assert offsets(second.poll(1)) == [0], "nothing was committed"
+    assert [c.consumer for c in mq.admin.list_channels(topic)] == ["heir"]
+    with pytest.raises(Fenced):
+        first.commit()
+    for call in (first.poll, first.commit, first.peek, first.size, lambda: next(first)):
+        with pytest.raises(Fenced):
+            call()
+    first.close()  # that was said
+    second.commit()
+    second.close()
+    assert [(c.position, c.consumer) for c in mq.admin.list_channels(topic)] == [(1, "")]
+
+
+def test_a_close_that_comes_too_late_says_so(mq: Client, topic: str) -> None:
+    filled(mq, topic, 3)
+    first = mq.queue(topic, channel="c")
+    first.poll()
+    mq.queue(topic, channel="c").open()
+    with pytest.raises(Fenced):
+        first.close()
+    first.close()
+
+
+def test_who_waits_for_messages_hears_that_another_one_took_over(mq: Client, topic: str) -> None:
+    filled(mq, topic, 1)
+    first = mq.queue(topic, channel="c", commit_interval_ms=5)
+    first.poll()
+    mq.queue(topic, channel="c").open()
+    raised: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            first.poll(timeout=None)
+        except Fenced as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    waiting.join(20)
+    assert raised
+
+
+def test_looking_and_pushing_fence_nobody(mq: Client, topic: str) -> None:
+    filled(mq, topic, 3)
+    with mq.queue(topic, channel="c") as reading:
+        reading.poll(2)
+        reading.commit()
+        with mq.queue(topic, channel="c") as looking:
+            peeked = looking.peek()
+            assert peeked is not None
+            assert (peeked.offset, looking.size(), looking.position(), looking.get(Offset(0)).offset) == (2, 1, 2, 0)
+            looking.push(b"")
+            looking.flush()
+        assert offsets(reading.poll(5)) == [2, 3]
+        reading.commit()
+    assert [c.channel for c in mq.admin.list_channels(topic)] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("start", "at"), [("earliest", 0), ("latest", 10), (Offset(4), 4), (FIRST + timedelta(seconds=7), 7)]
+)
+def test_where_a_new_channel_begins_and_where_seeking_leads(mq: Client, topic: str, start: Offset, at: int) -> None:
+    filled(mq, topic, 10)
+    with mq.queue(topic, channel="c", start=start) as queue:
+        assert (queue.position(), queue.size()) == (at, 10 - at), "of a channel that is not there yet"
+        assert offsets(queue.poll(100)) == list(range(at, 10))
+    with mq.queue(topic, channel="c", start="earliest") as queue:
+        assert queue.poll() == [], "it is there: it goes on"
+        assert queue.seek(start) == at
+        assert offsets(queue.poll(100)) == list(range(at, 10))
+
+
+def test_after_a_seek_only_what_comes_then_is_committed(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    with mq.queue(topic, channel="c") as queue:
+        queue.poll(8)
+        queue.seek(Offset(2))
+        with pytest.raises(InvalidRequest, match="beyond"):
+            queue.commit(Offset(8))
+    assert position(mq, topic) == 2
+    with mq.queue(topic, channel="c") as queue:
+        for beyond in (Offset(11), Offset(1000)):
+            with pytest.raises(OffsetOutOfRange):
+                queue.seek(beyond)
+        assert offsets(queue.poll(2)) == [2, 3], "nothing moved"
+    assert position(mq, topic) == 4
+
+
+def test_a_seek_by_somebody_else_fences_the_commits_of_before(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    queue = mq.queue(topic, channel="c")
+    queue.poll(5)
+    assert mq.admin.seek_channel(topic, 0, "c", Offset(1)) == 1
+    with pytest.raises(Fenced):
+        queue.commit()
+    assert offsets(mq.queue(topic, channel="c").poll(1)) == [1]
+
+
+def test_a_channel_that_was_deleted_is_not_made_again_silently(mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+    queue = mq.queue(topic, channel="c")
+    queue.poll(5)
+    mq.admin.delete_channel(topic, 0, "c")
+    with pytest.raises(UnknownChannel):
+        queue.commit()
+    with pytest.raises(UnknownChannel):
+        queue.poll()
+    assert mq.admin.list_channels(topic) == []
+    for call in (
+        lambda: mq.admin.delete_channel(topic, 0, "c"),
+        lambda: mq.admin.seek_channel(topic, 0, "c", "latest"),
+    ):
+        with pytest.raises(UnknownChannel):
+            call()
+
+
+def test_the_whole_partition_may_be_deleted(mq: Client) -> None:
+    topic = mq.admin.create_topic(next(NAMES), partitions=2, replication_factor=3).name
+    queue = mq.queue(topic, 1, "c")
+    queue.push(b"")
+    queue.poll()
+    other = mq.queue(topic, 1, "d")
+    other.poll()
+    queue.delete()
+    queue.close()
+    with pytest.raises(Closed):
+        queue.poll()
+    with pytest.raises(UnknownPartition):
+        other.commit()
+    with pytest.raises(UnknownPartition):
+        mq.queue(topic, 1).poll()
+    with pytest.raises(InvalidRequest, match="last"):
+        mq.queue(topic, 0).delete()
+
+
+def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> None:
+    with pytest.raises(UnknownTopic):
+        mq.queue("nowhere").poll()
+    with pytest.raises(UnknownPartition):
+        mq.queue(topic, 7).poll()
+    with pytest.raises(InvalidName):
+        mq.queue(topic, channel="no spaces")
+    for arguments in ({"consumer": 5}, {"channel": 5}, {"partition": "0"}, {"start": 5}, {"topic": None}):
+        with pytest.raises(InvalidRequest):
+            mq.queue(**{"topic": topic, **arguments})  # type: ignore[arg-type]
+    for settings in ({"auto_commit": 1}, {"commit_interval_ms": 0}, {"on_trimmed": "ignore"}, {"comit": 1}):
+        with pytest.raises(InvalidRequest):
+            mq.queue(topic, **settings)  # type: ignore[arg-type]
+    queue: Queue = mq.queue(topic)
+    for bad in (
+        lambda: queue.poll(0),
+        lambda: queue.poll(timeout=-1),
+        lambda: queue.get(5),  # type: ignore[arg-type]
+        lambda: queue.commit(5),  # type: ignore[arg-type]
+        lambda: queue.seek(5),  # type: ignore[arg-type]
+        lambda: queue.remove_before(5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidRequest):
+            bad()
+    queue.close()
+    queue.close()
+    for call in (queue.poll, queue.commit, queue.flush, queue.size, lambda: queue.push(b""), lambda: next(queue)):
+        with pytest.raises(Closed):
+            call()
