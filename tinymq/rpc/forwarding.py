@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, NotReady, OutcomeUnknown, QuotaExceeded
+from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.statuses import error_of
 
@@ -39,12 +39,12 @@ class Forwarding(Protocol):
         """The answer of the broker at `address` to a call of QueueService.
 
         Raises the error that it answered; BrokerUnreachable when it certainly never got the call, OutcomeUnknown when
-        it may have; QuotaExceeded when too many calls wait for it, NotReady once closed.
+        it may have; QuotaExceeded when too many calls wait for it, Closed from `close` on.
         """
         ...
 
     async def close(self) -> None:
-        """End what is under way. Asking again raises NotReady."""
+        """End what is under way. Asking again raises Closed."""
         ...
 
 
@@ -91,7 +91,7 @@ class GrpcForwarding:
 
     def _pick(self, address: str) -> _Pooled:
         if self._closed:
-            raise NotReady("this broker stops", hint="ask another broker")
+            raise Closed("this broker stops", hint="ask another broker")
         pool = self._pools.get(address)
         if pool is None:
             self._forget_idle()

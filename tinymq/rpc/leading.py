@@ -14,6 +14,7 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Partition
 from tinymq.errors import (
     BrokerUnreachable,
+    Closed,
     DeadlineExceeded,
     NotLeader,
     NotReady,
@@ -31,6 +32,7 @@ LOOK_S_MIN = 0.01  # between two looks for the leader: doubles
 LOOK_S_MAX = 0.25
 SILENT_S = 3.0  # a repeatable call that is not answered this long after its wait goes to whoever leads then
 TIMEOUT_S_MAX = 3600.0
+HEARD_S = 0.1  # for an answer to arrive
 
 NOTHING_DONE = (NotLeader, NotReady, BrokerUnreachable)
 
@@ -52,7 +54,9 @@ def read_call(broker: Broker, context: Context) -> Call:
     """Who calls, until when, and whether another broker passed it on."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
     given_s = context.time_remaining()
-    timeout_s = broker.timing.produce_timeout_s if given_s is None else min(given_s, TIMEOUT_S_MAX)
+    timeout_s = broker.timing.produce_timeout_s
+    if given_s is not None:  # what is answered at the deadline itself is not heard
+        timeout_s = min(given_s - min(HEARD_S, given_s / 10), TIMEOUT_S_MAX)
     deadline_s = broker.around.clock.monotonic() + timeout_s
     return Call(broker, client_of(context), FORWARDED in metadata, deadline_s)
 
@@ -114,6 +118,8 @@ class Leading:
                 if not repeatable:
                     raise
                 last = unclear = error
+            except Closed as error:  # this broker stops
+                raise unclear or error from None
             if call.forwarded or not (patient or unclear):
                 raise last
             if call.left_s() <= pause_s:

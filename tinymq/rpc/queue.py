@@ -330,7 +330,7 @@ async def _queues_with_more(
     others = [queue.partition for queue in topic.queues if queue.partition not in held]
 
     def some() -> bool:
-        return any(messages.has_more(each, channel) for each in held.values())
+        return any(each.closed is not None or messages.has_more(each, channel) for each in held.values())
 
     await messages.changed(broker.deadlines, list(held.values()), LOOK_S if others else wait_s, some)
     return [number for number, each in held.items() if messages.has_more(each, channel)] + others

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
 from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, NotReady, OutcomeUnknown
+from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.forwarding import FORWARDED, SERVICE
@@ -387,7 +387,7 @@ class MemoryForwarding:
 
     async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
         if self._closed:
-            raise NotReady("this broker stops")
+            raise Closed("this broker stops")
         link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
         return await link.ask(f"{SERVICE}/{method}", request, timeout_s, ((FORWARDED, "1"),))
 

@@ -1,0 +1,86 @@
+"""QueueService as any gRPC client sees it: over every broker, and again where a status says that nothing was done."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+import pytest
+
+from tinymq.errors import TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.errors import from_wire
+from tinymq.rpc.statuses import TRAILER
+
+WAIT_S = 20.0
+AGAIN = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,  # by a broker that was killed
+    grpc.StatusCode.UNKNOWN,
+}
+
+
+class QueueClient:
+    """Stubs of some brokers. Not the project's client: nothing here knows who leads."""
+
+    def __init__(self, addresses: Sequence[str], client_id: str = "") -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channels = [grpc.aio.insecure_channel(address, options) for address in addresses]
+        self._stubs: list[Any] = [pb_grpc.QueueServiceStub(channel) for channel in self._channels]
+        self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
+        self._rng = random.Random(1)
+
+    async def __aenter__(self) -> QueueClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(channel.close() for channel in self._channels))
+
+    async def call(self, name: str, request: Any, at: int | None = None, timeout_s: float = WAIT_S) -> Any:
+        """One call of the broker at that place, or of any."""
+        stub = self._stubs[self._rng.randrange(len(self._stubs)) if at is None else at]
+        return await getattr(stub, name)(request, timeout=timeout_s, metadata=self._metadata)
+
+    async def refused(self, name: str, request: Any, **how: Any) -> tuple[grpc.StatusCode, TinymqError]:
+        """How a call ended that had to fail: its status, and the error in the trailer."""
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await self.call(name, request, **how)
+        trailers: dict[str, Any] = dict(failed.value.trailing_metadata())
+        error = from_wire(pb.Error.FromString(trailers[TRAILER]))
+        assert failed.value.details() == str(error)
+        return failed.value.code(), error
+
+    async def produce(
+        self, topic: str, value: bytes, queue: int | None = None, **fields: Any
+    ) -> pb.ProduceMessageReply:
+        request = pb.ProduceMessageRequest(topic=topic, queue=queue, value=value, **fields)
+        reply: pb.ProduceMessageReply = await self.call("ProduceMessage", request)
+        return reply
+
+    async def consume(
+        self, topic: str, channel: str, queue: int | None = None, **fields: Any
+    ) -> pb.QueueMessage | None:
+        request = pb.ConsumeMessageRequest(topic=topic, queue=queue, channel=channel, **fields)
+        reply = await self.call("ConsumeMessage", request)
+        return reply.message if reply.HasField("message") else None
+
+    async def consume_surely(self, topic: str, channel: str, queue: int, request_id: bytes) -> pb.QueueMessage | None:
+        """Asked of one broker after the other until it is answered, always for the same message."""
+        request = pb.ConsumeMessageRequest(topic=topic, queue=queue, channel=channel, request_id=request_id)
+        while True:
+            try:
+                reply = await self.call("ConsumeMessage", request, timeout_s=5.0)
+            except grpc.aio.AioRpcError as failed:
+                if failed.code() not in AGAIN:
+                    raise
+                await asyncio.sleep(0.01)
+            else:
+                return reply.message if reply.HasField("message") else None

@@ -1,0 +1,278 @@
+"""QueueService on a real cluster: each call at each broker, what comes back, and what is refused with which status."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+from grpc import StatusCode
+
+from tests.fakes.queue_client import QueueClient
+from tinymq.partitioning import keyed
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.testing.cluster import Cluster
+
+pytest_plugins = ["tinymq.testing.fixture"]
+
+BROKERS = (1, 2, 3)
+
+
+def run(cluster: Cluster, scenario: Callable[[QueueClient], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with QueueClient([cluster.address(broker_id) for broker_id in BROKERS]) as client:
+            await scenario(client)
+
+    asyncio.run(main())
+
+
+async def make(client: QueueClient, topic: str, queues: int = 1) -> None:
+    for _ in range(queues):
+        await client.call("CreateQueue", pb.CreateQueueRequest(topic=topic))
+
+
+def test_a_message_comes_back_as_it_was_whoever_is_asked(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "whole")
+        headers = [pb.Header(key="a", value=b"1"), pb.Header(key="a", value=b""), pb.Header(key="none")]
+        sent = pb.ProduceMessageRequest(
+            topic="whole", queue=0, key=b"k", value=b"v\0", headers=headers, timestamp_us=1_234_567
+        )
+        for at in range(3):
+            reply = await client.call("ProduceMessage", sent, at=at)
+            assert (reply.queue, reply.offset) == (0, at)
+            assert reply.append_time_us > 1_234_567
+        bare = await client.call("ProduceMessage", pb.ProduceMessageRequest(topic="whole", queue=0))
+        for at in range(3):
+            reply = await client.call("FetchMessage", pb.FetchMessageRequest(topic="whole", queue=0, offset=at), at=at)
+            message = reply.message
+            assert (message.topic, message.queue, message.offset, message.timestamp_us) == ("whole", 0, at, 1_234_567)
+            assert (message.key, message.value, list(message.headers)) == (b"k", b"v\0", headers)
+            assert (reply.log_start, reply.high_watermark) == (0, 4)
+        last = (await client.call("FetchMessage", pb.FetchMessageRequest(topic="whole", offset=bare.offset))).message
+        assert [last.HasField("key"), last.HasField("value"), len(last.headers)] == [False, False, 0]
+        assert abs(last.timestamp_us - bare.append_time_us) < 60_000_000
+
+    run(tinymq_cluster, scenario)
+
+
+def test_each_channel_has_every_message_once_and_in_order(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "channels")
+        for number in range(6):
+            await client.produce("channels", b"%d" % number, 0)
+        for channel in ("one", "two"):
+            got = [await client.consume("channels", channel, 0) for _ in range(7)]
+            assert [message.value for message in got[:6] if message] == [b"%d" % n for n in range(6)]
+            assert got[6] is None
+        size = pb.GetQueueSizeRequest(topic="channels", queue=0, channel="one")
+        assert (await client.call("GetQueueSize", size)).messages == 0
+        await client.produce("channels", b"more", 0)
+        assert (await client.call("GetQueueSize", size)).messages == 1
+        assert (await client.call("GetQueueSize", pb.GetQueueSizeRequest(topic="channels"))).messages == 7
+        new = pb.GetQueueSizeRequest(topic="channels", channel="not-made-yet")
+        assert (await client.call("GetQueueSize", new)).messages == 7
+
+    run(tinymq_cluster, scenario)
+
+
+def test_the_same_request_gets_the_same_message_over_any_broker(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "repeats")
+        for number in range(5):
+            await client.produce("repeats", b"%d" % number, 0)
+        for request_id in (b"a", b"a\0", b"0123456789abcdef", b"b"):
+            offsets = set()
+            for at in range(3):
+                request = pb.ConsumeMessageRequest(topic="repeats", queue=0, channel="c", request_id=request_id)
+                offsets.add((await client.call("ConsumeMessage", request, at=at)).message.offset)
+            assert len(offsets) == 1, request_id
+        left = await client.consume("repeats", "c", 0)
+        assert left is not None
+        assert left.offset == 4, "ids that begin alike are different ids"
+
+    run(tinymq_cluster, scenario)
+
+
+def test_a_consumer_waits_for_a_message(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        for queue in (0, 1, 2, None):
+            topic = f"waiting-{queue}"
+            await make(client, topic, queues=3)
+            waiting = [asyncio.ensure_future(client.consume(topic, "c", queue, wait_ms=15_000)) for _ in range(6)]
+            looking = pb.FetchMessageRequest(topic=topic, queue=queue or 0, wait_ms=15_000)
+            looked = asyncio.ensure_future(client.call("FetchMessage", looking))
+            nothing = pb.FetchMessageRequest(topic=topic, queue=queue or 0, offset=1 << 40, wait_ms=10)
+            assert not (await client.call("FetchMessage", nothing)).HasField("message")
+            for number in range(6):
+                await client.produce(topic, b"%d" % number, queue or 0)
+            got = [await each for each in waiting]
+            assert len({(m.queue, m.offset) for m in got if m}) == 6, "each gets another one"
+            assert (await looked).message.value == b"0"
+            assert await client.consume(topic, "c", queue, wait_ms=30) is None
+
+    run(tinymq_cluster, scenario)
+
+
+def test_keys_have_their_queue_and_others_take_turns(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "spread", queues=4)
+        await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="spread", queue=1))
+        left = [0, 2, 3]
+        for number in range(12):
+            key = b"key %d" % number
+            for at in range(3):
+                request = pb.ProduceMessageRequest(topic="spread", key=key, value=b"x")
+                reply = await client.call("ProduceMessage", request, at=at)
+                assert reply.queue == left[keyed(key, 3)], "as the client has it"
+        turns = [
+            (await client.call("ProduceMessage", pb.ProduceMessageRequest(topic="spread", value=b"x"), at=0)).queue
+            for _ in range(9)
+        ]
+        assert Counter(turns) == {0: 3, 2: 3, 3: 3}
+        got = [await client.consume("spread", "all") for _ in range(45)]
+        assert len({(m.queue, m.offset) for m in got if m}) == 45
+        assert await client.consume("spread", "all") is None
+
+    run(tinymq_cluster, scenario)
+
+
+def test_queues_come_and_go_and_a_topic_with_them(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        settings = [pb.Setting(name="max_records", value="3")]
+        create = pb.CreateQueueRequest(topic="grown", settings=settings, replication_factor=3)
+        assert (await client.call("CreateQueue", create)).queue == 0
+        status, error = await client.refused("CreateQueue", create)
+        assert (status, error.code) == (StatusCode.ALREADY_EXISTS, "TopicExists")
+        numbers = [(await client.call("CreateQueue", pb.CreateQueueRequest(topic="grown"))).queue for _ in range(2)]
+        assert numbers == [1, 2]
+        for number in (0, 2):
+            await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=number))
+        assert (await client.call("CreateQueue", pb.CreateQueueRequest(topic="grown"))).queue == 3
+        for _ in range(3):
+            await client.produce("grown", b"x", 1)
+        status, error = await client.refused("ProduceMessage", pb.ProduceMessageRequest(topic="grown", queue=1))
+        assert (status, error.code) == (StatusCode.RESOURCE_EXHAUSTED, "QuotaExceeded")
+        for number in (1, 3):
+            await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=number))
+        status, error = await client.refused("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=3))
+        assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownTopic"), "the last one took the topic with it"
+
+    run(tinymq_cluster, scenario)
+
+
+def test_queues_made_at_once_are_different_ones(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        request = pb.CreateQueueRequest(topic="at-once")
+        made = await asyncio.gather(*(client.call("CreateQueue", request) for _ in range(8)))
+        assert sorted(reply.queue for reply in made) == list(range(8))
+
+    run(tinymq_cluster, scenario)
+
+
+REFUSED = [
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="nowhere"), StatusCode.NOT_FOUND, "UnknownTopic"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="a/b"), StatusCode.INVALID_ARGUMENT, "InvalidName"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="t", queue=9), StatusCode.NOT_FOUND, "UnknownPartition"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="t", timestamp_us=1 << 62), StatusCode.INVALID_ARGUMENT,
+     "InvalidBatch"),
+    ("ProduceMessage", pb.ProduceMessageRequest(topic="t", headers=[pb.Header(key="a")] * 10_001),
+     StatusCode.INVALID_ARGUMENT, "InvalidRequest"),
+    ("AsyncProduceMessage", pb.ProduceMessageRequest(topic="nowhere"), StatusCode.NOT_FOUND, "UnknownTopic"),
+    ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t"), StatusCode.INVALID_ARGUMENT, "InvalidName"),
+    ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t", channel="c", request_id=b"x"),
+     StatusCode.INVALID_ARGUMENT, "InvalidRequest"),
+    ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t", queue=0, channel="c", request_id=b"x" * 17),
+     StatusCode.INVALID_ARGUMENT, "InvalidRequest"),
+    ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t", queue=7, channel="c"), StatusCode.NOT_FOUND,
+     "UnknownPartition"),
+    ("FetchMessage", pb.FetchMessageRequest(topic="t", queue=7), StatusCode.NOT_FOUND, "UnknownPartition"),
+    ("GetQueueSize", pb.GetQueueSizeRequest(topic="nowhere"), StatusCode.NOT_FOUND, "UnknownTopic"),
+    ("GetQueueSize", pb.GetQueueSizeRequest(topic="t", channel="?"), StatusCode.INVALID_ARGUMENT, "InvalidName"),
+    ("DeleteQueue", pb.DeleteQueueRequest(topic="t", queue=7), StatusCode.NOT_FOUND, "UnknownPartition"),
+    ("CreateQueue", pb.CreateQueueRequest(topic=""), StatusCode.INVALID_ARGUMENT, "InvalidName"),
+    ("CreateQueue", pb.CreateQueueRequest(topic="x", settings=[pb.Setting(name="color")]),
+     StatusCode.INVALID_ARGUMENT, "InvalidConfig"),
+    ("CreateQueue", pb.CreateQueueRequest(topic="x", replication_factor=4), StatusCode.INVALID_ARGUMENT,
+     "InvalidRequest"),
+]  # fmt: skip
+
+
+def test_what_is_refused(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "t")
+        for name, request, status, code in REFUSED:
+            for at in range(3):
+                seen, error = await client.refused(name, request, at=at)
+                assert (seen, error.code) == (status, code), (name, request)
+
+    run(tinymq_cluster, scenario)
+
+
+def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> None:
+    with Cluster(nodes=3) as cluster:
+
+        async def scenario(client: QueueClient) -> None:
+            await make(client, "alone")
+            for broker_id in (2, 3):
+                await asyncio.to_thread(cluster.kill, broker_id)
+            produce = pb.ProduceMessageRequest(topic="alone", queue=0, timeout_ms=1500)
+            status, error = await client.refused("ProduceMessage", produce, at=0)
+            assert (status, error.code) in {
+                (StatusCode.UNKNOWN, "OutcomeUnknown"),  # it led, and appended
+                (StatusCode.DEADLINE_EXCEEDED, "DeadlineExceeded"),
+            }
+            consume = pb.ConsumeMessageRequest(topic="alone", queue=0, channel="c")
+            status, _ = await client.refused("ConsumeMessage", consume, at=0, timeout_s=2.0)
+            assert status in (StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED)
+
+        run(cluster, scenario)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_fifty_takers_of_one_channel_get_every_message_once(kill: bool) -> None:
+    """Over three brokers; with `kill`, the leader dies in the middle, and whoever got no answer asks another broker."""
+    messages = 400
+    with Cluster(nodes=3) as cluster:
+
+        async def scenario(client: QueueClient) -> None:
+            await make(client, "shared")
+            await asyncio.gather(*(client.produce("shared", b"%d" % n, 0) for n in range(messages)))
+            taken: list[int] = []
+
+            async def take(rng: random.Random) -> None:
+                while (message := await client.consume_surely("shared", "c", 0, rng.randbytes(16))) is not None:
+                    taken.append(message.offset)
+
+            async def end_leader() -> None:
+                while kill and len(taken) < messages // 3:
+                    await asyncio.sleep(0.001)
+                if kill:
+                    await asyncio.to_thread(cluster.kill, cluster.leader_of("shared") or 1)
+
+            await asyncio.gather(end_leader(), *(take(random.Random(n)) for n in range(50)))
+            assert sorted(taken) == list(range(messages))
+
+        run(cluster, scenario)
+
+
+def test_a_lost_answer_is_asked_for_again_after_the_leader_is_gone() -> None:
+    with Cluster(nodes=3) as cluster:
+
+        async def scenario(client: QueueClient) -> None:
+            await make(client, "failover")
+            for number in range(3):
+                await client.produce("failover", b"%d" % number, 0)
+            first = await client.consume_surely("failover", "c", 0, b"the same")
+            leader = cluster.leader_of("failover")
+            assert leader is not None
+            await asyncio.to_thread(cluster.kill, leader)
+            again = await client.consume_surely("failover", "c", 0, b"the same")
+            assert first == again
+            second = await client.consume_surely("failover", "c", 0, b"another")
+            assert second is not None
+            assert second.offset == 1
+
+        run(cluster, scenario)
