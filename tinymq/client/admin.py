@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from tinymq.client import routing
-from tinymq.client.checks import WAIT_S_MIN, check_count, check_topic, check_wait
-from tinymq.client.cluster import Cluster
+from tinymq.client.channel_admin import AsyncChannelAdmin
+from tinymq.client.checks import check_count, check_topic
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
 from tinymq.client.routing import Broker, Partition, Topic
+from tinymq.client.topic_settings import write_settings
 from tinymq.client.values import as_datetime
 from tinymq.errors import TinymqError, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
@@ -25,13 +26,15 @@ LEADERS_WAIT_S_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and where its partitions are; `leader` is 0 while nobody is known to lead."""
+    """A topic and where its partitions are, by number, which may leave some out; `leader` is 0 while nobody is known to
+    lead."""
 
     name: str
     topic_id: bytes
     partitions: tuple[Partition, ...]
     replication_factor: int
     created: datetime
+    settings: Mapping[str, str] = field(default_factory=dict)  # all of them, as `alter_topic` takes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +89,26 @@ class ClusterStatus:
     topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: not one said
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncChannelAdmin):
     """What `client.admin` can do. `timeout` is in seconds; request_timeout_ms if not given."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
     async def create_topic(
-        self, name: str, partitions: int = 1, replication_factor: int | None = None, *, timeout: float | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        settings: Mapping[str, object] | None = None,
+        timeout: float | None = None,
     ) -> TopicDescription:
         """Create a topic, and wait until its partitions have leaders. By default on three brokers, or all if fewer.
 
-        Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), OutcomeUnknown.
+        `settings`: by name, such as {"retention_ms": 86_400_000, "max_bytes": None}; docs/topics.md has them all.
+        Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
+        OutcomeUnknown.
         """
         check_topic(name)
+        written = write_settings(settings or {})
         check_count("partitions", partitions, 1)
         if replication_factor is not None:
             check_count("replication_factor", replication_factor, 1)
@@ -115,6 +124,7 @@ class AsyncAdmin:
             replication_factor=replication_factor,
             timeout_ms=int(wait_s * 1000),
             command_id=self._cluster.rng.randbytes(16),  # however often it is asked: done once
+            settings=written,
         )
         reply = await self._cluster.ask(
             Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
@@ -131,6 +141,56 @@ class AsyncAdmin:
         request = pb.DeleteTopicRequest(name=name, timeout_ms=int(timeout_s * 1000), command_id=command_id)
         await self._cluster.ask(Method.DELETE_TOPIC, request, timeout_s=timeout_s, changes=True)
         self._cluster.update(routing.without_topic(self._cluster.view, name))
+
+    async def alter_topic(
+        self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
+    ) -> TopicDescription:
+        """Change settings of a topic, all of these or none; what is not named stays. It takes effect on every broker
+        as that one hears of it, within moments. Raises UnknownTopic, InvalidConfig, OutcomeUnknown."""
+        check_topic(name)
+        written = write_settings(settings)
+        timeout_s = self._timeout_s(timeout)
+        command_id = self._cluster.rng.randbytes(16)
+        request = pb.AlterTopicRequest(
+            name=name, settings=written, timeout_ms=int(timeout_s * 1000), command_id=command_id
+        )
+        reply = await self._cluster.ask(Method.ALTER_TOPIC, request, timeout_s=timeout_s, changes=True)
+        topic = routing.read_topic(reply.topic)
+        self._cluster.update(routing.with_topic(self._cluster.view, topic))
+        return _describe(topic)
+
+    async def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
+        """One more partition, with a number that the topic never had before; waits until it has a leader. From now on
+        keys may belong to other partitions than before: see docs/topics.md.
+
+        Raises UnknownTopic, InvalidRequest (too few brokers, a bound is reached), OutcomeUnknown.
+        """
+        check_topic(topic)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        wait_s = min(LEADERS_WAIT_S_MAX, left())
+        command_id = self._cluster.rng.randbytes(16)
+        request = pb.AddPartitionRequest(topic=topic, timeout_ms=int(wait_s * 1000), command_id=command_id)
+        reply = await self._cluster.ask(
+            Method.ADD_PARTITION, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True
+        )
+        added = routing.read_partition(reply.partition)
+        self._cluster.update(routing.with_partition(self._cluster.view, topic, added))
+        return added
+
+    async def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
+        """Delete a partition and its records; its number is never used again. Keys may belong to other partitions from
+        now on. Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one), OutcomeUnknown."""
+        check_topic(topic)
+        check_count("partition", partition, 0)
+        timeout_s = self._timeout_s(timeout)
+        request = pb.DeletePartitionRequest(
+            topic=topic,
+            partition=partition,
+            timeout_ms=int(timeout_s * 1000),
+            command_id=self._cluster.rng.randbytes(16),
+        )
+        await self._cluster.ask(Method.DELETE_PARTITION, request, timeout_s=timeout_s, changes=True)
+        self._cluster.update(routing.without_partition(self._cluster.view, topic, partition))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """All topics, by name, as of a moment during this call."""
@@ -201,19 +261,21 @@ class AsyncAdmin:
     async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
         check_topic(name)
         left = self._cluster.countdown(timeout_s)
-        topic = await self._cluster.topic(name, timeout_s)
-        places = by_partition(place, tuple(range(len(topic.partitions))))
+        await self._cluster.refresh([name], timeout_s=left())  # partitions come and go
+        topic = await self._cluster.topic(name, left())
+        places = by_partition(place, topic.numbers)
         asks = {p: at.timestamp_us if isinstance(at, Ask) else END for p, at in places.items()}
         return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False)
-
-    def _timeout_s(self, timeout: float | None) -> float:
-        check_wait(timeout, least_s=WAIT_S_MIN)
-        return self._cluster.config.request_timeout_ms / 1000 if timeout is None else timeout
 
 
 def _describe(topic: Topic) -> TopicDescription:
     return TopicDescription(
-        topic.name, topic.topic_id, topic.partitions, topic.replication_factor, as_datetime(topic.created_us)
+        topic.name,
+        topic.topic_id,
+        topic.partitions,
+        topic.replication_factor,
+        as_datetime(topic.created_us),
+        dict(topic.settings),
     )
 
 
