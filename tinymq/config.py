@@ -98,6 +98,7 @@ class Timing:
     produce_timeout_s: float = 30.0  # when the client names none
     fetch_wait_s_max: float = 30.0
     hand_over_s: float = 5.0  # at most, at a clean stop
+    leader_return_s: float = 10.0  # a preferred broker leads again once it has been alive for this long
     join_s: float = 10.0  # how long a broker that is no voter asks for its cluster before it gives up
     retention_check_s: float = 5.0  # between two looks at what a partition no longer keeps
     drain_s: float = 2.0  # at most, for ending its registration at a clean stop

@@ -80,7 +80,8 @@ class Formation:
             first = parse_entry(data)
         except CorruptData as error:
             raise CorruptData(f"{FIRST_ENTRY_FILE} is damaged: {error.message}", hint=_MEND) from None
-        self.known_voters = _parse_voters(await self._runner.run(lambda: self._read(VOTERS_FILE)) or b"")
+        voters = await self._runner.run(lambda: self._read(VOTERS_FILE))
+        self.known_voters = _parse_voters(voters or b"")
         self.first_entry = first
         return first
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tinymq.broker.broker import Broker, Surroundings
 from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
@@ -61,6 +62,12 @@ class Member:
         self._registration = Registration(
             self._registry, record, means.clock, config.timing, self._hosting.up_to_date
         )  # whoever is registered has applied all that was done before
+        self._homecoming = Homecoming(
+            config.broker_id, host, lambda broker_id: self._registry.get_broker(broker_id) is not None, means.clock,
+            means.rng, config.timing.leader_return_s,
+        )  # fmt: skip
+        host.on_peer_changed = self._homecoming.peer_changed
+        self._filled = False  # the metadata here is not empty: an earlier process had it
         around = Surroundings(
             config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
             means.runner, config.limits, config.timing, self._informed,
@@ -72,6 +79,7 @@ class Member:
         from starting."""
         host, store = self._means.host, self._means.store
         on_disk = await self._means.runner.run(store.list_groups)
+        self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
         for task in (self._hosting.start(on_disk), self._registration.start()):
@@ -84,7 +92,8 @@ class Member:
         await self._hosting.opened.wait()
 
     async def leave(self, *, politely: bool) -> None:
-        """Renew the registration no more; politely, end it now."""
+        """Renew the registration no more; politely, end it now. What is led here is given back to nobody any more."""
+        self._homecoming.stop()
         await self._registration.stop(leave=politely)
 
     async def stop(self) -> None:
@@ -96,11 +105,14 @@ class Member:
     def group_changed(self, group: Group) -> None:
         """The host says that a group's role, leader or term is another."""
         self._hosting.group_changed(group.id)
+        self._homecoming.group_changed(group)
 
     def _informed(self) -> bool:
         if self._means.config.registry != "replicated":
             return True  # such a registry was read whole before anybody is served
         metadata = self._means.host.groups.get(METADATA_GROUP)
+        if metadata is not None and metadata.role is Role.OBSERVER and not metadata.repairing:
+            return self._filled or self._registration.registered.is_set()  # who is registered has applied all before
         return metadata is not None and metadata.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

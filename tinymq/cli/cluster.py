@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
 
 MISSING = "missing"  # the role of a replica that its broker does not report
-TAKES_PART = ("leader", "follower")
+TAKES_PART = ("leader", "follower", "observer")
 
 app = App(name="cluster", help="Form a cluster, see how it is, go on when too many disks are lost.")
 

@@ -12,6 +12,7 @@ from tinymq.entry import Kind
 from tinymq.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
+from tinymq.raft.election import Given
 from tinymq.raft.explaining import explain_candidate, explain_learner, explain_observer
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import Report
@@ -114,6 +115,20 @@ class Group:
     def uncommitted_bytes(self) -> int:
         """Of what was appended here as the leader, and is not applied yet; 0 when it does not lead."""
         return self._core.uncommitted_bytes
+
+    @property
+    def given(self) -> Given | None:
+        """How the leadership here came about; None when this replica does not lead."""
+        return self._core.given
+
+    @property
+    def hands_over(self) -> bool:
+        """Is it being given to another broker, so that nothing is accepted?"""
+        return self._core.hands_over
+
+    def unready(self, broker_id: int) -> str:
+        """Why that broker's replica would not take over from this one at once; "" when it would."""
+        return self._core.unready(broker_id)
 
     def lags(self) -> dict[int, int]:
         """By follower: entries of this leader's log that it has not acknowledged as synced. Empty unless it leads."""

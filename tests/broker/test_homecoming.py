@@ -1,0 +1,256 @@
+"""Leaders come home, gently: what is given back, when, and what is left where it is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes.manual_clock import ManualClock
+from tinymq.broker.homecoming import ALONE_S_MAX, ALONE_S_MIN, TRY_S, Away, Home, Homecoming, Strike, decide
+from tinymq.raft import Given, Membership, Replica
+from tinymq.types import METADATA_GROUP, GroupId, TopicId
+
+ONE, TWO = (GroupId(TopicId(b"t" * 16), n) for n in (0, 1))
+RETURN_S = 10.0
+HOME = Home(alive_since_s=100.0, registered=True)
+AWAY = Away(ONE, preferred=1, given=Given.WON, since_s=90.0, ready=True)
+
+
+# ---- the decision ------------------------------------------------------------------------------------------------
+
+
+def given_back(away: Away = AWAY, home: Home | None = HOME, now_s: float = 110.0) -> bool:
+    return decide([away], {} if home is None else {1: home}, now_s, RETURN_S) is away
+
+
+@pytest.mark.parametrize("given", [Given.WON, Given.HANDED, Given.BY_HAND])
+def test_to_a_broker_that_came_back_and_has_been_there_for_a_while(given: Given) -> None:
+    assert given_back(replace(AWAY, given=given))
+    assert not given_back(replace(AWAY, given=given), now_s=109.9)
+
+
+def test_not_before_it_has_led_here_for_as_long() -> None:
+    assert not given_back(replace(AWAY, since_s=105.0))
+    assert given_back(replace(AWAY, since_s=105.0), now_s=115.0)
+
+
+@pytest.mark.parametrize(
+    ("away", "home"),
+    [
+        (AWAY, None),
+        (AWAY, replace(HOME, registered=False)),
+        (AWAY, replace(HOME, alone_until_s=111.0)),
+        (replace(AWAY, ready=False), HOME),
+    ],
+)
+def test_not_to_one_that_is_gone_unregistered_left_alone_or_not_ready(away: Away, home: Home | None) -> None:
+    assert not given_back(away, home)
+
+
+@pytest.mark.parametrize(("given", "back"), [(Given.WON, True), (Given.HANDED, True), (Given.BY_HAND, False)])
+def test_what_was_taken_by_hand_from_a_broker_that_has_been_there_since_stays(given: Given, back: bool) -> None:
+    away = replace(AWAY, given=given, since_s=100.5)
+    assert given_back(away, now_s=1e6) is back
+
+
+def test_what_has_been_led_here_longest_goes_first() -> None:
+    later = replace(AWAY, group=TWO, since_s=95.0)
+    assert decide([later, AWAY], {1: HOME}, 110.0, RETURN_S) is AWAY
+    same = replace(AWAY, group=TWO)
+    assert decide([same, AWAY], {1: HOME}, 110.0, RETURN_S) is AWAY
+    assert decide([], {1: HOME}, 110.0, RETURN_S) is None
+
+
+def test_who_fails_again_is_left_alone_for_longer_up_to_a_bound_until_it_has_not_for_long() -> None:
+    strike = Strike(0.0, ALONE_S_MIN)
+    for _ in range(10):
+        strike = strike.again(strike.at_s + strike.alone_s + 1.0)
+    assert strike.alone_s == ALONE_S_MAX
+    assert strike.again(strike.at_s + 3 * ALONE_S_MAX).alone_s == ALONE_S_MIN
+
+
+# ---- looking, on a clock -----------------------------------------------------------------------------------------
+
+
+class FakeGroup:
+    """A replica as giving back sees it: led here; `to` while it is handed over."""
+
+    def __init__(self, group_id: GroupId, preferred: int = 1, given: Given = Given.WON) -> None:
+        self.id = group_id
+        self.membership = Membership(group_id, 1, tuple(Replica(b, bytes(16)) for b in (preferred, 2, 3)))
+        self.term = 5
+        self.given: Given | None = given
+        self.why = ""
+        self.hands_over = False
+
+    @property
+    def is_leader(self) -> bool:
+        return self.given is not None
+
+    def unready(self, broker_id: int) -> str:
+        return self.why
+
+
+class FakeHost:
+    def __init__(self, *groups: FakeGroup) -> None:
+        self.groups = {g.id: g for g in groups}
+        self.living = {1, 3}
+        self.asked: list[tuple[GroupId, int | None, float | None]] = []
+
+    def alive(self, broker_id: int) -> bool:
+        return broker_id in self.living
+
+    def transfer(self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None) -> bool:
+        self.asked.append((group_id, to, within_s))
+        self.groups[group_id].hands_over = True
+        return True
+
+
+class Home2:
+    """Broker 2, whose peers 1 and 3 are alive and registered."""
+
+    def __init__(self, *groups: FakeGroup) -> None:
+        self.clock = ManualClock()
+        self.host = FakeHost(*groups)
+        self.registered = {1, 3}
+        self.homecoming = Homecoming(
+            2, self.host, lambda b: b in self.registered, self.clock, random.Random(1), RETURN_S  # type: ignore[arg-type]
+        )  # fmt: skip
+        for group in groups:
+            self.changed(group)
+
+    def changed(self, group: FakeGroup) -> None:
+        self.homecoming.group_changed(group)  # type: ignore[arg-type]
+
+    def gone_home(self, group: FakeGroup) -> None:
+        group.given, group.hands_over = None, False
+        self.changed(group)
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(int(seconds * 100)):
+            self.clock.advance(0.01)
+
+    @property
+    def asked(self) -> list[GroupId]:
+        return [group for group, _, _ in self.host.asked]
+
+    @property
+    def resting(self) -> bool:
+        return not any(timer.call is not None for _, _, timer in self.clock._timers)
+
+
+def test_one_at_a_time_with_a_pause_and_then_it_rests() -> None:
+    one, two = FakeGroup(ONE), FakeGroup(TWO)
+    here = Home2(one, two)
+    here.homecoming.peer_changed(1, True)
+    here.pass_s(9.5)
+    assert here.asked == []
+    here.pass_s(2.0)
+    assert here.host.asked == [(ONE, 1, TRY_S)]
+    here.pass_s(0.5)
+    assert here.asked == [ONE], "the first is under way"
+    here.gone_home(one)
+    here.pass_s(0.1)
+    assert here.asked == [ONE], "a pause"
+    here.pass_s(1.0)
+    assert here.asked == [ONE, TWO]
+    here.gone_home(two)
+    here.pass_s(3.0)
+    assert here.resting
+
+
+def test_one_that_is_not_taken_is_not_tried_again_soon_and_nor_are_its_neighbours() -> None:
+    one, two = FakeGroup(ONE), FakeGroup(TWO)
+    here = Home2(one, two)
+    here.homecoming.peer_changed(1, True)
+    here.pass_s(12.0)
+    one.hands_over = False  # its time was up
+    here.pass_s(ALONE_S_MIN - 3.0)
+    assert here.asked == [ONE]
+    here.pass_s(5.0)
+    assert here.asked == [ONE, ONE]
+    one.hands_over = False
+    here.pass_s(2 * ALONE_S_MIN - 3.0)
+    assert here.asked == [ONE, ONE]
+    here.homecoming.peer_changed(1, False)
+    here.homecoming.peer_changed(1, True)  # another process: it is forgiven
+    here.pass_s(RETURN_S + 2.0)
+    assert here.asked == [ONE, ONE, ONE]
+
+
+def test_what_a_living_preferred_broker_gave_away_is_left_here_for_a_while() -> None:
+    """Its disk hung, say."""
+    one = FakeGroup(ONE, given=Given.HANDED)
+    here = Home2(one)
+    here.pass_s(ALONE_S_MIN - 2.0)
+    assert here.asked == []
+    here.pass_s(4.0)
+    assert here.asked == [ONE]
+    here.gone_home(one)
+    here.pass_s(5.0)
+    one.given, one.term = Given.HANDED, 7
+    here.changed(one)
+    here.pass_s(2 * ALONE_S_MIN - 2.0)
+    assert here.asked == [ONE], "longer each time"
+    here.pass_s(4.0)
+    assert here.asked == [ONE, ONE]
+
+
+def test_many_groups_given_away_at_once_are_one_strike() -> None:
+    here = Home2(*(FakeGroup(GroupId(ONE.topic_id, n), given=Given.HANDED) for n in range(20)))
+    here.pass_s(ALONE_S_MIN + 2.0)
+    assert len(here.asked) == 1
+
+
+def test_what_an_operator_moved_stays_until_the_preferred_broker_is_started_again() -> None:
+    one = FakeGroup(ONE, given=Given.BY_HAND)
+    here = Home2(one)
+    here.pass_s(100.0)
+    assert here.asked == []
+    here.homecoming.peer_changed(1, False)
+    here.homecoming.peer_changed(1, True)
+    here.pass_s(RETURN_S + 2.0)
+    assert here.asked == [ONE]
+
+
+@pytest.mark.parametrize("what", ["dead", "unregistered", "not ready"])
+def test_it_waits_for_what_is_missing_and_looks_again(what: str) -> None:
+    one = FakeGroup(ONE)
+    here = Home2(one)
+    here.homecoming.peer_changed(1, True)
+    if what == "dead":
+        here.host.living.discard(1)
+        here.homecoming.peer_changed(1, False)
+    elif what == "unregistered":
+        here.registered.discard(1)
+    else:
+        one.why = "it is catching up"
+    here.pass_s(50.0)
+    assert here.asked == []
+    one.why = ""
+    here.registered.add(1)
+    here.host.living.add(1)
+    here.pass_s(RETURN_S + 2.0)
+    assert here.asked == [ONE]
+
+
+def test_the_registry_and_what_is_at_home_are_left_alone() -> None:
+    here = Home2(FakeGroup(METADATA_GROUP), FakeGroup(ONE, preferred=2))
+    assert here.resting
+    here.pass_s(60.0)
+    assert here.asked == []
+
+
+def test_a_group_that_is_closed_or_a_broker_that_stops_ends_it() -> None:
+    one, two = FakeGroup(ONE), FakeGroup(TWO)
+    here = Home2(one, two)
+    here.pass_s(5.0)
+    del here.host.groups[ONE]
+    here.pass_s(7.0)
+    assert here.asked == [TWO]
+    here.homecoming.stop()
+    assert here.resting
+    here.changed(FakeGroup(ONE))
+    assert here.resting
