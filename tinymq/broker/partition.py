@@ -230,7 +230,7 @@ class Partition:
             if outcomes is not None:
                 self._queue.applied(entry, outcomes)
         self._waiters.applied(entry)
-        self._wake()
+        self._watchers.wake()
 
     def _settle(self, entry: Entry) -> None:
         """An entry of this leader's is applied: drop what the overlay no longer adds."""
@@ -245,7 +245,7 @@ class Partition:
         appends from now on."""
         assert not len(self._overlay), "an overlay outlived its term"
         self.leading = True
-        self._wake()
+        self._watchers.wake()
 
     def follow(self) -> None:
         """This replica leads no more: what is not committed may be taken back by the next leader, or kept."""
@@ -256,7 +256,7 @@ class Partition:
         self._waiters.lost()
         if not self._queue.idle:
             self._queue.lost(self.closed or self.not_leader())
-        self._wake()
+        self._watchers.wake()
 
     def dump(self) -> bytes:
         return self.state.dump()
@@ -264,7 +264,7 @@ class Partition:
     def load(self, state: bytes) -> None:
         """Raises CorruptData, and then nothing has changed."""
         self.state.load(state)
-        self._wake()
+        self._watchers.wake()
 
     # ---- who waits for more ----------------------------------------------------------------------------
 
@@ -277,12 +277,9 @@ class Partition:
 
     def look(self) -> None:
         """The group changed its role or failed: whoever waits may have an answer now."""
-        self._wake()
+        self._watchers.wake()
 
     def close(self, error: TinymqError) -> None:
         """The replica goes away (its topic is deleted, its broker stops): everyone who waits is told."""
         self.closed = error
         self.follow()
-
-    def _wake(self) -> None:
-        self._watchers.wake()

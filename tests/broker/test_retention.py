@@ -1,0 +1,85 @@
+"""What is due to go, and what a move of the log start comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.values import Applied, holds, moves
+from tests.fakes.raft_group import NOW_US
+from tinymq.broker.retention import due_start
+from tinymq.errors import InvalidRequest
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import TopicConfig
+
+SECOND_US = 1_000_000
+
+
+@pytest.fixture
+def at() -> Applied:
+    """A record of 100 bytes each second, ten of them, from one second after NOW_US on."""
+    applied = Applied()
+    for _ in range(10):
+        applied.batch(1, size=100, later_us=SECOND_US)
+    return applied
+
+
+@pytest.mark.parametrize(("seconds", "start"), [(0, 0), (5, 0), (6, 0), (7, 1), (11, 5), (15, 9), (16, 10), (99, 10)])
+def test_by_age(at: Applied, seconds: int, start: int) -> None:
+    """A record that is as old as `retention_ms` stays; at six seconds and a bit, the first one is older than five."""
+    config = TopicConfig(retention_ms=5000)
+    assert due_start(config, at.state, NOW_US + seconds * SECOND_US) == start
+    if seconds:
+        oldest_kept_us = NOW_US + (start + 1) * SECOND_US
+        assert start == 10 or oldest_kept_us >= NOW_US + (seconds - 5) * SECOND_US
+
+
+@pytest.mark.parametrize(("keep", "start"), [(1, 9), (100, 9), (101, 8), (200, 8), (950, 0), (1000, 0), (5000, 0)])
+def test_by_bytes_what_stays_is_no_less(at: Applied, keep: int, start: int) -> None:
+    config = TopicConfig(retention_ms=None, retention_bytes=keep)
+    assert due_start(config, at.state, NOW_US) == start
+
+
+def test_by_both(at: Applied) -> None:
+    now_us = NOW_US + 8 * SECOND_US + 1
+    assert due_start(TopicConfig(retention_ms=5000, retention_bytes=100), at.state, now_us) == 9
+    assert due_start(TopicConfig(retention_ms=5000, retention_bytes=900), at.state, now_us) == 3
+    assert due_start(TopicConfig(retention_ms=None), at.state, now_us + 10**15) == 0
+
+
+def test_what_is_held_is_not_due_and_the_start_never_goes_back(at: Applied) -> None:
+    config = TopicConfig(retention_ms=1000)
+    at.run(holds(4, lease_ms=10_000))
+    assert due_start(config, at.state, at.now_us + 9 * SECOND_US) == 4
+    assert due_start(config, at.state, at.now_us + 10 * SECOND_US) == 10
+    at.run(moves(3), moves(4))
+    assert due_start(TopicConfig(), at.state, at.now_us) == 4
+    assert due_start(config, at.state, 0) == 4, "a clock that went back removes nothing"
+
+
+@pytest.mark.parametrize("reason", [pb.MoveStart.RETENTION, pb.MoveStart.CAPACITY, pb.MoveStart.TRIM])
+def test_a_move_goes_forward_and_no_further_than_the_end(at: Applied, reason: pb.MoveStart.Reason.ValueType) -> None:
+    starts = [at.run(moves(to, reason))[0].log_start for to in (4, 3, 4, 0, 7, (1 << 64) - 1, 1)]
+    assert starts == [4, 4, 4, 4, 7, 10, 10]
+    assert (at.state.kept_records, at.state.kept_bytes) == (0, 0)
+
+
+def test_a_reason_that_is_not_known_moves_nothing(at: Applied) -> None:
+    (outcome,) = at.run(pb.Command(move_start=pb.MoveStart(offset=4, reason=9)))  # type: ignore[arg-type]
+    assert isinstance(outcome.error, InvalidRequest)
+    assert at.state.log_start == 0
+
+
+def test_what_is_kept_is_counted_in_records_exactly_and_in_bytes_by_batches() -> None:
+    at = Applied()
+    for _ in range(3):
+        at.batch(10, size=1000)
+    at.run(moves(5))
+    assert (at.state.kept_records, at.state.kept_bytes) == (25, 3000), "the batch that holds the start is kept whole"
+    at.run(moves(10))
+    assert (at.state.kept_records, at.state.kept_bytes) == (20, 2000)
+
+
+def test_commands_count_to_no_size(at: Applied) -> None:
+    before = (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.milestones.marks)
+    at.run(holds(4), moves(0))
+    assert (at.state.kept_records, at.state.kept_bytes, at.state.record_bytes, at.state.milestones.marks) == before

@@ -1,0 +1,79 @@
+"""Commands and entries of a partition, made by hand."""
+
+from __future__ import annotations
+
+from tests.fakes.batches import payload
+from tests.fakes.raft_group import NOW_US
+from tinymq.broker.state import PartitionState
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.proto import partition_pb2 as pb
+
+Reason = pb.MoveStart.Reason
+
+
+def request(number: int) -> bytes:
+    """A request id, or that of a hold."""
+    return number.to_bytes(16, "big")
+
+
+def opens(channel: str = "c", epoch: int = 0, start: int = 0) -> pb.Command:
+    return pb.Command(open=pb.OpenChannel(channel=channel, epoch=epoch, start=start))
+
+
+def commits(offset: int, channel: str = "c", epoch: int = 0, generation: int = 1) -> pb.Command:
+    return pb.Command(commit=pb.Commit(channel=channel, epoch=epoch, generation=generation, offset=offset))
+
+
+def seeks(offset: int, number: int = 1, channel: str = "c", epoch: int = 0) -> pb.Command:
+    return pb.Command(seek=pb.Seek(channel=channel, epoch=epoch, request_id=request(number), offset=offset))
+
+
+def consumes(number: int = 1, channel: str = "c") -> pb.Command:
+    return pb.Command(consume=pb.Consume(channel=channel, request_id=request(number)))
+
+
+def deletes(channel: str = "c") -> pb.Command:
+    return pb.Command(delete=pb.DeleteChannel(channel=channel))
+
+
+def moves(offset: int, reason: Reason.ValueType = pb.MoveStart.TRIM) -> pb.Command:
+    return pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))
+
+
+def holds(offset: int, number: int = 1, lease_ms: int = 1000) -> pb.Command:
+    return pb.Command(hold=pb.Hold(hold_id=request(number), offset=offset, lease_ms=lease_ms))
+
+
+def releases(number: int = 1) -> pb.Command:
+    return pb.Command(release=pb.Release(hold_id=request(number)))
+
+
+class Applied:
+    """A state, and the entries that made it: batches of plain records, and commands."""
+
+    def __init__(self) -> None:
+        self.state = PartitionState()
+        self.entries: list[Entry] = []
+        self.now_us = NOW_US
+
+    def batch(self, count: int = 1, size: int = 0, later_us: int = 1) -> Entry:
+        """`size` bytes instead of a real batch."""
+        return self._apply(Kind.DATA, bytes(size) or payload(count), count, later_us)[0]
+
+    def run(self, *commands: pb.Command, later_us: int = 1) -> list:  # type: ignore[type-arg]
+        """The outcomes."""
+        return self._apply(Kind.COMMAND, pb.Commands(commands=commands).SerializeToString(), 0, later_us)[1]
+
+    def raw(self, data: bytes) -> list:  # type: ignore[type-arg]
+        return self._apply(Kind.COMMAND, data, 0, 1)[1]
+
+    def _apply(self, kind: Kind, data: bytes, count: int, later_us: int) -> tuple[Entry, list]:  # type: ignore[type-arg]
+        self.now_us += later_us
+        last = self.entries[-1].header if self.entries else None
+        entry = make_entry(
+            kind=kind, index=len(self.entries) + 1, term=1, prev_crc=last.header_crc if last else 0,
+            base_offset=last.next_offset if last else 0, record_count=count, append_time_us=self.now_us,
+            max_timestamp_us=self.now_us, payload=data,
+        )  # fmt: skip
+        self.entries.append(entry)
+        return entry, self.state.apply(entry) or []
