@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,17 @@ def test_even_in_itself(brokers: int, partitions: int, data: st.DataObject) -> N
     assert all(len({r.broker_id for r in p}) == factor for p in placed)
     assert spread(Counter(p[0].broker_id for p in placed), brokers) <= 1
     assert spread(Counter(r.broker_id for p in placed for r in p), brokers) <= 2
+
+
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 3), (7, 3)])
+def test_partitions_that_are_added_one_by_one_lie_as_those_of_a_topic_made_whole(brokers: int, factor: int) -> None:
+    live = [broker(n, rack=f"r{n % 3}") for n in range(1, brokers + 1)]
+    other = [QueueRecord("o", TopicId(b"o" * 16), n, at, 0) for n, at in enumerate(place(live, [], 4, factor))]
+    own: list[QueueRecord] = []
+    for number in range(20):
+        [replicas] = place(live, [*other, *own], 1, factor, own)
+        own.append(QueueRecord("t", T, number, replicas, 0))
+    assert [queue.replicas for queue in own] == place(live, other, 20, factor)
 
 
 def test_small_topics_even_out_over_the_cluster() -> None:

@@ -1,0 +1,1 @@
+"""A registry of one's own: docs/registry.md walks through it."""

@@ -1,0 +1,121 @@
+"""A fourth RegistryService, to copy from: one SQLite file that the brokers of one machine share.
+
+`RegistryState` decides each change, as everywhere, inside the transaction that stores what came of it; SQLite lets one
+in at a time. What other brokers changed is seen by looking. docs/registry.md walks through this file.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tinymq.clock import Clock, Timer
+from tinymq.config import Timing
+from tinymq.errors import DeadlineExceeded, NotReady, OutcomeUnknown, TinymqError
+from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.state import RegistryState, Reloaded
+from tinymq.registry.values import BrokerRecord
+from tinymq.types import GroupId
+
+LOOK_S = 0.05  # how late another broker's change is seen
+BUSY_S = 1.0  # for others to end their writing; this broker's loop stands still meanwhile
+TABLES = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS state (one INTEGER PRIMARY KEY, version INTEGER NOT NULL, dump BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS leases (broker_id INTEGER PRIMARY KEY, session INTEGER NOT NULL, until_us INTEGER NOT NULL);
+"""
+
+
+class SqliteRegistry(CommandedRegistry):
+    """RegistryService in `file`. From `start` to `stop`."""
+
+    def __init__(self, file: Path, clock: Clock, rng: random.Random, timing: Timing) -> None:
+        super().__init__(RegistryState(), clock, rng, timing)
+        self._db = sqlite3.connect(file, isolation_level=None, timeout=BUSY_S)
+        self._timer: Timer | None = None
+
+    async def start(self, on_disk: Collection[GroupId]) -> None:
+        self._db.executescript(TABLES)
+        self._look()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._db.close()
+
+    # ---- changes ------------------------------------------------------------------------------------------
+
+    async def register_broker(self, broker: BrokerRecord) -> float:
+        lease_s = self._timing.registration_lease_s
+        lease = (broker.broker_id, broker.session, self._clock.wall_us() + int(lease_s * 1_000_000))
+        renew = "INSERT OR REPLACE INTO leases VALUES (?, ?, ?)"
+        self._transact(lambda: self._db.execute(renew, lease))
+        if self.get_broker(broker.broker_id) != broker:
+            await self._change(self._registration(broker))
+        return lease_s
+
+    async def refresh(self, timeout_s: float) -> int:
+        try:
+            self._catch_up()
+        except sqlite3.Error as error:
+            raise NotReady(f"the registry cannot be read: {error}") from error
+        return self.version
+
+    async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
+        """All that a registry of this kind has to say: how a command gets applied, once."""
+        return self._transact(lambda: self._store(command), command)
+
+    def _store(self, command: pb.Command) -> None:
+        after = self._state.fork()
+        after.apply(command)
+        self._db.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (after.version, after.dump()))
+
+    def _transact(self, work: Callable[[], object], command: pb.Command | None = None) -> pb.Reply:
+        """Do `work` as one transaction on the newest state, and take over what `command` did there."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise DeadlineExceeded(f"the registry cannot be written: {error}") from error
+        try:
+            self._catch_up()
+            work()
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._db.rollback()
+            raise OutcomeUnknown(f"the registry was not written: {error}") from error
+        if command is None:
+            return pb.Reply(version=self.version)
+        reply, effects = self._state.apply(command)  # as it was stored: equal commands do the same everywhere
+        self._advanced(effects)
+        return reply
+
+    # ---- following ----------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        newer = self._db.execute("SELECT dump FROM state WHERE version > ?", (self.version,)).fetchone()
+        if newer is not None:
+            self._state.load(newer[0])
+            self._advanced([Reloaded()])
+
+    def _look(self) -> None:
+        self._timer = self._clock.call_later(LOOK_S, self._look)
+        over = "SELECT broker_id, session FROM leases WHERE until_us < ?"
+        try:
+            self._catch_up()
+            for broker_id, session in self._db.execute(over, (self._clock.wall_us(),)).fetchall():
+                gone = pb.UnregisterBroker(broker_id=broker_id, session=session)
+                self._end(self._stamp(pb.Command(unregister_broker=gone)))
+        except (sqlite3.Error, TinymqError):
+            return  # looked at again soon
+
+    def _end(self, gone: pb.Command) -> None:
+        key = (gone.unregister_broker.broker_id, gone.unregister_broker.session)
+
+        def work() -> None:
+            self._db.execute("DELETE FROM leases WHERE broker_id = ? AND session = ?", key)
+            self._store(gone)
+
+        self._transact(work, gone)

@@ -1,0 +1,63 @@
+"""Every RegistryService, each opened as a broker opens it: what the contract suite runs over.
+
+Another implementation is one more function here, and one more name in IMPLEMENTATIONS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from examples.registry.sqlite_registry import SqliteRegistry
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.raft_group import FakeGroup
+from tests.fakes.raft_host import FakeHosts
+from tinymq.config import Timing
+from tinymq.registry.choose import Registry
+from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.memory import MemoryRegistry
+from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.types import METADATA_GROUP
+
+Implementation = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
+"""Started on this clock, with this empty folder for itself; stopped at the end."""
+
+
+@asynccontextmanager
+async def memory(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
+    async with _started(MemoryRegistry(clock, random.Random(1), Timing())) as registry:
+        yield registry
+
+
+@asynccontextmanager
+async def replicated(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
+    """One broker that leads, over a group that commits in the loop's next turn."""
+    machine = RegistryMachine()
+    group = FakeGroup(machine, METADATA_GROUP, lambda: asyncio.get_running_loop().call_soon(group.commit) and None)
+    machine.attach(group)
+    hosts = FakeHosts()
+    async with _started(ReplicatedRegistry(1, machine, hosts.host(1), clock, random.Random(1), Timing())) as registry:
+        yield registry
+
+
+@asynccontextmanager
+async def sqlite(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
+    """The worked example of docs/registry.md."""
+    file = folder / "registry.db"
+    async with _started(SqliteRegistry(file, clock, random.Random(1), Timing())) as registry:
+        yield registry
+
+
+@asynccontextmanager
+async def _started(registry: Registry) -> AsyncIterator[Registry]:
+    await registry.start(set())
+    try:
+        yield registry
+    finally:
+        await registry.stop()
+
+
+IMPLEMENTATIONS: list[Implementation] = [memory, replicated, sqlite]
