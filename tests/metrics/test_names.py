@@ -1,0 +1,86 @@
+"""docs/metrics.md names what a broker shows, all of it and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.metrics.pages import scrape
+from tinymq.config import Limits
+from tinymq.errors import TopicExists
+from tinymq.testing import Cluster
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(tinymq_\w+)` \| (\w+) \|([^|]*)\|[^|]+\|[^|]*\|$", re.MULTILINE)
+UNITS = ("seconds", "bytes", "entries", "records")  # that are said last in a name
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One metric, as the page or a broker has it."""
+
+    name: str
+    type: str
+    labels: frozenset[str]
+
+
+def documented() -> list[Shown]:
+    return [
+        Shown(name, type_, frozenset(re.findall(r"`(\w+)`", labels)))
+        for name, type_, labels in ROW.findall(PAGE.read_text())
+    ]
+
+
+@pytest.fixture(scope="module")
+def exposed() -> Iterator[list[Shown]]:
+    """What brokers show that have done a little of everything."""
+    limits = Limits(client_produce_bytes_per_s=1000, segment_bytes=64 << 20)
+    with Cluster(3, metrics=True, limits=limits) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("t", partitions=1, replication_factor=3)
+        for _ in range(3):
+            client.send("t", b"x" * 500)  # more than a client may send at once
+        with pytest.raises(TopicExists):
+            client.admin.create_topic("t", partitions=1, replication_factor=3)
+        with client.queue("t", 0, "c") as queue:
+            assert queue.poll(1)
+        found: dict[str, Shown] = {}
+        for broker in (1, 2, 3):
+            for family in scrape(cluster, broker).values():
+                if family.name.startswith("tinymq_"):
+                    name = f"{family.name}_total" if family.type == "counter" else family.name
+                    labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+                    known = found.get(name, Shown(name, family.type, frozenset()))
+                    found[name] = Shown(name, family.type, known.labels | labels)
+        yield list(found.values())
+
+
+def test_every_metric_is_on_the_page_as_it_is(exposed: list[Shown]) -> None:
+    assert set(exposed) - set(documented()) == set()
+    assert len(exposed) > 30
+
+
+def test_the_page_names_nothing_that_is_not_there(exposed: list[Shown]) -> None:
+    assert set(documented()) - set(exposed) == set()
+    assert len({shown.name for shown in documented()}) == len(documented()) == PAGE.read_text().count("\n| `tinymq_")
+
+
+def test_names_say_their_unit_last() -> None:
+    for shown in documented():
+        words = shown.name.removesuffix("_total").split("_")
+        assert (shown.type == "counter") == shown.name.endswith("_total"), shown.name
+        assert not [word for word in words[:-1] if word in UNITS], shown.name
+        assert shown.type != "histogram" or words[-1] == "seconds", shown.name
+
+
+def test_what_the_text_names_is_in_the_table() -> None:
+    named = {
+        re.sub(r"_(bucket|sum|count)$", "", name)
+        for page in (PAGE, PAGE.with_name("operations.md"))
+        for name in re.findall(r"\btinymq_[a-z_]+\b", page.read_text())
+    }
+    assert named - {shown.name for shown in documented()} == set()

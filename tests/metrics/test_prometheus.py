@@ -1,0 +1,135 @@
+"""A real Prometheus scrapes a real cluster: what it takes in, what can be asked of it, and what wakes somebody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.metrics.pages import OPENMETRICS, get
+from tests.metrics.prometheus import MISSING, Prometheus, find, promtool
+from tinymq.testing import Cluster
+
+OPERATIONS = Path(__file__).resolve().parent.parent.parent / "docs" / "operations.md"
+ROOT = OPERATIONS.parent.parent
+RECORDS = 200
+GONE, REPLICA, LEADER, SLOW, CHANNEL = range(5)
+
+
+def watching() -> str:
+    """That section of the page."""
+    return OPERATIONS.read_text().partition("\n## Watching\n")[2].partition("\n## ")[0]
+
+
+def alerts() -> list[str]:
+    """The expressions of its table; a bar within code is written with a backslash there."""
+    rows = re.findall(r"^\| [^|`]+ \| `(.+?)` \| \d+[sm] \| ", watching(), re.MULTILINE)
+    return [row.replace("\\|", "|") for row in rows]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, metrics=True) as made:
+        client = made.client()
+        client.admin.create_topic("orders", partitions=3, replication_factor=3)
+        for n in range(RECORDS):
+            client.send("orders", b"x" * 100, key=b"%d" % n)
+        with client.queue("orders", 0, "billing") as queue:
+            assert queue.poll(1)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    targets = [cluster.metrics_address(broker) for broker in (1, 2, 3)]
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), targets) as made:
+        made.until('up{job="tinymq"}', [1, 1, 1])
+        yield made
+
+
+def test_the_page_is_as_prometheus_wants_pages(cluster: Cluster) -> None:
+    for broker in (1, 2, 3):
+        page = get(cluster.metrics_address(broker), "/metrics")[2]
+        assert promtool("check", "metrics", given=page) == ""
+    assert promtool("check", "metrics", given=page.replace("counter", "gauge")) != "", "it would have complained"
+
+
+def test_what_was_written_is_counted_once_over_all_brokers(prometheus: Prometheus) -> None:
+    prometheus.until('sum(tinymq_produced_records_total{topic="orders"})', [RECORDS])
+    prometheus.until("sum(tinymq_produce_seconds_count)", [RECORDS])
+    prometheus.until('max by (partition) (tinymq_replica_leading{topic="orders"})', [1, 1, 1])
+    prometheus.until('count by (topic) (tinymq_follower_lag_entries{topic="orders"})', [6])
+    lag = "max by (topic, partition) (tinymq_replica_high_watermark) - on (topic, partition) group_right "
+    assert lag in (OPERATIONS.parent / "metrics.md").read_text()
+    prometheus.until(lag + 'tinymq_replica_high_watermark{topic="orders"}', [0] * 9)
+
+
+def test_quantiles_of_the_histograms(cluster: Cluster, prometheus: Prometheus) -> None:
+    """Of what is written while it looks, for a rate needs two scrapes."""
+    client = cluster.client()
+    for name in ("produce", "commit", "sync"):
+        expression = f"histogram_quantile(0.99, sum by (le) (rate(tinymq_{name}_seconds_bucket[1m])))"
+        found = prometheus.query(expression)
+        while not [value for _, value in found if value > 0]:
+            client.send("orders", b"y")
+            found = prometheus.query(expression)
+        ((_, quantile_s),) = found
+        assert 0.0001 < quantile_s < 30, name
+
+
+def test_openmetrics_is_understood_by_a_scraper_that_asks_for_it(cluster: Cluster, prometheus: Prometheus) -> None:
+    """Prometheus asks for it by itself, and says which of the targets' pages it could not read."""
+    assert get(cluster.metrics_address(1), "/metrics", OPENMETRICS)[2].endswith("# EOF\n")
+    assert prometheus.query("scrape_samples_scraped > 100") != []
+    prometheus.until('up{job="tinymq"} == 1', [1, 1, 1])
+
+
+def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", watching(), re.DOTALL)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(text)
+    assert promtool("check", "config", str(config)) == ""
+
+
+def test_nobody_is_woken_while_all_is_well_and_somebody_when_a_broker_is_gone(tmp_path: Path) -> None:
+    assert len(alerts()) == 5
+    with Cluster(3, metrics=True) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("orders", partitions=1, replication_factor=3)
+        client.admin.create_topic("alone", partitions=3, replication_factor=1)
+        client.send("orders", b"x")
+        targets = [cluster.metrics_address(broker) for broker in (1, 2, 3)]
+        with Prometheus(tmp_path, targets) as prometheus:
+            prometheus.until('up{job="tinymq"}', [1, 1, 1])
+            for expression in alerts():
+                prometheus.until(f"absent({expression})", [1])
+            cluster.kill(2)
+            ((labels, _),) = prometheus.until(alerts()[GONE])
+            assert labels["instance"] == targets[1]
+            assert prometheus.query(alerts()[SLOW]) == []
+            cluster.kill(3)
+            found = prometheus.until(alerts()[LEADER])
+            assert {labels["topic"] for labels, _ in found} <= {"orders", "(metadata)"}
+            prometheus.until(alerts()[REPLICA])
+            cluster.start(2)
+
+
+def test_a_channel_that_falls_behind(cluster: Cluster, prometheus: Prometheus) -> None:
+    less = alerts()[CHANNEL].replace("100000", "5")
+    client = cluster.client()
+    found = prometheus.query(less)
+    while not found:
+        client.send("orders", b"more", partition=0)
+        found = prometheus.query(less)
+    assert [labels["channel"] for labels, _ in found] == ["billing"]
+
+
+def test_who_lacks_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError) as missing:
+        find("no-such-tool")
+    assert MISSING.format("no-such-tool") in str(missing.value)
+    (script,) = re.findall(r"sh (\S+)", MISSING)
+    assert (ROOT / script).is_file()
+    assert script in (ROOT / "Makefile").read_text()
