@@ -15,11 +15,15 @@ from examples.registry.sqlite_registry import SqliteRegistry
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tests.fakes.raft_host import FakeHosts
-from tinymq.config import Timing
+from tests.registry.zookeeper_server import shared_server
+from tinymq.clock import SystemClock
+from tinymq.config import Timing, parse_zookeeper
 from tinymq.registry.choose import Registry
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.zookeeper import ZookeeperRegistry
+from tinymq.registry.zookeeper_session import ZookeeperSession
 from tinymq.types import METADATA_GROUP
 
 Implementation = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
@@ -52,6 +56,14 @@ async def sqlite(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
 
 
 @asynccontextmanager
+async def zookeeper(clock: ManualClock, folder: Path) -> AsyncIterator[Registry]:
+    """On a real server; the session with it goes by real time."""
+    session = ZookeeperSession(parse_zookeeper(shared_server().url()), Timing().registration_lease_s, SystemClock())
+    async with _started(ZookeeperRegistry(session, b"c" * 16, clock, random.Random(1), Timing())) as registry:
+        yield registry
+
+
+@asynccontextmanager
 async def _started(registry: Registry) -> AsyncIterator[Registry]:
     await registry.start(set())
     try:
@@ -60,4 +72,4 @@ async def _started(registry: Registry) -> AsyncIterator[Registry]:
         await registry.stop()
 
 
-IMPLEMENTATIONS: list[Implementation] = [memory, replicated, sqlite]
+IMPLEMENTATIONS: list[Implementation] = [memory, replicated, sqlite, zookeeper]

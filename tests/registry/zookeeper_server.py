@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
+import functools
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.registry.zookeeper_setup import classpath, java
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 TICK_MS = 100  # sessions may be as short as two of these
 UP_S = 30.0
-JVM = ("-Xms32m", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true")
+JVM = ("-Xms32m", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no")
 CONFIG = """\
 dataDir={folder}
 clientPort={port}
@@ -51,7 +57,9 @@ class ZookeeperServer:
         config.write_text(CONFIG.format(folder=self._folder / "data", port=self.port, tick_ms=TICK_MS))
         command = [java(), *JVM, "-cp", classpath(), "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=_die_with_the_tests
+            )
         deadline_s = time.monotonic() + UP_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
@@ -63,6 +71,10 @@ class ZookeeperServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
@@ -85,6 +97,20 @@ class ZookeeperServer:
                 assert self._process is not None
                 self._process.wait(0.05)
             return False
+
+
+@functools.cache
+def shared_server() -> ZookeeperServer:
+    """One for all tests of a process, until it ends."""
+    server = ZookeeperServer(Path(tempfile.mkdtemp(prefix="tinymq-zookeeper-")))
+    server.start()
+    atexit.register(server.remove)
+    return server
+
+
+def _die_with_the_tests() -> None:
+    """In the child: a test run that is killed leaves no server behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free_port() -> int:

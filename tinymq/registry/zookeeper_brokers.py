@@ -53,10 +53,12 @@ class BrokerNodes:
         self._sessions[broker.broker_id] = session_id
 
     def seen(self, names: set[str]) -> tuple[list[BrokerRecord], list[BrokerRecord]]:
-        """From the nodes that are there: held ones that want a node, and registered ones of others without."""
+        """From the nodes that are there: held ones that want a registration or a node, and registered ones of others
+        without. One that was registered anew by somebody else waits for its next renewal, or the two never end."""
         for broker_id in [each for each in self._sessions if str(each) not in names]:
             del self._sessions[broker_id]
-        fallen = [broker for broker in self._held.values() if not self.stands(broker)]
+        there = self._state.brokers
+        fallen = [b for b in self._held.values() if there.get(b.broker_id, b) == b and not self.stands(b)]
         registered = [self._state.brokers[broker_id] for broker_id in sorted(self._state.brokers)]
         gone = [b for b in registered if str(b.broker_id) not in names and b.broker_id not in self._held]
         return fallen, gone

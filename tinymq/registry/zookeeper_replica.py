@@ -33,6 +33,7 @@ class Replica:
         self, session: ZookeeperSession, state: RegistryState, on_effects: Callable[[Sequence[Effect]], None]
     ) -> None:
         self.state = state
+        self.loaded = False  # read once
         self.deleted: dict[TopicId, str] = {}  # names below /deleted, the oldest first
         self._session = session
         self._on_effects = on_effects
@@ -90,11 +91,12 @@ class Replica:
         """Whether the changes up to `version` are all there, and came to the same here."""
         missing = range(self.state.version + 1, version + 1)
         for start in range(0, len(missing), READS_MAX):
-            paths = [tree.change_path(each) for each in missing[start : start + READS_MAX]]
-            for path, node in zip(paths, await asyncio.gather(*map(self._session.get, paths)), strict=True):
+            some = missing[start : start + READS_MAX]
+            nodes = await asyncio.gather(*(self._session.get(tree.change_path(each)) for each in some))
+            for each, node in zip(some, nodes, strict=True):
                 if node is None:
                     return False
-                change = tree.unpack_change(path, node.data)
+                change = tree.unpack_change(tree.change_name(each), node.data)
                 if change.reply.version == self.state.version + 1 and not self.apply(change):
                     logger.warning("registry_differs", version=self.state.version)
                     return False
@@ -112,7 +114,7 @@ class Replica:
                 continue
             there = [each for some in consumers for each in some]
             self.state.load(pack(tree.contents_of(base, topics, there, deleted, changes)))
-            self.deleted, self._ahead = deleted, node_version - base.version
+            self.loaded, self.deleted, self._ahead = True, deleted, node_version - base.version
             self._on_effects([Reloaded()])
             return
         raise Disconnected("the registry changes faster than it can be read", sent=False)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     BadVersionError,
@@ -39,6 +40,7 @@ STOP_S = 2.0  # for ending the session at a stop; it expires by itself otherwise
 
 _START = "start ZooKeeper, or check the registry's URL in the broker's configuration"
 
+logger = structlog.get_logger("tinymq.registry")
 logging.getLogger("kazoo").addHandler(logging.NullHandler())  # else its warnings go to stderr: transitions are ours
 
 
@@ -79,6 +81,7 @@ class ZookeeperSession:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._stopping = False
         secured: dict[str, Any] = {}
         if url.user:
             secured = {"auth_data": [("digest", f"{url.user}:{url.password}")], "default_acl": CREATOR_ALL_ACL}
@@ -107,13 +110,18 @@ class ZookeeperSession:
             )
 
     async def stop(self) -> None:
-        """End the session, and what it holds with it; if that takes long, ZooKeeper ends it by itself."""
+        """End the session, and what it holds with it; if that takes long, ZooKeeper ends it by itself. Again: nothing."""
+        if self._stopping:
+            return
+        self._stopping = True
         stopped = asyncio.Event()
 
         def stop() -> None:
-            with contextlib.suppress(KazooException, OSError, AttributeError):  # the latter: it never had a socket
+            try:
                 self._client.stop()
                 self._client.close()
+            except Exception as error:  # kazoo's own words for a connection that is stuck, or never was, are many
+                logger.info("session_left_to_expire", registry=self.where, reason=repr(error)[:200])
             self._cross(stopped.set)
 
         threading.Thread(target=stop, name="tinymq-zookeeper-stop", daemon=True).start()

@@ -119,8 +119,12 @@ def deleted_name(version: int, topic_id: TopicId) -> str:
     return f"{version:020d}-{topic_id.hex()}"
 
 
+def change_name(version: int) -> str:
+    return f"{version:020d}"
+
+
 def change_path(version: int) -> str:
-    return f"{CHANGES}/{version:020d}"
+    return f"{CHANGES}/{change_name(version)}"
 
 
 # ---- what a command writes --------------------------------------------------------------------------------
@@ -228,13 +232,13 @@ def pack_change(change: Change) -> bytes:
     return json.dumps(parts, separators=(",", ":")).encode()
 
 
-def unpack_change(path: str, data: bytes) -> Change:
+def unpack_change(name: str, data: bytes) -> Change:
     try:
         parts = json.loads(data)
         command, reply = parts["command"], parts["reply"]
         return Change(json_format.ParseDict(command, pb.Command()), json_format.ParseDict(reply, pb.Reply()))
     except (ValueError, KeyError, TypeError, RecursionError, json_format.ParseError) as error:
-        raise _corrupt(path, error) from None
+        raise _corrupt(f"{CHANGES}/{name}", error) from None
 
 
 def cluster_of(data: bytes) -> str:

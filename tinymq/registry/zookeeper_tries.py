@@ -73,17 +73,19 @@ class Trying:
             raise
 
     async def _try(self, attempt: Callable[[Tries], Awaitable[T]], tries: Tries) -> T:
-        version = -1  # at the last try
+        failed: Exception | None = None
+        version, came = -1, 0  # at the last try, and since the one before
         while True:
             await self._session.wait_connected()
             try:
                 async with self._turn:
-                    if tries.failed:  # what came in between may be the very change
+                    if failed is not None and self._replica.loaded:  # what came meanwhile may be the very change
                         await self._replica.refresh()
-                        if self._replica.state.version == version:
+                        if isinstance(failed, Conflict) and self._replica.state.version == version:
                             await self._replica.load()  # nothing came: a node is not as it was known
-                    version = self._replica.state.version
+                    came, version = self._replica.state.version - version, self._replica.state.version
                     return await attempt(tries)
             except (Conflict, Disconnected) as error:
-                tries.failed = str(error)
-            await self._clock.sleep(RETRY_S)
+                failed, tries.failed = error, str(error)
+            if isinstance(failed, Disconnected) or not came:  # else somebody was faster, and it is our turn
+                await self._clock.sleep(RETRY_S)

@@ -1,0 +1,104 @@
+"""Registries on one tree of a real ZooKeeper server, as brokers of a cluster have them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from tests.registry.records import broker
+from tests.registry.zookeeper_server import ZookeeperServer
+from tinymq.clock import SystemClock
+from tinymq.config import Timing, parse_zookeeper
+from tinymq.registry.state import Effect
+from tinymq.registry.zookeeper import ZookeeperRegistry
+from tinymq.registry.zookeeper_session import ZookeeperSession
+
+CLUSTER = b"c" * 16
+TIMING = Timing(registration_lease_s=1.0, registration_renew_s=0.4, command_timeout_s=10.0)
+
+
+class ZookeeperBench:
+    """`registries[n]` is broker n + 1's; its effects are `effects[n]`."""
+
+    def __init__(self, server: ZookeeperServer) -> None:
+        self.server = server
+        self.chroot = secrets.token_hex(8)
+        self.registries: list[ZookeeperRegistry] = []
+        self.sessions: list[ZookeeperSession] = []
+        self.effects: list[list[Effect]] = []
+
+    def make(self, cluster_id: bytes = CLUSTER, timing: Timing = TIMING, login: str = "") -> ZookeeperRegistry:
+        """Not started."""
+        url = parse_zookeeper(self.server.url(self.chroot).replace("//", f"//{login}", 1))
+        session = ZookeeperSession(url, timing.registration_lease_s, SystemClock())
+        registry = ZookeeperRegistry(session, cluster_id, SystemClock(), random.Random(secrets.randbits(64)), timing)
+        seen: list[Effect] = []
+
+        def changed(effects: Sequence[Effect]) -> None:
+            seen.extend(effects)
+
+        registry.watch(changed)
+        self.registries.append(registry)
+        self.sessions.append(session)
+        self.effects.append(seen)
+        return registry
+
+    async def start(self, count: int, timing: Timing = TIMING) -> list[ZookeeperRegistry]:
+        """So many more, each with its broker registered."""
+        for _ in range(count):
+            registry = self.make(timing=timing)
+            await registry.start([])
+            await registry.register_broker(broker(len(self.registries)))
+        return self.registries
+
+    async def same(self) -> bytes:
+        """The state that all show, who have come up to now."""
+        await asyncio.gather(*(registry.refresh(5.0) for registry in self.registries))
+        newest = max(self.registries, key=lambda registry: registry.version)
+        await asyncio.gather(*(registry.wait_version(newest.version, 5.0) for registry in self.registries))
+        first, *others = (registry._state.dump() for registry in self.registries)
+        assert all(other == first for other in others)
+        return first
+
+    async def expire(self, number: int) -> None:
+        """End broker `number`'s session at the server, as if it had been silent for too long."""
+        session = self.sessions[number - 1]
+        ended = session.session_id
+        twin = KazooClient(session._client.hosts[0][0] + f":{self.server.port}", client_id=session._client.client_id)
+        await asyncio.to_thread(lambda: (twin.start(), twin.stop(), twin.close()))
+        await until(lambda: session.connected and session.session_id != ended)
+
+    async def raw(self, call: Callable[[KazooClient], Any]) -> Any:
+        """What `call` of a plain client of this tree returns."""
+
+        def work() -> Any:
+            client = KazooClient(f"{self.server.address}/{self.chroot}")
+            client.start()
+            try:
+                return call(client)
+            finally:
+                client.stop()
+                client.close()
+
+        return await asyncio.to_thread(work)
+
+
+@asynccontextmanager
+async def bench(server: ZookeeperServer) -> AsyncIterator[ZookeeperBench]:
+    made = ZookeeperBench(server)
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(registry.stop() for registry in made.registries))
+
+
+async def until(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.005)
