@@ -21,6 +21,7 @@ from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
 from tinymq.broker.quotas import Quotas
 from tinymq.broker.recovery import Recovery
+from tinymq.broker.transfers import Transfers
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import BrokerConfig, Limits, format_address, parse_address
 from tinymq.entry import Entry
@@ -183,7 +184,8 @@ class BrokerApp:
         await host.start()
         await self.metrics.start(host)
         recovery = Recovery(host, self._clock, self._rng.randbytes)
-        admin = AdminService(self.serving, formation, self, recovery, config.secret)
+        transfers = Transfers(host, self._clock, config.timing.hand_over_s)
+        admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
         self._server = self._make_server(config.limits, self._services(admin))
         self._client_port = await self._server.start(*parse_address(config.listen))
         means = Means(config, store, host, self._clock, self._rng, self._runner)

@@ -72,7 +72,7 @@ class Mesh:
         return broker_id in self._dialled or broker_id in self._voters or len(others) < OBSERVERS_MAX
 
     def told(self, broker_id: int, where: str) -> None:
-        """A broker can be dialled at `where`, host:port, as it, or the registry, says. What cannot be is passed over."""
+        """A broker is at `where`, host:port, as it, or the registry, says. What cannot be dialled is passed over."""
         if broker_id in self._fixed or broker_id == self._broker_id:
             return
         try:

@@ -1,4 +1,4 @@
-"""`tinymq cluster`: forming one, seeing how it is, and going on when too many disks are lost."""
+"""`tinymq cluster`: forming one, seeing how it is, moving leaders, and going on when too many disks are lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MISSING = "missing"  # the role of a replica that its broker does not report
 TAKES_PART = ("leader", "follower", "observer")
 
-app = App(name="cluster", help="Form a cluster, see how it is, go on when too many disks are lost.")
+app = App(name="cluster", help="Form a cluster, see how it is, move leaders, go on when too many disks are lost.")
 
 
 @app.command
@@ -82,6 +82,31 @@ def _secret(secret_file: Path | None, where: Where) -> bytes:
     if where.servers is None:
         return devfolder.load(devfolder.DEFAULT).secret
     raise InvalidRequest("the secret of this cluster is needed", hint="give --secret-file")
+
+
+@app.command(name="transfer-leader")
+def transfer_leader(
+    topic: str,
+    partition: int,
+    /,
+    *,
+    to: Annotated[
+        int | None, Parameter(help="The broker that is to lead. [default: the preferred one, else another]")
+    ] = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Have another broker lead a partition, and wait until it does.
+
+    It leads for as long as it can: leaders return to their preferred brokers by themselves only after those were down
+    or restarted. To send one home, name its preferred broker with --to: the first replica that `tinymq topic describe`
+    shows.
+    """
+    with where.connect() as mq:
+        leader = mq.admin.transfer_leader(topic, partition, to, timeout=where.timeout)
+    say(f"{topic}/{partition} is led by broker {leader}")
+    if output == "json":
+        print_json({"topic": topic, "partition": partition, "leader": leader})
 
 
 @app.command

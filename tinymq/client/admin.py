@@ -11,6 +11,7 @@ from typing import Any
 from tinymq.client import routing
 from tinymq.client.channel_admin import AsyncChannelAdmin
 from tinymq.client.checks import check_count, check_topic
+from tinymq.client.leadership import transfer_leader
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
@@ -191,6 +192,21 @@ class AsyncAdmin(AsyncChannelAdmin):
         )
         await self._cluster.ask(Method.DELETE_PARTITION, request, timeout_s=timeout_s, changes=True)
         self._cluster.update(routing.without_partition(self._cluster.view, topic, partition))
+
+    async def transfer_leader(
+        self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
+    ) -> int:
+        """Have another broker lead a partition: `to`, or whoever can at once, the preferred one first; who leads then.
+        It stays there: leaders come home by themselves only after a failure or a restart of the preferred broker.
+
+        Raises UnknownTopic, UnknownPartition, InvalidRequest (`to` holds no replica), NotReady (it is not alive, not
+        listed or catching up), DeadlineExceeded (led as before), OutcomeUnknown.
+        """
+        check_topic(topic)
+        check_count("partition", partition, 0)
+        if to is not None:
+            check_count("to", to, 1)
+        return await transfer_leader(self._cluster, topic, partition, to or 0, self._timeout_s(timeout))
 
     async def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
         """All topics, by name, as of a moment during this call."""

@@ -32,6 +32,7 @@ _REPLIES: dict[Method, Any] = {
     Method.DELETE_TOPIC: pb.DeleteTopicReply,
     Method.ALTER_TOPIC: pb.AlterTopicReply,
     Method.ADD_PARTITION: pb.AddPartitionReply,
+    Method.TRANSFER_LEADER: pb.TransferLeaderReply,
     Method.DELETE_PARTITION: pb.DeletePartitionReply,
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
     Method.SET_CONSUMER: pb.SetConsumerReply,

@@ -27,6 +27,7 @@ class Method(Enum):
     DELETE_TOPIC = "tinymq.v1.Admin/DeleteTopic"
     ALTER_TOPIC = "tinymq.v1.Admin/AlterTopic"
     ADD_PARTITION = "tinymq.v1.Admin/AddPartition"
+    TRANSFER_LEADER = "tinymq.v1.Admin/TransferLeader"
     DELETE_PARTITION = "tinymq.v1.Admin/DeletePartition"
     CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
     SET_CONSUMER = "tinymq.v1.Channels/SetConsumer"
@@ -49,6 +50,7 @@ class Fetched:
     next_offset: int
     frames: memoryview
     error: TinymqError | None
+    throttled_ms: int = 0
 
 
 class ProduceStream(Protocol):

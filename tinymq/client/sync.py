@@ -318,6 +318,12 @@ class Admin(ChannelAdmin):
         """As AsyncAdmin.delete_partition."""
         self._engine.run(self._core.delete_partition(topic, partition, timeout=timeout))
 
+    def transfer_leader(
+        self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
+    ) -> int:
+        """As AsyncAdmin.transfer_leader."""
+        return self._engine.run(self._core.transfer_leader(topic, partition, to, timeout=timeout))
+
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         """As AsyncAdmin.delete_topic."""
         self._engine.run(self._core.delete_topic(name, timeout=timeout))

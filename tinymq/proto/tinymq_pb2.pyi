@@ -1327,6 +1327,61 @@ class DeletePartitionReply(_message.Message):
 Global___DeletePartitionReply: _TypeAlias = DeletePartitionReply  # noqa: Y015
 
 @_typing.final
+class TransferLeaderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    to: _builtins.int
+    """broker id; 0: whoever would take over at once, the preferred broker first"""
+    timeout_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        to: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "timeout_ms", b"timeout_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderRequest: _TypeAlias = TransferLeaderRequest  # noqa: Y015
+
+@_typing.final
+class TransferLeaderReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    leader: _builtins.int
+    leader_epoch: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        leader: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "leader", b"leader", "leader_epoch", b"leader_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderReply: _TypeAlias = TransferLeaderReply  # noqa: Y015
+
+@_typing.final
 class SetConsumerRequest(_message.Message):
     """---- channels -------------------------------------------------------------------------------------"""
 

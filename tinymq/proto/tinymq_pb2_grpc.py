@@ -603,6 +603,11 @@ class AdminStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.FromString,
                 _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/tinymq.v1.Admin/TransferLeader',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderReply.FromString,
+                _registered_method=True)
         self.ClusterStatus = channel.unary_unary(
                 '/tinymq.v1.Admin/ClusterStatus',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.SerializeToString,
@@ -660,6 +665,13 @@ class AdminServicer:
 
     def DeletePartition(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Hands a partition over that the answering broker leads, and waits until another one leads it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -723,6 +735,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeletePartition,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderReply.SerializeToString,
             ),
             'ClusterStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ClusterStatus,
@@ -885,6 +902,33 @@ class Admin:
             '/tinymq.v1.Admin/DeletePartition',
             tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.DeletePartitionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/TransferLeader',
+            tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.TransferLeaderReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -199,6 +199,8 @@ class AdminStub:
     AddPartition: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionRequest, _tinymq_pb2.AddPartitionReply]
     """One more partition for a topic, or one less."""
     DeletePartition: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DeletePartitionRequest, _tinymq_pb2.DeletePartitionReply]
+    TransferLeader: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]
+    """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]
     DescribeSelf: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
@@ -216,6 +218,8 @@ class AdminAsyncStub(AdminStub):
     AddPartition: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.AddPartitionRequest, _tinymq_pb2.AddPartitionReply]  # type: ignore[assignment]
     """One more partition for a topic, or one less."""
     DeletePartition: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DeletePartitionRequest, _tinymq_pb2.DeletePartitionReply]  # type: ignore[assignment]
+    TransferLeader: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]  # type: ignore[assignment]
+    """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]  # type: ignore[assignment]
     DescribeSelf: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]  # type: ignore[assignment]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
@@ -260,6 +264,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.DeletePartitionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.DeletePartitionReply, _abc.Awaitable[_tinymq_pb2.DeletePartitionReply]]: ...
+
+    @_abc_1.abstractmethod
+    def TransferLeader(
+        self,
+        request: _tinymq_pb2.TransferLeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.TransferLeaderReply, _abc.Awaitable[_tinymq_pb2.TransferLeaderReply]]:
+        """Hands a partition over that the answering broker leads, and waits until another one leads it."""
 
     @_abc_1.abstractmethod
     def ClusterStatus(

@@ -14,12 +14,14 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
+from tinymq.broker.transfers import Transfers
 from tinymq.errors import InvalidRequest, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.recovering import Order
+from tinymq.rpc.leading import find_queue, find_topic
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services import Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
@@ -46,12 +48,14 @@ class AdminService(pb_grpc.AdminServicer):
     """service Admin."""
 
     def __init__(
-        self, serving: Serving, formation: Formation, replicas: Replicas, recovery: Recovery, secret: bytes
-    ) -> None:
+        self, serving: Serving, formation: Formation, replicas: Replicas, recovery: Recovery, transfers: Transfers,
+        secret: bytes,
+    ) -> None:  # fmt: skip
         self._serving = serving
         self._formation = formation
         self._replicas = replicas
         self._recovery = recovery
+        self._transfers = transfers
         self._secret = secret
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicReply:
@@ -104,6 +108,15 @@ class AdminService(pb_grpc.AdminServicer):
         except TinymqError as error:
             return pb.DeletePartitionReply(error=to_wire(error))
         return pb.DeletePartitionReply()
+
+    async def TransferLeader(self, request: pb.TransferLeaderRequest, context: Context) -> pb.TransferLeaderReply:
+        try:
+            broker = self._serving.running()
+            queue = await find_queue(broker, await find_topic(broker, request.topic), request.partition)
+            leader, term = await self._transfers.transfer(queue, request.to, _timeout_s(request.timeout_ms))
+        except TinymqError as error:
+            return pb.TransferLeaderReply(error=to_wire(error))
+        return pb.TransferLeaderReply(leader=leader, leader_epoch=term)
 
     async def ClusterStatus(self, request: pb.ClusterStatusRequest, context: Context) -> pb.ClusterStatusReply:
         broker = self._serving.broker
