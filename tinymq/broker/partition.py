@@ -26,7 +26,7 @@ from tinymq.broker.watching import Watchers
 from tinymq.entry import Entry, Kind
 from tinymq.errors import DiskFull, NotLeader, TinymqError
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import TopicConfig
+from tinymq.topic_config import OnFull, TopicConfig
 from tinymq.types import Position
 
 __all__ = ["Acks", "CommandsDone", "Done", "Outcome", "Partition", "Produced", "RaftGroup", "RecordLog"]
@@ -212,13 +212,18 @@ class Partition:
         group = self._group
         if group is None or self.closed is not None or group.failure is not None:
             return
-        state = self.state
         with suppress(TinymqError):  # what cannot be done now is due the next time, too
-            if self.leading and not self._retaining and state.log_start < state.high_watermark:
-                start = due_start(self.config, state, group.stamp_now_us())
-                if start > state.log_start:
-                    self._retaining = self._move_start(start, pb.MoveStart.RETENTION).index
-            group.log.remove_before_offset(state.log_start)
+            if self.leading and self.state.log_start < self.state.high_watermark:
+                self._retain(group.stamp_now_us())
+        with suppress(TinymqError):
+            group.log.remove_before_offset(self.state.log_start)
+
+    def _retain(self, now_us: int) -> None:
+        start = due_start(self.config, self.state, now_us)
+        if start > self.state.log_start and not self._retaining:
+            self._retaining = self._move_start(start, pb.MoveStart.RETENTION).index
+        if self.config.on_full is OnFull.DROP_OLDEST:
+            self._make_room(0, 0)  # the bound may be another one than when the last batch came
 
     # ---- StateMachine: called by the Raft host --------------------------------------------------------
 

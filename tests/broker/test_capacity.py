@@ -1,0 +1,210 @@
+"""Bounded partitions: full ones refuse, or drop what is oldest; never more than the bound, nothing that is held."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.test_partition import Bench
+from tests.broker.values import Applied, holds, moves, releases
+from tests.fakes.batches import payload
+from tinymq.broker.capacity import SLACK
+from tinymq.broker.partition import Acks, Produced
+from tinymq.entry import Kind
+from tinymq.errors import BatchTooLarge, NotLeader, QuotaExceeded
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import OnFull, TopicConfig
+
+SIZE = len(payload(1))
+DROP = OnFull.DROP_OLDEST
+
+
+class Bounded(Bench):
+    """What the whole log comes to, uncommitted or not, is looked at after each batch."""
+
+    def bound(self, **config: object) -> None:
+        self.partition.configure(TopicConfig(retention_ms=None, **config))  # type: ignore[arg-type]
+
+    def command(self, *said: pb.Command) -> None:
+        self.partition.command(said, 1.0, lambda told: None)
+
+    @property
+    def whole(self) -> Applied:
+        """As it will be once everything is applied."""
+        applied = Applied()
+        for entry in self.group.log.entries:
+            applied.state.apply(entry)
+        return applied
+
+    @property
+    def start(self) -> int:
+        return self.whole.state.log_start
+
+    @property
+    def kept(self) -> int:
+        return self.whole.state.kept_records
+
+    @property
+    def moves(self) -> int:
+        return sum(e.header.kind == Kind.COMMAND for e in self.group.log.entries)
+
+
+@pytest.fixture
+def bench() -> Bounded:
+    return Bounded()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("config", [{"max_records": 3}, {"max_bytes": 3 * SIZE}])
+def test_a_full_partition_refuses(bench: Bounded, config: dict[str, int], commit: bool) -> None:
+    """Whether what fills it is committed or on its way."""
+    bench.bound(**config)
+    for _ in range(3):
+        bench.send(1, acks=Acks.LEADER)
+    if commit:
+        bench.group.commit()
+    with pytest.raises(QuotaExceeded) as refused:
+        bench.send(1)
+    assert int(refused.value.detail["retry_after_ms"]) > 0
+    assert len(bench.offsets) == 3
+    bench.group.commit()
+    bench.command(moves(1))
+    bench.group.commit()
+    bench.send(1)
+    assert bench.kept == 3
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("config", [{"max_records": 3}, {"max_bytes": 3 * SIZE}])
+def test_or_drops_what_is_oldest(bench: Bounded, config: dict[str, int], commit: bool) -> None:
+    bench.bound(on_full=DROP, **config)
+    for n in range(10):
+        bench.send(1)
+        if commit:
+            bench.group.commit()
+        assert bench.kept == min(n + 1, 3)
+        assert bench.whole.state.kept_bytes <= 3 * SIZE
+    bench.group.commit()
+    assert bench.offsets == list(range(10)), "each of them was taken"
+    assert bench.partition.log_start == 7
+
+
+def test_a_batch_that_fits_nowhere(bench: Bounded) -> None:
+    bench.bound(max_records=3, on_full=DROP)
+    with pytest.raises(BatchTooLarge):
+        bench.send(4)
+    bench.bound(max_bytes=SIZE - 1)
+    with pytest.raises(BatchTooLarge):
+        bench.send(1)
+    assert len(bench.group.log.entries) == 1
+
+
+def test_what_is_held_is_not_dropped(bench: Bounded) -> None:
+    bench.bound(max_records=3, on_full=DROP)
+    bench.send(3)
+    bench.group.commit()
+    bench.command(holds(1, lease_ms=5))
+    bench.group.commit()
+    bench.send(1)
+    with pytest.raises(QuotaExceeded) as refused:
+        bench.send(1)
+    assert 0 < int(refused.value.detail["retry_after_ms"]) <= 5
+    bench.group.commit()
+    assert bench.partition.log_start == 1
+    bench.group.later_us = 5000
+    bench.send(1)
+    assert (bench.start, bench.kept) == (2, 3)
+
+
+def test_a_hold_on_its_way_counts(bench: Bounded) -> None:
+    """Else the move behind it would come to less than the batch behind that needs."""
+    bench.bound(max_records=3, on_full=DROP)
+    bench.send(3)
+    bench.group.commit()
+    bench.command(holds(0))
+    with pytest.raises(QuotaExceeded):
+        bench.send(1)
+    bench.command(releases())
+    bench.group.commit()
+    bench.group.commit()  # the release was queued behind the hold
+    bench.send(1)
+    assert bench.kept == 3
+
+
+def test_a_move_on_its_way_makes_no_room_for_a_second_batch(bench: Bounded) -> None:
+    bench.bound(max_bytes=4 * SIZE, max_records=100, on_full=DROP)
+    for _ in range(20):
+        bench.send(1)
+        assert bench.whole.state.kept_bytes <= 4 * SIZE
+    assert bench.moves == 16
+    assert bench.start == 16, "no more is dropped than has to be"
+
+
+def test_a_large_bound_is_met_some_records_at_a_time(bench: Bounded) -> None:
+    bound = 4 * SLACK
+    bench.bound(max_records=bound, on_full=DROP)
+    for _ in range(bound + 100):
+        bench.send(1)
+    bench.group.commit()
+    assert bound - 5 <= bench.partition.state.kept_records <= bound
+    assert bench.moves == 20, "five records at a time"
+
+
+def test_the_slack_is_not_what_a_hold_stands_in_the_way_of(bench: Bounded) -> None:
+    bound = 4 * SLACK
+    bench.bound(max_records=bound, on_full=DROP)
+    for _ in range(bound):
+        bench.send(1)
+    bench.group.commit()
+    bench.command(holds(2))
+    bench.group.commit()
+    bench.send(1)
+    assert bench.start == 2
+
+
+def test_bounds_are_altered_live(bench: Bounded) -> None:
+    for _ in range(10):
+        bench.send(1)
+    bench.group.commit()
+    bench.bound(max_records=4)
+    with pytest.raises(QuotaExceeded):
+        bench.send(1)
+    bench.partition.retain()
+    bench.group.commit()
+    assert bench.partition.log_start == 0, "a topic that rejects loses nothing"
+    bench.bound(max_records=4, on_full=DROP)
+    bench.partition.retain()
+    bench.group.commit()
+    assert bench.partition.log_start == 6, "without waiting for the next batch"
+    bench.bound(max_bytes=2 * SIZE, on_full=DROP)
+    bench.send(1)
+    assert bench.kept == 2
+
+
+def test_a_duplicate_needs_no_room(bench: Bounded) -> None:
+    bench.bound(max_records=2)
+    bench.send(2, producer=9, sequence=0)
+    bench.group.commit()
+    bench.send(2, producer=9, sequence=0)
+    assert [told.duplicate for told in bench.told if isinstance(told, Produced)] == [False, True]
+
+
+def test_a_leader_that_takes_over_counts_what_the_last_one_left(bench: Bounded) -> None:
+    bench.bound(max_records=4)
+    bench.send(3)
+    bench.group.lose_leadership(keep_tail=True)
+    bench.group.win()
+    with pytest.raises(QuotaExceeded):
+        bench.send(2)
+    bench.send(1)
+    bench.group.lose_leadership()
+    bench.group.win()
+    bench.send(1)
+    assert bench.kept == 4, "what was taken back takes no room"
+
+
+def test_a_leader_that_hands_over(bench: Bounded) -> None:
+    bench.bound(max_records=1, on_full=DROP)
+    bench.send(1)
+    bench.group._leads = False
+    with pytest.raises(NotLeader):
+        bench.send(1)

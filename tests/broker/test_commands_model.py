@@ -1,0 +1,256 @@
+"""Channels, holds, retention and capacity of a partition beside a naive replay of its log, in random lives.
+
+The replay (naive.py) works everything out anew from all entries, committed or not, so that it shares no state with
+the code that it judges: what a leader decides before a batch is held against what the whole log will come to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.broker import values
+from tests.broker.naive import Naive, Told
+from tests.broker.test_partition import Bench
+from tests.fakes.batches import checked, payload
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.partition import Acks, Partition
+from tinymq.broker.state import PartitionState
+from tinymq.entry import Entry, Kind
+from tinymq.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import OnFull, TopicConfig
+
+PRODUCERS_MAX = 3
+SIZE = len(payload(1))
+
+offsets = st.integers(0, 30)
+names = st.sampled_from(["a", "a", "b"])
+epochs = st.sampled_from([0, 0, 0, 1, 2])
+numbers = st.integers(1, 6)
+command = st.one_of(
+    st.builds(values.opens, names, epochs, offsets),
+    st.builds(values.commits, offsets, names, epochs, st.integers(1, 5)),
+    st.builds(values.seeks, offsets, numbers, names, epochs),
+    st.builds(values.consumes, numbers, names),
+    st.builds(values.consumes, st.integers(1, 1000), names),
+    st.builds(values.deletes, names),
+    st.builds(values.moves, offsets),
+    st.builds(values.holds, offsets, numbers, st.sampled_from([1, 500, 3000])),
+    st.builds(values.releases, numbers),
+)
+config = st.builds(
+    TopicConfig,
+    retention_ms=st.sampled_from([None, 1000, 2000]),
+    retention_bytes=st.sampled_from([None, None, 1, 3 * SIZE, 5 * SIZE]),
+    max_records=st.sampled_from([None, None, 3, 10]),
+    max_bytes=st.sampled_from([None, None, SIZE, 4 * SIZE, 6 * SIZE]),
+    on_full=st.sampled_from([OnFull.DROP_OLDEST, OnFull.DROP_OLDEST, OnFull.REJECT]),
+)
+
+
+class Call:
+    """Commands that were taken."""
+
+    def __init__(self, commands: list[pb.Command]) -> None:
+        self.commands = commands
+        self.told: list[list[Outcome] | TinymqError] = []
+
+
+class CommandsLife(RuleBasedStateMachine):
+    """One replica: leads, loses, starts again, while batches and commands of all kinds come."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.bench = Bench(PRODUCERS_MAX)
+        self.leading = True
+        self.calls: list[Call] = []
+
+    @property
+    def partition(self) -> Partition:
+        return self.bench.partition
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.bench.group.log.entries
+
+    @property
+    def applied(self) -> Naive:
+        return Naive(self.entries[: self.bench.group.applied])
+
+    @property
+    def whole(self) -> Naive:
+        return Naive(self.entries)
+
+    def in_loop(self, do: Any) -> None:
+        async def run() -> None:
+            do()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(run())
+
+    # ---- what happens --------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 4), value=st.sampled_from([b"v", b"v" * 700]), acks=st.sampled_from(Acks))
+    def produce(self, count: int, value: bytes, acks: Acks) -> None:
+        data, before, topic = payload(count, value=value), self.whole, self.partition.config
+        size, length = len(data), len(self.entries)
+        try:
+            self.partition.produce(*checked(data), acks, 1.0, lambda told: None)
+        except NotLeader:
+            assert not self.leading
+        except BatchTooLarge:
+            assert not Naive().fits(topic, 0, count, size)
+        except QuotaExceeded:
+            assert len(self.entries) == length
+            assert not before.fits(topic, before.start, count, size)
+            if topic.on_full is OnFull.DROP_OLDEST:
+                self.check_held(before, before.needed(topic, count, size))
+        else:
+            after = self.whole
+            assert after.fits(topic, after.start, 0, 0), "over the bound"
+            assert after.start == before.needed(topic, count, size), "more was dropped than had to be"
+
+    def check_held(self, before: Naive, needed: int) -> None:
+        """Something that is live now, or was on its way, is below what had to go."""
+        now_us = self.bench.group.stamp_now_us()
+        holds = [offset for offset, until_us in before.holds.values() if until_us > now_us]
+        tail = self.entries[self.bench.group.applied :]
+        for entry in tail:
+            if entry.header.kind == Kind.COMMAND:
+                said = pb.Commands.FromString(entry.payload).commands
+                holds += [c.hold.offset for c in said if c.HasField("hold")]
+        live = [offset for offset, until_us in self.applied.holds.values() if until_us > now_us]
+        assert min([*holds, *live], default=needed) < needed
+
+    @rule(commands=st.lists(command, min_size=1, max_size=4))
+    def command(self, commands: list[pb.Command]) -> None:
+        call, length = Call(commands), len(self.entries)
+        before = self.applied
+
+        def do() -> None:
+            try:
+                self.partition.command(commands, 1.0, call.told.append)
+            except NotLeader:
+                assert not self.leading
+            else:
+                self.calls.append(call)
+
+        self.in_loop(do)
+        if call.told:
+            assert len(self.entries) == length, "written, and answered before it is committed"
+            assert isinstance(call.told[0], list)
+            assert [Told.of(o) for o in call.told[0]] == [before.do(c) for c in commands]
+            assert self.same(before, self.applied), "something would have changed"
+            self.calls.remove(call)
+
+    @staticmethod
+    def same(one: Naive, two: Naive) -> bool:
+        return (one.start, one.channels, one.holds) == (two.start, two.channels, two.holds)
+
+    @rule(config=config)
+    def configure(self, config: TopicConfig) -> None:
+        self.partition.configure(config)
+
+    @rule(later_us=st.sampled_from([1000, 600_000, 1_500_000]))
+    def time_passes(self, later_us: int) -> None:
+        self.bench.group.later_us += later_us
+
+    @rule()
+    def retain(self) -> None:
+        before, length, topic = self.applied, len(self.entries), self.partition.config
+        now_us = self.bench.group.stamp_now_us() if self.leading else 0
+        self.partition.retain()
+        assert self.bench.group.log.log_start_offset <= self.partition.log_start
+        for entry in self.entries[length:]:
+            (said,) = pb.Commands.FromString(entry.payload).commands
+            if said.move_start.reason == pb.MoveStart.RETENTION:
+                assert said.move_start.offset == before.due(topic, now_us) > before.start
+            else:
+                assert topic.on_full is OnFull.DROP_OLDEST
+                assert self.whole.fits(topic, self.whole.start, 0, 0)
+        if self.leading and len(self.entries) == length == self.bench.group.applied:
+            assert before.due(topic, now_us) == before.start, "what is due does not go"
+
+    @rule(count=st.integers(1, 4))
+    def commit(self, count: int) -> None:
+        count = min(count, len(self.entries) - self.bench.group.applied)
+        self.in_loop(lambda: self.bench.group.commit(count))
+        self.answers()
+
+    def answers(self) -> None:
+        """The calls in the entries that are applied, in order, as the replay has it."""
+        told = [t for told in self.applied.told.values() for t in told]
+        for call in [c for c in self.calls if c.told]:
+            self.calls.remove(call)
+            assert isinstance(call.told[0], list)
+            outcomes = [Told.of(outcome) for outcome in call.told[0]]
+            assert len(call.told) == 1
+            assert any(told[at : at + len(outcomes)] == outcomes for at in range(len(told)))
+
+    @precondition(lambda self: self.leading)
+    @rule(keep=st.booleans())
+    def lose(self, keep: bool) -> None:
+        self.bench.group.lose_leadership(keep_tail=keep)
+        self.leading = False
+        for call in self.calls:
+            assert [type(told) for told in call.told] in ([OutcomeUnknown], [NotLeader])
+        self.calls.clear()
+
+    @precondition(lambda self: not self.leading)
+    @rule()
+    def win(self) -> None:
+        self.bench.group.win()
+        self.leading = True
+
+    @precondition(lambda self: not self.leading)
+    @rule()
+    def start_again(self) -> None:
+        """A process that knows what the last one dumped."""
+        bench, before = self.bench, self.partition
+        bench.partition = Partition("t/0", bench.deadlines, lambda call: call(), {1: "h:1"}.get, PRODUCERS_MAX)
+        bench.partition.load(before.dump())
+        bench.partition.attach(bench.group)
+        bench.partition.configure(before.config)
+        bench.group.machine = bench.partition
+
+    # ---- what holds always ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def as_the_replay(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        state, naive = self.partition.state, self.applied
+        assert (state.log_start, state.high_watermark) == (naive.start, naive.end)
+        assert (state.kept_records, state.kept_bytes) == (naive.records, naive.bytes)
+        cursors = {name: (c.position, c.epoch, c.generation) for name, c in state.channels.items()}
+        assert cursors == {name: (c.position, c.epoch, c.generation) for name, c in naive.channels.items()}
+        assert state.holds.lowest(naive.now_us) is None or state.holds.lowest(naive.now_us)[0] == naive.held(  # type: ignore[index]
+            naive.now_us
+        )
+
+    def teardown(self) -> None:
+        """Every replica of this log holds the same bytes, wherever it took over."""
+        if not hasattr(self, "bench"):
+            return
+        replica = PartitionState(PRODUCERS_MAX)
+        for entry in self.entries[: self.bench.group.applied]:
+            replica.apply(entry)
+            copy = PartitionState(PRODUCERS_MAX)
+            copy.load(replica.dump())
+            assert copy.dump() == replica.dump()
+            replica = copy
+        assert replica.dump() == self.partition.dump()
+        self.loop.close()
+
+
+TestCommandsLife = CommandsLife.TestCase
+TestCommandsLife.settings = settings(
+    max_examples=80, stateful_step_count=40, derandomize=True, database=None, deadline=None
+)
