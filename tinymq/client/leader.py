@@ -25,6 +25,7 @@ from tinymq.errors import (
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
 ATTEMPT_S_MIN = 0.001
+LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
@@ -89,10 +90,11 @@ async def ask_leader(
                 if unclear:
                     last.detail["unclear"] = "true"
                 raise last
-        if left() <= 0:
+        if left() <= (LAST_ATTEMPT_S if last is not None else 0):
             raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), last, unclear)
         cluster.refresh_soon()
-        await cluster.clock.sleep(min(left(), backoff_s * (0.5 + cluster.rng.random() / 2)))
+        pause_s = backoff_s * (0.5 + cluster.rng.random() / 2)
+        await cluster.clock.sleep(min(max(left() - LAST_ATTEMPT_S, BACKOFF_S_MIN), pause_s))
         backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
 
 

@@ -1,0 +1,188 @@
+"""Queues while leaders die, answers get lost and all brokers restart: nothing is skipped, nothing passes unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.losing import Losing
+from tests.client.running import run
+from tinymq import AsyncClient, Client, Offset
+from tinymq.client.ports import Method
+from tinymq.errors import Fenced, Held, OutcomeUnknown, Unavailable, UnknownChannel
+from tinymq.testing.cluster import Cluster
+
+LOST = [1, 3]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture
+def mq(cluster: Cluster) -> Client:
+    client = cluster.client(attempt_timeout_ms=1000)
+    client.admin.create_topic("t", partitions=1, replication_factor=3)
+    return client
+
+
+def filled(mq: Client, count: int) -> None:
+    with mq.producer() as producer:
+        for i in range(count):
+            producer.send("t", b"%d" % i)
+
+
+def test_the_leader_dies_between_poll_and_commit(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 100)
+    seen: list[int] = []
+    with mq.queue("t", channel="c") as queue:
+        for _ in range(3):
+            seen += [m.offset for m in queue.poll(10)]
+            leader = cluster.wait_leader("t")
+            cluster.kill(leader)
+            queue.commit()
+            assert mq.admin.list_channels("t")[0].position == len(seen)
+            cluster.start(leader)
+        seen += [m.offset for m in queue.poll(5)]
+    with mq.queue("t", channel="c") as heir:
+        while found := heir.poll(7):
+            seen += [m.offset for m in found]
+    assert seen == list(range(100)), "each once, in order: what was handed out was committed before somebody else read"
+
+
+def test_a_consumer_that_dies_has_its_last_messages_delivered_again(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 20)
+    lost = cluster.client()
+    first = lost.queue("t", channel="c")
+    first.poll(5)
+    first.commit()
+    first.poll(5)
+    with mq.queue("t", channel="c") as second:
+        assert [m.offset for m in second.poll(100)] == list(range(5, 20))
+        with pytest.raises(Fenced):
+            first.commit()
+
+
+def test_all_brokers_restart_and_channels_go_on(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 30)
+    queues = {name: mq.queue("t", channel=name) for name in ("a", "b")}
+    queues["a"].poll(10)
+    queues["b"].poll(20)
+    for queue in queues.values():
+        queue.commit()
+    for broker in (1, 2, 3):
+        cluster.kill(broker)
+    for broker in (1, 2, 3):
+        cluster.run(cluster._start(broker))
+    cluster.wait_leader("t")
+    assert [(c.channel, c.position, c.lag) for c in mq.admin.list_channels("t")] == [("a", 10, 20), ("b", 20, 10)]
+    assert [m.offset for m in queues["a"].poll(100)] == list(range(10, 30))
+    queues["a"].commit()
+    queues["b"].close()
+    queues["a"].close()
+    assert [c.position for c in mq.admin.list_channels("t")] == [30, 20]
+
+
+def test_without_a_quorum_a_poll_says_so_and_not_that_there_is_nothing(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 10)
+    hasty = cluster.client(attempt_timeout_ms=200, request_timeout_ms=1000)
+    queue = hasty.queue("t", channel="c")
+    assert len(queue.poll(10)) == 10
+    leader = cluster.wait_leader("t")
+    for broker in {1, 2, 3} - {leader}:
+        cluster.kill(broker)
+    cluster.kill(leader)
+    for call in (queue.poll, queue.size, queue.peek):
+        with pytest.raises(Unavailable):
+            call()
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        queue.commit()
+    for broker in (1, 2, 3):
+        cluster.run(cluster._start(broker))
+    cluster.wait_leader("t")
+    mq.send("t", b"10")
+    assert [m.offset for m in queue.poll(10)] == [10], "it goes on by itself"
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(cluster: Cluster, mq: Client, lost: int) -> None:
+    filled(mq, 20)
+
+    async def scenario() -> None:
+        losing = Losing()
+        async with AsyncClient(cluster.servers, connector=losing) as client:
+            losing.left.update({Method.SET_CONSUMER: lost, Method.CHANGE_CHANNELS: lost})
+            queue = client.queue("t", channel="c", auto_commit=False)
+            assert [m.offset for m in await queue.poll(5)] == list(range(5))
+            (opened,) = await client.admin.list_channels("t")
+            losing.left[Method.CHANGE_CHANNELS] = lost
+            await queue.commit()
+            losing.left[Method.CHANGE_CHANNELS] = lost
+            assert await queue.seek(Offset(7)) == 7
+            (moved,) = await client.admin.list_channels("t")
+            assert (moved.position, moved.generation) == (7, opened.generation + 1), "moved once"
+            assert [m.offset for m in await queue.poll(2)] == [7, 8]
+            await queue.commit()
+            losing.left.update({Method.LIST_CHANNELS: lost, Method.CHANGE_CHANNELS: lost})
+            assert await client.admin.seek_channel("t", 0, "c", "earliest") == 0
+            (moved,) = await client.admin.list_channels("t")
+            assert moved.generation == opened.generation + 2
+            losing.left.update({Method.CHANGE_CHANNELS: lost, Method.UNSET_CONSUMER: lost, Method.TRIM: lost})
+            await client.admin.delete_channel("t", 0, "c")
+            with pytest.raises(UnknownChannel):
+                await client.admin.delete_channel("t", 0, "c")
+            assert await client.admin.trim("t", 0, Offset(4)) == 4
+            losing.left[Method.HOLD] = lost
+            async with client.admin.hold("t", 0, Offset(6)) as hold:
+                hold.check()
+            assert not +losing.left, "all of it was lost"
+
+    run(scenario())
+
+
+def test_a_commit_that_nobody_answers_is_of_unknown_outcome_at_the_deadline(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 5)
+
+    async def scenario() -> None:
+        losing = Losing()
+        async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
+            queue = client.queue("t", channel="c", auto_commit=False)
+            await queue.poll(5)
+            losing.left[Method.CHANGE_CHANNELS] = 10_000
+            with pytest.raises(OutcomeUnknown):
+                await queue.commit()
+            with pytest.raises(OutcomeUnknown):
+                await queue.seek(Offset(1))
+            losing.left.clear()
+            assert await queue.seek(Offset(2)) == 2, "who does not know where it is seeks again"
+            assert [m.offset for m in await queue.poll(5)] == [2, 3, 4]
+            await queue.commit()
+
+    run(scenario())
+
+
+def test_a_hold_keeps_what_is_asked_for_and_renews_itself(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 20)
+    patient, hasty = mq.admin, cluster.client(request_timeout_ms=300).admin
+
+    async def scenario() -> None:
+        losing = Losing()
+        client = AsyncClient(cluster.servers, connector=losing)
+        async with client, client.admin.hold("t", 0, Offset(5), lease=1.0) as hold:
+            while losing.answered[Method.HOLD] < 5:  # renewed for longer than its lease
+                await client.admin.brokers()
+            hold.check()
+            assert await client.admin.trim("t", 0, Offset(5)) == 5, "what lies before it may go"
+
+    run(scenario())
+    assert patient.trim("t", 0, Offset(6)) == 6, "released"
+    with patient.hold("t", 0, Offset(7), lease=60.0) as hold:
+        assert (hold.log_start, hold.offset) == (6, 7)
+        with pytest.raises(Held):
+            hasty.trim("t", 0, Offset(8))
+        cluster.kill(cluster.wait_leader("t"))
+        with pytest.raises(Held):
+            cluster.client(request_timeout_ms=5000).admin.trim("t", 0, Offset(8))

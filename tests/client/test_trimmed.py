@@ -1,0 +1,122 @@
+"""What readers and queues do when the next record is gone: say so, or go on behind it and count."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tinymq import Client, Offset, Queue
+from tinymq.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, UnknownPartition
+from tinymq.testing.cluster import Cluster
+
+NAMES = (f"t{i}" for i in itertools.count())
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    return cluster.client(request_timeout_ms=10_000)
+
+
+@pytest.fixture
+def topic(mq: Client) -> str:
+    """Twenty batches of one record each, a second apart."""
+    name = mq.admin.create_topic(next(NAMES), partitions=1, replication_factor=3).name
+    for i in range(20):
+        mq.send(name, b"%d" % i, timestamp=FIRST + timedelta(seconds=i))
+    return name
+
+
+def drain(queue: Queue, seen: list[int]) -> None:
+    while found := queue.poll(3):
+        seen += [m.offset for m in found]
+
+
+def test_a_queue_removes_its_head_for_all_channels(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="c") as queue, mq.queue(topic, channel="d") as other:
+        assert queue.remove_before(Offset(5)) == 5
+        assert queue.remove_before(Offset(3)) == 5, "only ever forward"
+        assert queue.remove_before(FIRST + timedelta(seconds=7)) == 7
+        with pytest.raises(OffsetOutOfRange):
+            queue.get(Offset(6))
+        assert [m.offset for m in other.poll(2)] == [7, 8]
+        assert queue.size() == 13
+        assert queue.remove_before("latest") == 20
+        assert queue.size() == 0
+    assert mq.admin.offsets(topic)[0].log_start == 20
+
+
+def test_what_is_gone_is_said(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="c", fetch_bytes_max=1, buffer_bytes_max=1) as queue:
+        queue.poll(2)
+        queue.commit()
+        mq.admin.trim(topic, 0, Offset(15))
+        seen: list[int] = []
+        with pytest.raises(OffsetOutOfRange) as raised:
+            drain(queue, seen)
+        assert raised.value.detail["log_start"] == "15"
+        assert max(seen, default=0) < 15, "what had been fetched"
+        with pytest.raises(OffsetOutOfRange):
+            queue.poll()
+        assert queue.seek("earliest") == 15
+        seen.clear()
+        drain(queue, seen)
+        assert seen == list(range(15, 20))
+        assert queue.skipped == 0
+
+
+def test_what_is_gone_is_skipped_and_counted_if_one_asks_for_that(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="c", on_trimmed="skip", fetch_bytes_max=1, buffer_bytes_max=1) as queue:
+        seen = [m.offset for m in queue.poll(2)]
+        mq.admin.trim(topic, 0, Offset(15))
+        drain(queue, seen)
+        assert len(seen) + queue.skipped == 20
+        assert queue.skipped > 0
+        assert seen == sorted(seen)
+        assert seen[-5:] == list(range(15, 20))
+        mq.send(topic, b"20")
+        mq.admin.trim(topic, 0, Offset(21))
+        drain(queue, seen)  # it is gone, unless it had been fetched, and there is no other
+        mq.send(topic, b"21")
+        drain(queue, seen)
+        assert seen[-1] == 21
+        assert len(seen) + queue.skipped == 22
+
+
+def test_readers_do_the_same(mq: Client, topic: str) -> None:
+    mq.admin.trim(topic, 0, Offset(15))
+    with pytest.raises(OffsetOutOfRange):
+        mq.reader(topic, start=Offset(3)).poll(10)
+    for replica in ("leader", "follower"):
+        with mq.reader(topic, start=Offset(3), end="latest", on_trimmed="skip", replica=replica) as reader:
+            assert reader.skipped in (0, 12)
+            assert [m.offset for m in reader] == list(range(15, 20))
+            assert reader.skipped == 12
+    with pytest.raises(InvalidConfig, match="skp"):
+        mq.reader(topic, on_trimmed="skp")
+
+
+def test_a_trim_of_what_is_not_there(mq: Client, topic: str) -> None:
+    with pytest.raises(UnknownPartition):
+        mq.admin.trim(topic, 1, Offset(3))
+    for bad in (5, None, "now"):
+        with pytest.raises(InvalidRequest):
+            mq.admin.trim(topic, 0, bad)  # type: ignore[arg-type]
+    for bad in (5, "earliest"):
+        with pytest.raises(InvalidRequest):
+            mq.admin.hold(topic, 0, bad)  # type: ignore[arg-type]
+    for lease in (0.5, 4000, True, "1"):
+        with pytest.raises(InvalidRequest):
+            mq.admin.hold(topic, 0, Offset(1), lease=lease)  # type: ignore[arg-type]
+    mq.admin.trim(topic, 0, Offset(9))
+    with pytest.raises(OffsetOutOfRange), mq.admin.hold(topic, 0, Offset(8)):
+        pass
