@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from tests.registry.records import broker
 from tests.registry.zookeeper_server import ZookeeperServer
+from tinymq.broker.registration import Registration
 from tinymq.clock import SystemClock
 from tinymq.config import Timing, parse_zookeeper
 from tinymq.registry.state import Effect
@@ -32,6 +33,7 @@ class ZookeeperBench:
         self.registries: list[ZookeeperRegistry] = []
         self.sessions: list[ZookeeperSession] = []
         self.effects: list[list[Effect]] = []
+        self.registrations: list[Registration] = []
 
     def make(self, cluster_id: bytes = CLUSTER, timing: Timing = TIMING, login: str = "") -> ZookeeperRegistry:
         """Not started."""
@@ -57,11 +59,18 @@ class ZookeeperBench:
             await registry.register_broker(broker(len(self.registries)))
         return self.registries
 
+    def renew(self) -> None:
+        """Let brokers 1 and up renew their registrations, as they do."""
+        for number, registry in enumerate(self.registries, 1):
+            registration = Registration(registry, broker(number), SystemClock(), TIMING)
+            registration.start()
+            self.registrations.append(registration)
+
     async def same(self) -> bytes:
         """The state that all show, who have come up to now."""
-        await asyncio.gather(*(registry.refresh(5.0) for registry in self.registries))
+        await asyncio.gather(*(registry.refresh(20.0) for registry in self.registries))
         newest = max(self.registries, key=lambda registry: registry.version)
-        await asyncio.gather(*(registry.wait_version(newest.version, 5.0) for registry in self.registries))
+        await asyncio.gather(*(registry.wait_version(newest.version, 20.0) for registry in self.registries))
         first, *others = (registry._state.dump() for registry in self.registries)
         assert all(other == first for other in others)
         return first
@@ -95,6 +104,7 @@ async def bench(server: ZookeeperServer) -> AsyncIterator[ZookeeperBench]:
     try:
         yield made
     finally:
+        await asyncio.gather(*(registration.stop(leave=False) for registration in made.registrations))
         await asyncio.gather(*(registry.stop() for registry in made.registries))
 
 

@@ -34,7 +34,11 @@ class BrokerNodes:
             del self._held[broker_id]
 
     def let_expire(self, now_s: float) -> None:
-        """A broker that renews no more loses its registration, though the session lives on."""
+        """A broker that renews no more loses its registration, though the session lives on. Without a connection none
+        can be renewed, and none runs out."""
+        if not self._session.connected:
+            self._leases.reset()
+            return
         for broker in self._leases.expired(self._held, now_s):
             del self._held[broker.broker_id]
             self.left.append(broker)

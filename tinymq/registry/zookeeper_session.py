@@ -110,7 +110,7 @@ class ZookeeperSession:
             )
 
     async def stop(self) -> None:
-        """End the session, and what it holds with it; if that takes long, ZooKeeper ends it by itself. Again: nothing."""
+        """End the session; if that takes long, ZooKeeper ends it by itself. Again: nothing."""
         if self._stopping:
             return
         self._stopping = True

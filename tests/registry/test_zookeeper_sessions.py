@@ -1,0 +1,197 @@
+"""Sessions with ZooKeeper that end, stall or are replaced: who counts as registered, and that everything goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.registry.records import broker
+from tests.registry.zookeeper_bench import TIMING, ZookeeperBench, bench, until
+from tests.registry.zookeeper_server import ZookeeperServer, shared_server
+from tinymq.config import Timing
+from tinymq.errors import DeadlineExceeded
+from tinymq.registry.state import BrokersChanged
+from tinymq.registry.zookeeper_session import Node
+from tinymq.registry.zookeeper_tree import broker_path
+
+
+@pytest.fixture
+def server() -> ZookeeperServer:
+    return shared_server()
+
+
+async def node_of(b: ZookeeperBench, number: int, asked: int = 1) -> Node | None:
+    return await b.sessions[asked - 1].get(broker_path(number))
+
+
+def test_a_broker_whose_session_ends_is_unregistered_by_the_others(server: ZookeeperServer) -> None:
+    """Once, whoever of them is first."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            registries = await b.start(4)
+            await b.same()
+            version = registries[0].version
+            await registries[3].stop()
+            await until(lambda: all(registry.get_broker(4) is None for registry in registries[:3]))
+            del b.registries[3]
+            await b.same()
+            assert registries[0].version == version + 1
+            assert b.effects[0][-1] == BrokersChanged()
+
+    asyncio.run(main())
+
+
+def test_a_session_that_expired_is_followed_by_another(server: ZookeeperServer) -> None:
+    """The broker registers again by itself, sees what happened meanwhile, and what happens from then on."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            first, second = await b.start(2)
+            topic = await second.register_topic("before", 1, 2)
+            await b.expire(1)
+            await until(lambda: first.get_broker(1) == broker(1) and first._nodes.stands(broker(1)))
+            node = await node_of(b, 1)
+            assert node is not None
+            assert node.owner == b.sessions[0].session_id
+            later = await second.register_topic("after", 1, 2)
+            await until(lambda: first.get_topic("after") == later)
+            assert first.get_topic("before") == topic
+            await b.same()
+            assert await first.take_producer_ids(1) == range(1, 2)
+
+    asyncio.run(main())
+
+
+def test_what_an_earlier_session_left_is_not_what_counts(server: ZookeeperServer) -> None:
+    """A broker that is started again finds the node of the process before; when that session ends at last, the broker
+    stays registered, with a node of its own."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            (earlier,) = await b.start(1)
+            watching = b.make()
+            await watching.start([])
+            earlier.close()  # as a process that hangs: its session lives on
+            again = b.make()
+            await again.start([])
+            await again.register_broker(broker(1))  # the very same registration
+            node = await node_of(b, 1, asked=2)
+            assert node is not None
+            assert node.owner == b.sessions[2].session_id
+            version = again.version
+            await b.sessions[0].stop()
+            del b.registries[0]
+            await b.same()
+            assert await node_of(b, 1, asked=2) == node
+            assert (again.version, watching.get_all_brokers()) == (version, [broker(1)])
+
+    asyncio.run(main())
+
+
+def test_a_node_that_somebody_removed_is_made_again(server: ZookeeperServer) -> None:
+    async def main() -> None:
+        async with bench(server) as b:
+            first, second = await b.start(2)
+            await b.raw(lambda client: client.delete(broker_path(2)))
+            for _ in range(1000):
+                node = await node_of(b, 2)
+                if node is not None:
+                    break
+            assert node is not None
+            assert node.owner == b.sessions[1].session_id
+            await until(lambda: second.get_broker(2) == broker(2) == first.get_broker(2))
+
+    asyncio.run(main())
+
+
+def test_two_processes_with_one_broker_id_do_not_fight_without_end(server: ZookeeperServer) -> None:
+    """Each renewal registers anew, and nothing in between does."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            first, second = await b.start(2, Timing())
+            await second.register_broker(broker(1, session=7))
+            await until(lambda: first.get_broker(1) == broker(1, session=7))
+            version = first.version
+            for _ in range(20):
+                await first.refresh(1.0)
+            assert first.version == version
+            await first.register_broker(broker(1))
+            assert first.get_broker(1) == broker(1)
+
+    asyncio.run(main())
+
+
+def test_a_lease_that_is_not_renewed_ends_though_the_session_lives(server: ZookeeperServer) -> None:
+    async def main() -> None:
+        async with bench(server) as b:
+            first, _ = await b.start(2)
+            await until(lambda: first.get_all_brokers() == [])  # nobody renews here: both expire
+            assert await node_of(b, 1) is None
+            await first.register_broker(broker(1))
+            assert first.get_broker(1) == broker(1)
+
+    asyncio.run(main())
+
+
+def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
+    """Longer than the session may last: whether it has survived or not, all is as before afterwards."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            first, second = await b.start(2)
+            b.renew()
+            topic = await first.register_topic("t", 1, 2)
+            await b.same()
+            with server.frozen():
+                await until(lambda: not b.sessions[0].connected and not b.sessions[1].connected)
+                assert first.get_all_topics() == [topic]
+                with pytest.raises(DeadlineExceeded):
+                    await first.register_topic("u", 1, 1, timeout_s=TIMING.registration_lease_s)
+                waiting = asyncio.ensure_future(second.register_topic("v", 1, 1))
+            later = await waiting
+            await until(lambda: first.get_topic("v") == later)
+            await until(lambda: first._nodes.stands(broker(1)) and second._nodes.stands(broker(2)))
+            await b.same()
+            assert first.get_all_brokers() == [broker(1), broker(2)]
+            assert first.get_topic("u") is None
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_started_again_has_it_all(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async def main(server: ZookeeperServer) -> None:
+        async with bench(server) as b:
+            first, _ = await b.start(2, Timing(registration_lease_s=4.0))
+            topic = await first.register_topic("t", 2, 2)
+            sessions = [session.session_id for session in b.sessions]
+            server.kill()
+            await until(lambda: not b.sessions[0].connected)
+            assert first.get_all_topics() == [topic]
+            await asyncio.to_thread(server.start)
+            await first.unregister_topic("t")
+            await b.same()
+            assert [session.session_id for session in b.sessions] == sessions, "they outlive a restart"
+            assert first.get_all_brokers() == [broker(1), broker(2)]
+
+    server = ZookeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    try:
+        asyncio.run(main(server))
+    finally:
+        server.kill()
+
+
+def test_a_stop_ends_the_session_and_does_not_wait_for_a_frozen_server(server: ZookeeperServer) -> None:
+    async def main() -> None:
+        async with bench(server) as b:
+            first, second = await b.start(2, Timing())
+            await first.stop()
+            assert await node_of(b, 1, asked=2) is None
+            with server.frozen():
+                async with asyncio.timeout(5):
+                    await second.stop()
+
+    asyncio.run(main())
