@@ -22,6 +22,7 @@ from tinymq.proto import tinymq_pb2 as pb
 
 MESSAGE_BYTES = MIB  # small batches are joined up to this
 UNANSWERED_BYTES_MAX = 16 * MIB  # of one produce stream; half of what a broker takes in by default
+THROTTLED_S_MAX = 60.0  # that a broker may say it will be silent
 
 
 class State(Enum):
@@ -141,7 +142,9 @@ class ProducePipe:
             stream.cancel()  # the reader hears of it, and ends the pipe
 
     def _take(self, reply: pb.ProduceReply) -> None:
-        now_s = self._heard_s = self._clock.monotonic()
+        now_s = self._clock.monotonic()
+        throttled_ms = max((result.throttled_ms for result in reply.results), default=0)
+        self._heard_s = now_s + _patience_s(throttled_ms)  # it said how long it will be silent
         for result in reply.results:
             waiting = self._waiting.pop(result.request_id, None)
             if waiting is not None:
@@ -172,6 +175,11 @@ class ProducePipe:
             call()
 
 
+def _patience_s(throttled_ms: int) -> float:
+    """How much longer to wait for a broker that lets this client wait for its quota."""
+    return min(throttled_ms / 1000, THROTTLED_S_MAX)
+
+
 def _of_attempt(error: TinymqError, *, sent: bool) -> TinymqError:
     if sent:
         return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(error.message)
@@ -190,6 +198,7 @@ class FetchPipe:
         self._opened: asyncio.Future[None] | None = None
         self._outbox: asyncio.Queue[pb.FetchRequest] = asyncio.Queue()  # bounded by the fetches that wait
         self._waiting: dict[int, asyncio.Future[Fetched]] = {}
+        self._limits: dict[int, asyncio.Timeout] = {}  # of the same
         self._next_id = 0
         self._heard_s = 0.0
         self._stream: FetchStream | None = None
@@ -205,7 +214,7 @@ class FetchPipe:
         self._waiting[request_id] = answer
         self._outbox.put_nowait(request)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._limits[request_id]:
                 return await answer
         except TimeoutError:
             now_s = self._clock.monotonic()
@@ -215,6 +224,7 @@ class FetchPipe:
                 self._stream.cancel()  # not this partition alone: the whole broker
             raise error from None
         finally:
+            self._limits.pop(request_id, None)
             if self._waiting.pop(request_id, None) is not None and self._stream is not None:
                 self._outbox.put_nowait(pb.FetchRequest(request_id=request_id, cancel=True))
 
@@ -245,6 +255,8 @@ class FetchPipe:
             while True:
                 fetched = await stream.read()
                 self._heard_s = self._clock.monotonic()
+                if fetched.throttled_ms:
+                    self._wait_longer(_patience_s(fetched.throttled_ms))
                 answer = self._waiting.pop(fetched.request_id, None)
                 if answer is not None and not answer.done():
                     answer.set_result(fetched)
@@ -256,6 +268,12 @@ class FetchPipe:
             if self._stream is not None:
                 self._stream.cancel()
             self._end(error, opened)
+
+    def _wait_longer(self, seconds: float) -> None:
+        for limit in self._limits.values():
+            when_s = limit.when()
+            if when_s is not None and not limit.expired():
+                limit.reschedule(when_s + seconds)
 
     async def _write(self, stream: FetchStream) -> None:
         try:

@@ -123,6 +123,7 @@ def read_fetched(data: bytes) -> Fetched:
         reply.next_offset,
         memoryview(data)[start:end],
         read_error(reply.error) if reply.HasField("error") else None,
+        reply.throttled_ms,
     )
 
 
