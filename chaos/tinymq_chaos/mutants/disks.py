@@ -9,7 +9,7 @@ from typing import Any
 from tinymq.broker import state as broker_state
 from tinymq.entry import crc32c
 from tinymq.errors import SyncFailed
-from tinymq.log import ballots, creation, marks, reads, recovery, rounds, scan, states, store, writer
+from tinymq.log import ballots, creation, disk_engine, marks, reads, recovery, rounds, scan, states, store, writer
 from tinymq.log.files import File
 from tinymq.log.operations import Disk
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
@@ -176,7 +176,7 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
     def begin(files: Any, group: Any, applied: Any) -> Any:
         return real(_NeverSynced(files), group, applied)
 
-    p.set(store, "begin_behind", begin)
+    p.set(disk_engine, "begin_behind", begin)
 
 
 @mutant("a log that begins behind a state counts once its mark is synced", INSTALLS)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinymq.config import KIB
 from tinymq.entry import Entry, Kind
-from tinymq.raft import Role, host, leadership
+from tinymq.raft import Role, cold, leadership
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.leadership import Leadership
@@ -75,7 +75,7 @@ class _Watch:
             (Leadership, "acknowledged", self._answered),
             (GroupPort, "send", self._sent),
             (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
-            (host, "APPEND_BYTES", lambda real: APPEND_BYTES),
+            (cold, "APPEND_BYTES", lambda real: APPEND_BYTES),
         ]
 
     def _log(self, group: GroupId) -> Log | None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import produce, read, topics
+from tinymq_chaos.workloads import bounded, channels, produce, read, rush, topics
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
@@ -64,6 +64,11 @@ WORKLOADS: dict[str, Workload] = {
     "lone": lone,
     "batches": batches,
     "hasty": hasty,
+    "cursors": channels.cursors,
+    "takers": channels.takers,
+    "rush": rush.rush,
+    "retained": bounded.retained,
+    "room": bounded.room,
     "churn": topics.churn,
     "metadata": topics.metadata,
 }
