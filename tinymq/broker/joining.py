@@ -203,7 +203,7 @@ def invite(
     broker_id = stranger.broker_id
     there = known(broker_id)
     if there is not None and there.incarnation != stranger.incarnation and life.alive(broker_id):
-        raise NotReady(f"broker {broker_id} is alive with another data folder")
+        raise NotReady(f"broker {broker_id} is alive with another data folder: stop it, or take another broker_id")
     if not has_room(broker_id):
         raise QuotaExceeded("this cluster has as many brokers as it can have")
     return Invitation(formation.cluster_id, entry.head + entry.payload, tuple(voters))

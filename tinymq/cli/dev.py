@@ -14,7 +14,7 @@ from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.errors import InvalidRequest
 
-app = App(name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
+app = App(name="dev", help="A local cluster of plain processes: up, add, status, kill, start, down.")
 
 Dir = Annotated[Path, Parameter(name=["--dir", "-D"], help="The cluster's folder.")]
 Number = Annotated[int, Parameter(help="The broker's number, from 1.")]
@@ -35,7 +35,7 @@ def up(
     Parameters
     ----------
     brokers
-        How many brokers a new cluster has: 1, 3 or 5. [default: 3]
+        How many brokers a new cluster has: 1, 3 or 5; `tinymq dev add` adds more. [default: 3]
     port
         Where the first broker of a new cluster serves clients; the others follow; 100 above are the ports between
         brokers, 200 above those for metrics. If one of them is taken, or with 0, all are any free ones. They stay the
@@ -45,6 +45,23 @@ def up(
         raise InvalidRequest(f"--port {port} is no port", hint="0 (any) to 65535")
     folder = devcluster.up(dir, brokers, say, port)
     say(f"clients connect to {folder.servers}")
+    _print(dir, output)
+
+
+@app.command
+def add(
+    *,
+    brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many.")] = 1,
+    dir: Dir = devfolder.DEFAULT,
+    output: Output = "table",
+) -> None:
+    """Add brokers to a cluster that runs, and wait until they serve. New topics use them; they join as with
+    `tinymq broker --join`, and have no vote on the cluster's metadata."""
+    if brokers < 1:
+        raise InvalidRequest(f"{brokers} brokers cannot be added", hint="tinymq dev add -n 1")
+    for _ in range(brokers):
+        broker = devcluster.add(dir, say)
+        say(f"broker {broker.id} serves on {broker.address}")
     _print(dir, output)
 
 

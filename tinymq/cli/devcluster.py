@@ -64,6 +64,25 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.AN
         return folder
 
 
+def add(path: Path, say: Say) -> DevBroker:
+    """Add one more broker to the cluster in `path`, which runs; return when it serves. When it does not come up,
+    nothing of it is left."""
+    with devfolder.locked_cluster(path) as folder:
+        if not any(_runs(folder, broker) for broker in folder.voters):
+            raise InvalidRequest(f"no voter of the cluster in {path} runs, so none can be joined", hint="tinymq dev up")
+        folder = folder.with_one_more()
+        broker = folder.brokers[-1]
+        try:
+            _start(folder, broker)
+            say(f"broker {broker.id} started on {broker.address}")
+            _wait_ready(folder, [broker])
+        except BaseException:
+            _stop(folder, [broker])
+            folder.without(broker)
+            raise
+        return broker
+
+
 def start(path: Path, number: int) -> DevBroker:
     """Start broker `number` without waiting for it (see `wait_ready`)."""
     with devfolder.locked_cluster(path) as folder:
@@ -112,7 +131,7 @@ def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevFold
         return devfolder.create(path, 3 if brokers is None else brokers, first_port)
     folder = devfolder.load(path)
     if brokers not in (None, len(folder.brokers)):
-        hint = "leave out -n, or remove it with its data: tinymq dev down --purge"
+        hint = "leave out -n; tinymq dev add adds a broker, tinymq dev down --purge removes the cluster with its data"
         raise InvalidRequest(f"the cluster in {path} has {len(folder.brokers)} brokers, not {brokers}", hint=hint)
     return folder
 
@@ -156,9 +175,9 @@ def _stop(folder: DevFolder, brokers: Sequence[DevBroker]) -> None:
 
 def _form(folder: DevFolder, say: Say) -> DevFolder:
     deadline = time.monotonic() + READY_S_MAX
-    for broker in folder.brokers:
+    for broker in folder.voters:
         _wait_state(folder, broker, ("unformed", "running"), deadline)
-    formed = ask.form([broker.address for broker in folder.brokers], folder.secret, READY_S_MAX)
+    formed = ask.form([broker.address for broker in folder.voters], folder.secret, READY_S_MAX)
     say(f"cluster {formed.cluster_id.hex()} formed")
     return folder.set_formed()
 

@@ -1,6 +1,6 @@
 """The folder of a local cluster: who its brokers are, where they listen, which processes they run as.
 
-    cluster.json      brokers, their ports, whether the cluster was formed; written once, and again when formed
+    cluster.json      brokers, their ports, whether the cluster was formed; written again when it is, and when it grows
     secret            shared by the brokers, mode 0600
     broker-N.toml     what broker N is started with
     broker-N.pid      the process it runs as: id and start time; absent when it was stopped
@@ -21,7 +21,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +29,8 @@ from tinymq.cli.process import Process
 from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
 
 DEFAULT = Path(".tinymq/dev")
-BROKERS_ALLOWED = (1, 3, 5)  # every broker of a local cluster votes on its metadata
+BROKERS_ALLOWED = (1, 3, 5)  # of a new local cluster: they vote on its metadata; more are added
+BROKERS_MAX = 16  # processes on one machine
 FORMAT = 1
 SECRET_BYTES = 32
 HOST = "127.0.0.1"
@@ -48,6 +49,7 @@ class DevBroker:
     address: str
     peer_address: str
     metrics_address: str = ""  # "": of a cluster that was made before brokers had one
+    joined: bool = field(default=False, kw_only=True)  # added later: it has no vote on the metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class DevFolder:
     @property
     def servers(self) -> str:
         return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def voters(self) -> tuple[DevBroker, ...]:
+        """Those that the cluster was made with."""
+        return tuple(broker for broker in self.brokers if not broker.joined)
 
     @property
     def secret(self) -> bytes:
@@ -107,6 +114,30 @@ class DevFolder:
         _save(formed)
         return formed
 
+    def with_one_more(self) -> DevFolder:
+        """With another broker, the last, which is to join the others. Raises InvalidRequest."""
+        if len(self.brokers) >= BROKERS_MAX:
+            raise InvalidRequest(f"a local cluster has at most {BROKERS_MAX} brokers")
+        number = max(broker.id for broker in self.brokers) + 1
+        port = 1 + max(int(broker.address.rpartition(":")[2]) for broker in self.brokers)
+        ports = [port + after for after in (0, PEER_PORTS_AFTER, METRICS_PORTS_AFTER)]
+        if not all(map(is_free, ports)):
+            ports = free_ports(len(ports))
+        broker = DevBroker(number, *(f"{HOST}:{port}" for port in ports), joined=True)
+        grown = replace(self, brokers=(*self.brokers, broker))
+        _write(self.config(number), _toml(self, broker, join=[voter.peer_address for voter in self.voters]))
+        _save(grown)
+        return grown
+
+    def without(self, broker: DevBroker) -> DevFolder:
+        """As before `broker` was added, which must be stopped; its data goes, too."""
+        left = replace(self, brokers=tuple(other for other in self.brokers if other != broker))
+        _save(left)
+        shutil.rmtree(self.data(broker.id), ignore_errors=True)
+        for file in (self.config(broker.id), self.log(broker.id), self._pid(broker.id)):
+            file.unlink(missing_ok=True)
+        return left
+
     def remove(self) -> None:
         """Remove the folder and all data in it. The brokers must be stopped."""
         shutil.rmtree(self.path)
@@ -132,7 +163,9 @@ def load(path: Path) -> DevFolder:
 
 def _broker(said: dict[str, object]) -> DevBroker:
     metrics_address = str(said.get("metrics_address", ""))
-    return DevBroker(int(str(said["id"])), str(said["address"]), str(said["peer_address"]), metrics_address)
+    joined = bool(said.get("joined", False))
+    addresses = str(said["address"]), str(said["peer_address"]), metrics_address
+    return DevBroker(int(str(said["id"])), *addresses, joined=joined)
 
 
 def exists(path: Path) -> bool:
@@ -143,7 +176,8 @@ def exists(path: Path) -> bool:
 def check_number(brokers: int) -> None:
     """Raises InvalidRequest for a number of brokers that a local cluster cannot have."""
     if brokers not in BROKERS_ALLOWED:
-        raise InvalidRequest(f"a local cluster has 1, 3 or 5 brokers, not {brokers}", hint="tinymq dev up -n 3")
+        hint = "tinymq dev up -n 3; then tinymq dev add, for each broker more"
+        raise InvalidRequest(f"a local cluster begins with 1, 3 or 5 brokers, not {brokers}", hint=hint)
 
 
 def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
@@ -165,7 +199,7 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
     _write(path / "secret", secrets.token_hex(SECRET_BYTES) + "\n")
     voters = [f"{broker.id}@{broker.peer_address}" for broker in folder.brokers]
     for broker in folder.brokers:
-        _write(folder.config(broker.id), _toml(folder, broker, voters))
+        _write(folder.config(broker.id), _toml(folder, broker, voters=voters))
     _save(folder)  # last: a folder without cluster.json is no cluster
     return folder
 
@@ -241,7 +275,8 @@ def free_ports(count: int) -> list[int]:
     raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
-def _toml(folder: DevFolder, broker: DevBroker, voters: Sequence[str]) -> str:
+def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:
+    """`others`: its `voters`, or whom it is to `join`."""
     # JSON's strings and lists of strings are TOML's, too.
     values: dict[str, object] = {
         "broker_id": broker.id,
@@ -249,7 +284,7 @@ def _toml(folder: DevFolder, broker: DevBroker, voters: Sequence[str]) -> str:
         "listen": broker.address,
         "peer_listen": broker.peer_address,
         "metrics_listen": broker.metrics_address,
-        "voters": voters,
+        **others,
         "secret_file": str((folder.path / "secret").absolute()),
     }
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
