@@ -88,6 +88,36 @@ def make(settings: Iterable[tuple[str, str]] = ()) -> TopicConfig:
     return TopicConfig(**parse_settings(settings))  # type: ignore[arg-type]
 
 
+def promise(config: TopicConfig) -> str:
+    """What a topic with these settings promises, and what it loses: a line for each, for people."""
+    if config.storage is Storage.MEMORY:
+        kept = "An acknowledged record is in the memory of a majority of its replicas: it is lost when a majority of"
+        kept += " them stop before they are back."
+    elif config.sync_interval_ms:
+        kept = "An acknowledged record is written by a majority of its replicas, and synced at most"
+        kept += f" {config.sync_interval_ms} ms later: when brokers crash nothing is lost; when a majority of their"
+        kept += " machines lose power within that time, what came in it is."
+    else:
+        kept = "An acknowledged record is on the disks, synced, of a majority of its replicas: nothing is lost with any"
+        kept += " minority of them, or with the power of all."
+    ends = [f"{_span(config.retention_ms)} after it was appended"] if config.retention_ms is not None else []
+    if config.retention_bytes is not None:
+        ends.append(f"once its partition holds {config.retention_bytes} bytes that are newer")
+    gone = f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it."
+    bounds = [f"{config.max_records} records"] if config.max_records is not None else []
+    bounds += [f"{config.max_bytes} bytes"] if config.max_bytes is not None else []
+    if not bounds:
+        return f"{kept}\n{gone}"
+    then = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"
+    return f"{kept}\n{gone}\nA partition with {' or '.join(bounds)} {then}."
+
+
+def _span(time_ms: int) -> str:
+    units = (("days", DAY_MS), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000), ("ms", 1))
+    unit, size = next((unit, size) for unit, size in units if time_ms % size == 0)
+    return f"{time_ms // size} {unit}"
+
+
 def parse_settings(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
     """Field names and values. Raises InvalidConfig for what is unknown, named twice, or no such value."""
     parsed: dict[str, object] = {}

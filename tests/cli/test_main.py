@@ -66,6 +66,11 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["dev", "status"], Exit.NOT_FOUND, "tinymq dev up"),
         (["dev", "up", "-n", "2"], Exit.USAGE, "1, 3 or 5"),
         (["dev", "kill", "1"], Exit.NOT_FOUND, "tinymq dev up"),
+        (["topic", "create", "x", "--set", "retention_ms=5w"], Exit.USAGE, "7d"),
+        (["topic", "alter", "x", "--set", "storrage=disk"], Exit.USAGE, "storage"),
+        (["topic", "trim", "x", "0"], Exit.USAGE, "--before"),
+        (["channel", "seek", "x", "c", "--to", "soon"], Exit.USAGE, "soon"),
+        (["queue", "poll", "x/y"], Exit.USAGE, "orders/3"),
         (["consume", "x", "--offset", "soon"], Exit.USAGE, "soon"),
         (["consume", "x", "-f", "%z"], Exit.USAGE, "%z"),
         (["consume", "x", "-f", "%v", "-o", "json"], Exit.USAGE, "exclude"),
@@ -117,7 +122,9 @@ def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", [[], ["dev"], ["topic"], ["produce"], ["consume"], ["cluster"], ["log"], ["broker"]])
+@pytest.mark.parametrize(
+    "verb", [[], ["dev"], ["topic"], ["produce"], ["consume"], ["channel"], ["queue"], ["cluster"], ["log"], ["broker"]]
+)
 def test_every_verb_has_help_and_imports_little_for_it(verb: list[str]) -> None:
     heavy = "{'grpc', 'pyarrow', 'pysyncobj', 'google.protobuf', 'pydantic', 'structlog'}"
     program = f"""

@@ -27,9 +27,11 @@ app = App(
 )
 app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
 app.command("tinymq.cli.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
-app.command("tinymq.cli.topic:app", name="topic", help="Create, list, describe and delete topics.")
+app.command("tinymq.cli.topic:app", name="topic", help="Create, describe, alter, trim and delete topics.")
 app.command("tinymq.cli.produce:produce", name="produce", help="Send lines from standard input or files.")
 app.command("tinymq.cli.consume:consume", name="consume", help="Print records.")
+app.command("tinymq.cli.channel:app", name="channel", help="List, move and delete the channels of a topic.")
+app.command("tinymq.cli.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand.")
 app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, see how it is, recover it.")
 app.command("tinymq.cli.log:app", name="log", help="Look into segment files, offline.")
 

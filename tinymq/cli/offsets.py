@@ -37,14 +37,15 @@ def parse_start(text: str) -> Start:
     if text == "end":
         return "latest"
     if text.startswith("@"):
-        return _time(text[1:])
+        return parse_time(text[1:])
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > DIGITS_MAX:
         raise InvalidRequest(f"{text!r} is not a place to start", hint=HINT)
     return Last(int(digits)) if text.startswith("-") else Offset(int(digits))
 
 
-def _time(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
+    """ISO 8601, or seconds since 1970. Raises InvalidRequest. A time without a zone is UTC."""
     try:
         return datetime.fromtimestamp(float(text), UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,0 +1,61 @@
+"""Settings with units, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinymq import topic_config
+from tinymq.cli.units import parse_settings, show
+from tinymq.errors import InvalidConfig
+
+WRITTEN = [
+    ("retention_ms=7d", "604800000", "7d"),
+    ("retention_ms=12h", "43200000", "12h"),
+    ("retention_ms=90m", "5400000", "90m"),
+    ("retention_ms=36h", "129600000", "36h"),
+    ("retention_ms=24h", "86400000", "1d"),
+    ("segment_ms=10s", "10000", "10s"),
+    ("sync=500ms", "500", "500ms"),
+    ("sync=always", "always", "always"),
+    ("retention_ms=1500", "1500", "1500ms"),
+    ("retention_bytes=1GiB", str(1 << 30), "1GiB"),
+    ("max_bytes=10MB", "10000000", "10000000B"),
+    ("max_bytes=64KiB", "65536", "64KiB"),
+    ("max_records=1000", "1000", "1000"),
+    ("max_bytes=none", "none", "none"),
+    ("on_full=drop_oldest", "drop_oldest", "drop_oldest"),
+]
+
+
+@pytest.mark.parametrize(("text", "value", "shown"), WRITTEN)
+def test_units_are_numbers_to_brokers_and_units_again_to_people(text: str, value: str, shown: str) -> None:
+    name = text.partition("=")[0]
+    assert parse_settings([text]) == {name: value}
+    assert show(name, value) == shown
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["retention_ms"], ["=5"], ["retention_ms="], ["retention_ms=5w"], ["retention_ms=1GiB"], ["max_bytes=5d"],
+        ["max_bytes=1gib"], ["sync=1h", "sync=2h"],
+    ],
+)  # fmt: skip
+def test_what_is_no_setting_is_refused_with_a_hint(texts: list[str]) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        parse_settings(texts)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["max_records=5k", "retention_ms=1.5d", "storage=5d", f"max_bytes={'9' * 50}B"])
+def test_what_units_do_not_explain_is_the_settings_business(text: str) -> None:
+    settings = parse_settings([text])
+    assert "=".join(*settings.items()) == text
+    with pytest.raises(InvalidConfig):
+        topic_config.make(settings.items())
+
+
+def test_every_default_can_be_given_as_it_is_shown() -> None:
+    config = topic_config.make()
+    shown = [f"{name}={show(name, value)}" for name, value in config.settings()]
+    assert topic_config.make(parse_settings(shown).items()) == config

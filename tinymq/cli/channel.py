@@ -1,0 +1,164 @@
+"""`tinymq channel`: where the readers of a topic are, moving them, and deleting them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tinymq.cli.offsets import Last, Start, parse_start
+from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.servers import HERE, Where
+from tinymq.cli.topic import DryRun
+from tinymq.errors import OffsetOutOfRange, UnknownChannel
+from tinymq.types import Offset
+
+if TYPE_CHECKING:
+    from tinymq.client import ChannelDescription, Client, PartitionOffsets
+    from tinymq.client.places import Place
+
+app = App(
+    name="channel",
+    help="List, move and delete the channels of a topic. A channel is a reader's own place in a partition.",
+)
+
+Topic = Annotated[str, Parameter(help="The topic.")]
+Channel = Annotated[str, Parameter(help="The channel's name.")]
+Partitions = Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone; may be repeated.")]
+TO = "start, end, a number, -N (the last N), or @time (ISO 8601, seconds)."
+
+
+@app.command(name="list")
+def list_(topic: Topic, /, *, partition: Partitions = None, where: Where = HERE, output: Output = "table") -> None:
+    """List a topic's channels: the next record of each, how many it has still to read, and who reads it.
+
+    The consumer is who opened the channel last and has not closed it; it may have died since.
+    """
+    with where.connect() as mq:
+        found = _channels(mq, topic, partition)
+    if output == "json":
+        print_json({"channels": [_document(channel) for channel in found]})
+        return
+    rows = [
+        (c.channel, c.partition, c.position, c.lag, c.consumer or None, c.moved.isoformat() if c.moved else None)
+        for c in sorted(found, key=lambda c: (c.channel, c.partition))
+    ]
+    print_table(["channel", "partition", "position", "lag", "consumer", "moved"], rows)
+
+
+@app.command
+def seek(
+    topic: Topic,
+    channel: Channel,
+    /,
+    *,
+    to: Annotated[str, Parameter(allow_leading_hyphen=True, help=TO)],
+    partition: Partitions = None,
+    dry_run: DryRun = False,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Move a channel, in all partitions where it is. Who reads it hears of that at the next commit, and has to open it
+    again."""
+    place = parse_start(to)
+    with where.connect() as mq:
+        found = _named(mq, topic, channel, partition)
+        targets = _targets(mq, topic, place, found)
+        moved = []
+        for at in found:
+            if dry_run:
+                position = targets[at.partition]
+            else:
+                # "end" is the end as of the move: records may have come since.
+                exact = isinstance(place, Offset | Last)
+                to_place: Place = Offset(targets[at.partition]) if exact else _as_place(place)
+                position = mq.admin.seek_channel(topic, at.partition, channel, to_place)
+            moved.append((at.partition, at.position, position))
+    if output == "json":
+        rows = [dict(zip(("partition", "from", "to"), row, strict=True)) for row in moved]
+        print_json({"topic": topic, "channel": channel, "dry_run": dry_run, "partitions": rows})
+    else:
+        say(f"channel {channel} of {topic} {'would move' if dry_run else 'moved'}")
+        print_table(["partition", "from", "to"], moved)
+
+
+@app.command
+def delete(
+    topic: Topic,
+    channel: Channel,
+    /,
+    *,
+    partition: Partitions = None,
+    dry_run: DryRun = False,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Delete a channel, in all partitions where it is. The records stay; who opens it again begins anew."""
+    with where.connect() as mq:
+        found = _named(mq, topic, channel, partition)
+        for at in found:
+            if not dry_run:
+                mq.admin.delete_channel(topic, at.partition, channel)
+    numbers = [at.partition for at in found]
+    if output == "json":
+        print_json({"topic": topic, "channel": channel, "partitions": numbers, "deleted": not dry_run})
+    else:
+        done = "would be deleted" if dry_run else "deleted"
+        say(f"channel {channel} of {topic} {done}, in partitions {', '.join(map(str, numbers))}")
+
+
+def _channels(mq: Client, topic: str, partitions: list[int] | None) -> list[ChannelDescription]:
+    if partitions is None:
+        return mq.admin.list_channels(topic)
+    return [found for number in partitions for found in mq.admin.list_channels(topic, number)]
+
+
+def _named(mq: Client, topic: str, channel: str, partitions: list[int] | None) -> list[ChannelDescription]:
+    """The channel in each partition that has it. Raises UnknownChannel where it is named and missing."""
+    found = [c for c in _channels(mq, topic, partitions) if c.channel == channel]
+    missing = sorted({*(partitions or [])} - {c.partition for c in found})
+    if not found or missing:
+        where = f"partition {missing[0]} of {topic}" if missing else topic
+        raise UnknownChannel(f"{where} has no channel {channel!r}", hint=f"see: tinymq channel list {topic}")
+    return found
+
+
+def _targets(mq: Client, topic: str, place: Start, found: list[ChannelDescription]) -> dict[int, int]:
+    """Where each would go, as of now. Raises OffsetOutOfRange before anything is moved."""
+    extents = mq.admin.offsets(topic)
+    if isinstance(place, Offset):
+        for at in found:
+            _check_within(topic, at.partition, place.value, extents[at.partition])
+        return {at.partition: place.value for at in found}
+    if isinstance(place, Last):
+        last = {p: max(at.log_start, at.high_watermark - place.count) for p, at in extents.items()}
+        return {at.partition: last[at.partition] for at in found}
+    offsets = mq.admin.find_offsets(topic, place)
+    return {at.partition: offsets[at.partition] for at in found}
+
+
+def _check_within(topic: str, partition: int, offset: int, extent: PartitionOffsets) -> None:
+    if not extent.log_start <= offset <= extent.high_watermark:
+        raise OffsetOutOfRange(
+            f"{topic}/{partition} has no offset {offset}: it begins at {extent.log_start}, ends at"
+            f" {extent.high_watermark}",
+            hint="choose partitions with -p, or write start, end or -N",
+            log_start=extent.log_start,
+            high_watermark=extent.high_watermark,
+        )
+
+
+def _as_place(place: Start) -> Place:
+    assert not isinstance(place, Last), "an offset by then"
+    return place
+
+
+def _document(channel: ChannelDescription) -> dict[str, Any]:
+    return {
+        "channel": channel.channel,
+        "partition": channel.partition,
+        "position": channel.position,
+        "lag": channel.lag,
+        "consumer": channel.consumer or None,
+        "moved": channel.moved.isoformat() if channel.moved else None,
+    }

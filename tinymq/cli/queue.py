@@ -1,0 +1,176 @@
+"""`tinymq queue`: a partition as a queue, by hand: push to it, poll it through a channel, look into it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from tinymq.cli.consume import DEFAULT_FORMAT, as_json
+from tinymq.cli.output import Output, print_json, say
+from tinymq.cli.produce import parse_headers, without_ends
+from tinymq.cli.servers import HERE, Where
+from tinymq.cli.template import Shown, compile_template
+from tinymq.cli.topic import extent
+from tinymq.errors import InvalidRequest, UnknownChannel
+from tinymq.types import Offset
+
+if TYPE_CHECKING:
+    from tinymq.client import Message
+
+app = App(name="queue", help="A partition as a queue, by hand: push to it, poll it through a channel, look into it.")
+
+RECORDS_PER_POLL_MAX = 1000
+Queue = Annotated[str, Parameter(help="TOPIC, which is its partition 0, or TOPIC/PARTITION.")]
+Channel = Annotated[str, Parameter(name=["--channel", "-c"], help="The reader's own place in the partition.")]
+Format = Annotated[
+    str | None,
+    Parameter(name=["--format", "-f"], help="%t topic %p partition %o offset %k key %v value %T time %h headers."),
+]
+
+
+@app.command
+def push(
+    queue: Queue,
+    values: Annotated[list[str] | None, Parameter(help="One message each; else the lines of standard input.")] = None,
+    /,
+    *,
+    key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every message.")] = None,
+    header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Write messages, and wait until a majority has them on disk."""
+    topic, partition = parse_queue(queue)
+    headers = parse_headers(header or [])
+    key_bytes = key.encode() if key is not None else None
+    messages = [value.encode() for value in values] if values else without_ends(sys.stdin.buffer)
+    with where.connect() as mq, mq.queue(topic, partition) as to:
+        sent = [to.push_nowait(value, key_bytes, headers) for value in messages]
+        written = [delivery.result().offset for delivery in sent]
+    if output == "json":
+        print_json({"topic": topic, "partition": partition, "offsets": written})
+    else:
+        say(f"{len(written)} pushed to {topic}/{partition}" + (f", from offset {written[0]} on" if written else ""))
+
+
+@app.command
+def poll(
+    queue: Queue,
+    /,
+    *,
+    channel: Channel = "default",
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="So many messages at most.")] = 1,
+    wait: Annotated[float, Parameter(help="Seconds to wait for the first one, when there is none.")] = 0.0,
+    format: Format = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Take the next messages of a channel: they are printed, and then committed.
+
+    Takes the channel over: another consumer of it is fenced. A channel that is not there is made, at the earliest
+    message. Nothing is printed when there is no message.
+    """
+    topic, partition = parse_queue(queue)
+    if count < 1:
+        raise InvalidRequest(f"-n {count}: a number of messages is 1 or more")
+    show = _shows(format, output)
+    left = count
+    with where.connect() as mq, mq.queue(topic, partition, channel, auto_commit=False) as taken:
+        while left > 0:
+            found = taken.poll(min(left, RECORDS_PER_POLL_MAX), wait if left == count else 0.0)
+            if not found:
+                break
+            _print(found, show)
+            taken.commit()
+            left -= len(found)
+    if left == count:
+        say(f"{topic}/{partition} has nothing for {channel}")
+
+
+@app.command
+def peek(
+    queue: Queue,
+    /,
+    *,
+    channel: Channel = "default",
+    format: Format = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Print the next message of a channel, which stays the next one. Fences nobody."""
+    topic, partition = parse_queue(queue)
+    show = _shows(format, output)
+    with where.connect() as mq:
+        found = mq.queue(topic, partition, channel).peek()
+    if found is None:
+        say(f"{topic}/{partition} has nothing for {channel}")
+    else:
+        _print([found], show)
+
+
+@app.command
+def get(
+    queue: Queue,
+    offset: Annotated[int, Parameter(help="The message's offset.")],
+    /,
+    *,
+    format: Format = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Print the message at an offset."""
+    topic, partition = parse_queue(queue)
+    show = _shows(format, output)
+    with where.connect() as mq:
+        _print([mq.queue(topic, partition).get(Offset(offset))], show)
+
+
+@app.command
+def size(
+    queue: Queue,
+    /,
+    *,
+    channel: Annotated[str | None, Parameter(name=["--channel", "-c"], help="Of what it has still to read.")] = None,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Print how many messages are kept; with --channel, how many of them that one has still to read."""
+    topic, partition = parse_queue(queue)
+    with where.connect() as mq:
+        if channel is None:
+            at = extent(mq, topic, partition)
+            count = at.high_watermark - at.log_start
+        else:
+            found = {at.channel: at.lag for at in mq.admin.list_channels(topic, partition)}
+            if channel not in found:
+                raise UnknownChannel(f"{topic}/{partition} has no channel {channel!r}")
+            count = found[channel]
+    if output == "json":
+        print_json({"topic": topic, "partition": partition, "channel": channel, "messages": count})
+    else:
+        print(count)
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """ "topic" or "topic/3". Raises InvalidRequest."""
+    topic, slash, number = text.partition("/")
+    if slash and not (number.isascii() and number.isdigit() and len(number) <= 9):
+        raise InvalidRequest(f"{text!r} is no queue", hint="write TOPIC or TOPIC/PARTITION, such as orders/3")
+    return topic, int(number or 0)
+
+
+def _shows(format: str | None, output: Output) -> Callable[[Shown], bytes]:
+    if format is not None and output == "json":
+        raise InvalidRequest("-f and -o json exclude one another")
+    return as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
+
+
+def _print(messages: Iterable[Message], show: Callable[[Shown], bytes]) -> None:
+    """All of them, and out: what is not printed is not taken."""
+    out = sys.stdout.buffer
+    for m in messages:
+        out.write(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+    out.flush()

@@ -1,0 +1,65 @@
+"""Topic settings as people write and read them: `retention_ms=7d`, `max_bytes=10GiB`, `retention_bytes=none`. Pure.
+
+What a setting may be is tinymq/topic_config.py's business: here units become numbers, and numbers units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tinymq.errors import InvalidConfig
+
+MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+BYTES = {
+    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}  # fmt: skip
+TIMES = "sync"  # and all that end in _ms
+DIGITS_MAX = 20
+_WITH_UNIT = re.compile(r"([0-9]+)([A-Za-z]+)")
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, str]:
+    """["name=value"] as what the admin takes. Raises InvalidConfig: no such form, named twice, or an unknown unit."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise InvalidConfig(f"{text!r} is not a setting", hint="write name=value, such as retention_ms=7d")
+        if name in settings:
+            raise InvalidConfig(f"{name} is given twice")
+        settings[name] = _number(name, value)
+    return settings
+
+
+def _number(name: str, value: str) -> str:
+    """`value` without its unit, if it has one."""
+    found = _WITH_UNIT.fullmatch(value)
+    if found is None or len(found[1]) > DIGITS_MAX:
+        return value
+    if name == TIMES or name.endswith("_ms"):
+        units, such = MILLISECONDS, "7d, 12h, 30m, 10s or 500ms"
+    elif name.endswith("_bytes"):
+        units, such = BYTES, "1GiB, 64MiB or 10MB"
+    else:
+        return value
+    if found[2] not in units:
+        raise InvalidConfig(f"{name}={value}: {found[2]!r} is no unit of it", hint=f"write {such}")
+    return str(int(found[1]) * units[found[2]])
+
+
+def show(name: str, value: str) -> str:
+    """`value` with the largest unit in which it is whole."""
+    if not value.isdigit() or value == "0":
+        return value
+    if name == TIMES or name.endswith("_ms"):
+        return _largest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
+    if name.endswith("_bytes"):
+        return _largest(int(value), {unit: BYTES[unit] for unit in ("B", "KiB", "MiB", "GiB", "TiB")})
+    return value
+
+
+def _largest(number: int, units: dict[str, int]) -> str:
+    unit = max((unit for unit, size in units.items() if number % size == 0), key=units.__getitem__)
+    return f"{number // units[unit]}{unit}"
