@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -148,8 +149,12 @@ def test_a_single_message_waits_or_is_refused_with_the_time_to_wait() -> None:
 
 
 @pytest.mark.parametrize("direction", ["produce", "fetch"])
-def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(direction: str) -> None:
-    """Real brokers and clients in virtual time: bytes are counted, nothing is timed by a watch."""
+def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(
+    direction: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Real brokers and clients in virtual time: bytes are counted, nothing is timed by a watch. The limited one is an
+    impatient client: it waits longer than its patience, for it was told."""
+    caplog.set_level(logging.INFO, "tinymq")
     rate, seconds = 40_000, 30.0
     counted: dict[str, int] = {}
 
@@ -159,7 +164,7 @@ def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(direc
         world.limits = replace(world.limits, **{f"client_{direction}_bytes_per_s": rate})
         await world.form()
         await world.clock.sleep(1.0)
-        greedy, modest = (world.client(random.Random(n), request_timeout_ms=60_000) for n in (1, 2))
+        greedy, modest = (world.client(random.Random(n), attempt_timeout_ms=300) for n in (1, 2))
         await greedy.admin.create_topic("t", 1, 3, timeout=10.0)
         if direction == "produce":
             await _produce(world, greedy, modest, seconds, counted)
@@ -176,6 +181,7 @@ def test_a_limited_client_gets_its_rate_and_its_neighbour_what_it_asks_for(direc
     assert rate * seconds * 0.85 <= counted["greedy"] <= most
     assert counted["late"] == 0, "the neighbour never waited"
     assert counted["modest"] == 100
+    assert not [record.getMessage() for record in caplog.records if "silent" in record.getMessage()]
 
 
 VALUE = b"v" * 8000
@@ -204,7 +210,7 @@ async def _fetch(world: World, greedy: Any, modest: Any, seconds: float, counted
 
     async def pull() -> int:
         got = 0
-        async with greedy.reader("t", start="earliest", fetch_bytes_max=20_000) as reader:
+        async with greedy.reader("t", start="earliest", fetch_bytes_max=60_000) as reader:
             while world.loop.time() < end_s:
                 got += sum(len(message.value) for message in await reader.poll(timeout=1.0))
         return got

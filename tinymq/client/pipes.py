@@ -199,6 +199,7 @@ class FetchPipe:
         self._outbox: asyncio.Queue[pb.FetchRequest] = asyncio.Queue()  # bounded by the fetches that wait
         self._waiting: dict[int, asyncio.Future[Fetched]] = {}
         self._limits: dict[int, asyncio.Timeout] = {}  # of the same
+        self._throttled_until_s = 0.0  # the broker has said that it will be silent
         self._next_id = 0
         self._heard_s = 0.0
         self._stream: FetchStream | None = None
@@ -207,6 +208,7 @@ class FetchPipe:
     async def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Fetched:
         """One answer. Raises BrokerUnreachable: no connection, a broken one, or silence for `timeout_s`."""
         started_s = self._clock.monotonic()
+        timeout_s += max(0.0, self._throttled_until_s - started_s)
         await self._open()
         self._next_id += 1
         request_id = request.request_id = self._next_id
@@ -270,6 +272,7 @@ class FetchPipe:
             self._end(error, opened)
 
     def _wait_longer(self, seconds: float) -> None:
+        self._throttled_until_s = self._clock.monotonic() + seconds
         for limit in self._limits.values():
             when_s = limit.when()
             if when_s is not None and not limit.expired():

@@ -1,0 +1,73 @@
+"""A broker that said how long it lets this client wait is not taken for a silent one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tinymq.client.pipes import FetchPipe
+from tinymq.client.ports import Fetched
+from tinymq.errors import BrokerUnreachable
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
+
+TIMEOUT_S = 0.2
+
+
+class Slow:
+    """A link to a broker that answers each fetch so many seconds after the one before, and says so or not."""
+
+    address = "slow:1"
+
+    def __init__(self, pause_s: float, says: bool) -> None:
+        self._pause_s = pause_s
+        self._says = says
+        self._asked: asyncio.Queue[int] = asyncio.Queue()
+
+    async def open_fetch(self, timeout_s: float) -> Slow:
+        return self
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        if not request.cancel:
+            self._asked.put_nowait(request.request_id)
+
+    async def read(self) -> Fetched:
+        number = await self._asked.get()
+        if number > 1:
+            await asyncio.sleep(self._pause_s)
+        throttled_ms = int(self._pause_s * 1000) if self._says else 0
+        return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None, throttled_ms)
+
+    def cancel(self) -> None:
+        pass
+
+
+class Watch:
+    def broke(self, address: str, error: Exception) -> None:
+        pass
+
+
+def fetches(together: bool, says: bool) -> list[object]:
+    async def main(loop: VirtualLoop) -> list[object]:
+        link: Any = Slow(1.0, says)
+        pipe = FetchPipe(link, VirtualClock(loop), Watch(), 1.0)  # type: ignore[arg-type]
+        await pipe.fetch(pb.FetchRequest(), TIMEOUT_S)
+        if together:
+            return await asyncio.gather(
+                *(pipe.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)), return_exceptions=True
+            )
+        return [await pipe.fetch(pb.FetchRequest(), TIMEOUT_S) for _ in range(4)]
+
+    return run_virtually(main)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_is_told_is_waited_for(together: bool) -> None:
+    got = fetches(together, says=True)
+    assert [type(each) for each in got] == [Fetched] * 4
+
+
+def test_silence_that_nobody_announced_is_silence() -> None:
+    assert {type(each) for each in fetches(together=True, says=False)} == {BrokerUnreachable}
