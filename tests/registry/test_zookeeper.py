@@ -67,7 +67,7 @@ def test_what_is_read_whole_is_what_was_followed(
     async def main() -> None:
         rng = random.Random(5)
         async with bench(zookeeper_server) as b:
-            registries = await b.start(2, Timing())
+            registries = await b.start(2)
             for step in range(120):
                 try:
                     await _something(rng, registries[step % 2], 7 + step % 2)
@@ -171,7 +171,7 @@ def test_what_the_deadline_leaves(zookeeper_server: ZookeeperServer) -> None:
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
-            (registry,) = await b.start(1, Timing())
+            (registry,) = await b.start(1)
             Lossy(b.sessions[0], made=False, times=1 << 30)
             with pytest.raises(OutcomeUnknown, match="lost by the test"):
                 await registry.register_topic("t", 1, 1, timeout_s=0.3)
@@ -218,14 +218,14 @@ def test_the_largest_topic_is_made_and_deleted(zookeeper_server: ZookeeperServer
 
     async def main() -> None:
         async with bench(zookeeper_server) as b:
-            (registry,) = await b.start(1, Timing())
+            (registry,) = await b.start(1)
             for number in range(2, 6):
                 await registry.register_broker(broker(number))
             name = "n" * 249
             topic = await registry.register_topic(name, bounds.PARTITIONS_PER_TOPIC_MAX, 5)
             (data, _) = await b.raw(lambda client: client.get(f"/topics/{name}"))
             assert 300_000 < len(data) < 500_000
-            reader = b.make(timing=Timing())
+            reader = b.make()
             await reader.start([])
             assert reader.get_topic(name) == topic
             await registry.unregister_topic(name)

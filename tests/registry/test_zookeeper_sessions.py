@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.registry.records import broker
-from tests.registry.zookeeper_bench import TIMING, ZookeeperBench, bench, until
+from tests.registry.zookeeper_bench import SHORT, ZookeeperBench, bench, until
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
 from tinymq.config import Timing
 from tinymq.errors import DeadlineExceeded
@@ -111,7 +111,7 @@ def test_two_processes_with_one_broker_id_do_not_fight_without_end(server: Zooke
 
     async def main() -> None:
         async with bench(server) as b:
-            first, second = await b.start(2, Timing())
+            first, second = await b.start(2)
             await second.register_broker(broker(1, session=7))
             await until(lambda: first.get_broker(1) == broker(1, session=7))
             version = first.version
@@ -127,7 +127,7 @@ def test_two_processes_with_one_broker_id_do_not_fight_without_end(server: Zooke
 def test_a_lease_that_is_not_renewed_ends_though_the_session_lives(server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(server) as b:
-            first, _ = await b.start(2)
+            first, _ = await b.start(2, SHORT)
             await until(lambda: first.get_all_brokers() == [])  # nobody renews here: both expire
             assert await node_of(b, 1) is None
             await first.register_broker(broker(1))
@@ -141,7 +141,7 @@ def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
 
     async def main() -> None:
         async with bench(server) as b:
-            first, second = await b.start(2)
+            first, second = await b.start(2, SHORT)
             b.renew()
             topic = await first.register_topic("t", 1, 2)
             await b.same()
@@ -149,7 +149,7 @@ def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
                 await until(lambda: not b.sessions[0].connected and not b.sessions[1].connected)
                 assert first.get_all_topics() == [topic]
                 with pytest.raises(DeadlineExceeded):
-                    await first.register_topic("u", 1, 1, timeout_s=TIMING.registration_lease_s)
+                    await first.register_topic("u", 1, 1, timeout_s=SHORT.registration_lease_s)
                 waiting = asyncio.ensure_future(second.register_topic("v", 1, 1))
             later = await waiting
             await until(lambda: first.get_topic("v") == later)
@@ -187,7 +187,7 @@ def test_a_server_that_is_started_again_has_it_all(tmp_path_factory: pytest.Temp
 def test_a_stop_ends_the_session_and_does_not_wait_for_a_frozen_server(server: ZookeeperServer) -> None:
     async def main() -> None:
         async with bench(server) as b:
-            first, second = await b.start(2, Timing())
+            first, second = await b.start(2)
             await first.stop()
             assert await node_of(b, 1, asked=2) is None
             with server.frozen():

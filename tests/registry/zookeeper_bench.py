@@ -21,7 +21,8 @@ from tinymq.registry.zookeeper import ZookeeperRegistry
 from tinymq.registry.zookeeper_session import ZookeeperSession
 
 CLUSTER = b"c" * 16
-TIMING = Timing(registration_lease_s=1.0, registration_renew_s=0.4, command_timeout_s=10.0)
+DEFAULT = Timing()
+SHORT = Timing(registration_lease_s=1.0, registration_renew_s=0.4, command_timeout_s=10.0)
 
 
 class ZookeeperBench:
@@ -35,7 +36,7 @@ class ZookeeperBench:
         self.effects: list[list[Effect]] = []
         self.registrations: list[Registration] = []
 
-    def make(self, cluster_id: bytes = CLUSTER, timing: Timing = TIMING, login: str = "") -> ZookeeperRegistry:
+    def make(self, cluster_id: bytes = CLUSTER, timing: Timing = DEFAULT, login: str = "") -> ZookeeperRegistry:
         """Not started."""
         url = parse_zookeeper(self.server.url(self.chroot).replace("//", f"//{login}", 1))
         session = ZookeeperSession(url, timing.registration_lease_s, SystemClock())
@@ -51,7 +52,7 @@ class ZookeeperBench:
         self.effects.append(seen)
         return registry
 
-    async def start(self, count: int, timing: Timing = TIMING) -> list[ZookeeperRegistry]:
+    async def start(self, count: int, timing: Timing = DEFAULT) -> list[ZookeeperRegistry]:
         """So many more, each with its broker registered."""
         for _ in range(count):
             registry = self.make(timing=timing)
@@ -62,7 +63,7 @@ class ZookeeperBench:
     def renew(self) -> None:
         """Let brokers 1 and up renew their registrations, as they do."""
         for number, registry in enumerate(self.registries, 1):
-            registration = Registration(registry, broker(number), SystemClock(), TIMING)
+            registration = Registration(registry, broker(number), SystemClock(), SHORT)
             registration.start()
             self.registrations.append(registration)
 

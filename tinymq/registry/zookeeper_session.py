@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,7 +27,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from tinymq.clock import Clock
 from tinymq.config import ZookeeperUrl, parse_address
@@ -86,7 +87,7 @@ class ZookeeperSession:
         if url.user:
             secured = {"auth_data": [("digest", f"{url.user}:{url.password}")], "default_acl": CREATOR_ALL_ACL}
         self._client = KazooClient(
-            self.where,
+            ",".join(url.servers),
             timeout=session_s,
             connection_retry={"max_tries": -1, "delay": RETRY_S, "backoff": 2, "max_delay": RETRY_S_MAX},
             **secured,
@@ -139,42 +140,50 @@ class ZookeeperSession:
 
     async def get(self, path: str, *, watch: bool = False) -> Node | None:
         """None: no such node; then nothing is watched."""
+        root = self._url.chroot
         try:
-            data, stat = await self._ask(lambda: self._client.get_async(path, self._on_watch if watch else None))
+            data, stat = await self._ask(lambda: self._client.get_async(root + path, self._on_watch if watch else None))
         except NoNodeError:
             return None
         return Node(data, stat.version, stat.ephemeralOwner)
 
     async def children(self, path: str, *, watch: bool = False) -> list[str]:
         """Names, sorted; of what is not there none, and then nothing is watched."""
+        root = self._url.chroot
         try:
             return sorted(
-                await self._ask(lambda: self._client.get_children_async(path, self._on_watch if watch else None))
+                await self._ask(lambda: self._client.get_children_async(root + path, self._on_watch if watch else None))
             )
         except NoNodeError:
             return []
 
     async def sync(self) -> None:
         """What is read from now on is at least as new as all that was written anywhere before."""
-        await self._ask(lambda: self._client.sync_async("/"))
+        await self._ask(lambda: self._client.sync_async(self._url.chroot))
 
     async def make_root(self) -> None:
-        """The path that the URL names, and what is above it."""
-        await self._ask(lambda: self._client.ensure_path_async("/"))
+        """The path that the URL names, and what is above it, which is anybody's. (kazoo's own chroot makes but its
+        last part.)"""
+        names = self._url.chroot.split("/")
+        for depth in range(2, len(names) + 1):
+            path = "/".join(names[:depth])
+            acl = None if depth == len(names) else OPEN_ACL_UNSAFE
+            with contextlib.suppress(NodeExistsError):
+                await self._ask(partial(self._client.create_async, path, acl=acl))
 
     async def commit(self, ops: Sequence[Op]) -> None:
         """All of it or nothing. Raises Conflict."""
-        transaction = self._client.transaction()
+        transaction, root = self._client.transaction(), self._url.chroot
         for op in ops:
             match op:
                 case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                    transaction.create(root + path, data, ephemeral=ephemeral)
                 case Put(path, data, version):
-                    transaction.set_data(path, data, version)
+                    transaction.set_data(root + path, data, version)
                 case Remove(path, version):
-                    transaction.delete(path, version)
+                    transaction.delete(root + path, version)
                 case Check(path, version):
-                    transaction.check(path, version)
+                    transaction.check(root + path, version)
         results = await self._ask(transaction.commit_async)
         for op, result in zip(ops, results, strict=False):
             if isinstance(result, RolledBackError | RuntimeInconsistency):
@@ -203,7 +212,7 @@ class ZookeeperSession:
         timer = self._clock.call_later(self._session_s, lambda: settle(None, silent))
         try:
             return await answer
-        except NoNodeError:
+        except (NoNodeError, NodeExistsError):
             raise
         except NoAuthError as error:
             raise _denied("", error) from None

@@ -1,0 +1,142 @@
+"""Three broker processes whose metadata is in ZooKeeper: one loses its session on the way, and comes back by itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.registry.zookeeper_server import ZookeeperServer, shared_server
+from tinymq import Client
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.errors import NotReady, UnknownTopic
+
+SESSION_S = 2.0
+DEADLINE_S = 30.0
+CHROOT = "deep/under"
+
+
+@dataclass
+class Dev:
+    """A local cluster of processes, and ZooKeeper's view of it."""
+
+    path: Path
+    zookeeper: KazooClient
+
+    def signal(self, number: int, how: signal.Signals) -> None:
+        found = devfolder.load(self.path).process(number)
+        assert found is not None
+        assert found.signal(how)
+
+    def registered(self) -> list[int]:
+        """By the state; a broker's node tells of its session only."""
+        data, _ = self.zookeeper.get("/version")
+        return [broker["broker_id"] for broker in json.loads(data)["brokers"]]
+
+    def session(self, number: int) -> int | None:
+        """Whose node broker `number` has."""
+        stat = self.zookeeper.exists(f"/brokers/{number}")
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def client(self) -> Client:
+        return Client(devfolder.load(self.path).servers)
+
+
+@pytest.fixture
+def server() -> ZookeeperServer:
+    return shared_server()
+
+
+@pytest.fixture
+def dev(tmp_path: Path, server: ZookeeperServer) -> Iterator[Dev]:
+    path = tmp_path / "dev"
+    chroot = f"{CHROOT}/{tmp_path.name}"
+    lay_out(path, server.url(chroot))
+    devcluster.up(path, 3, lambda line: None)
+    zookeeper = KazooClient(f"{server.address}/{chroot}")
+    zookeeper.start()
+    try:
+        yield Dev(path, zookeeper)
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+        for number in (1, 2, 3):
+            process = devfolder.load(path).process(number)
+            if process is not None:
+                process.signal(signal.SIGCONT)
+        devcluster.down(path, purge=False)
+
+
+def lay_out(path: Path, registry: str) -> None:
+    """A new local cluster whose configuration names `registry`."""
+    folder = devfolder.create(path, 3)
+    timing = f"\n[timing]\nregistration_lease_s = {SESSION_S}\nregistration_renew_s = {SESSION_S / 4}\n"
+    for broker in folder.brokers:
+        config = folder.config(broker.id)
+        config.write_text(f'registry = "{registry}"\n{config.read_text()}{timing}')
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    """Each look asks a server: nothing turns idly."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, what
+
+
+def send(client: Client, topic: str, numbers: range) -> None:
+    """Return when all are acknowledged."""
+    with client.producer(delivery_timeout_ms=60_000) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number, partition=number % 3)
+
+
+def read(client: Client, topic: str) -> list[int]:
+    return sorted(int(message.value or b"") for message in client.reader(topic, end="latest"))
+
+
+def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: pytest.CaptureFixture[str]) -> None:
+    assert dev.registered() == [1, 2, 3]
+    with dev.client() as client:
+        client.admin.create_topic("t", partitions=3, replication_factor=3)
+        send(client, "t", range(300))
+        before = dev.session(1)
+        dev.signal(1, signal.SIGSTOP)  # longer than its session may be silent
+        until(lambda: dev.session(1) is None, "the session does not end")
+        until(lambda: dev.registered() == [2, 3], "nobody unregisters it")
+        send(client, "t", range(300, 600))
+        assert read(client, "t") == list(range(600))
+        client.admin.create_topic("meanwhile", partitions=3, replication_factor=2)
+        dev.signal(1, signal.SIGCONT)
+        until(lambda: dev.registered() == [1, 2, 3], "it does not come back")
+        assert dev.session(1) not in (None, before)
+        client.admin.create_topic("after", partitions=3, replication_factor=3)
+        send(client, "after", range(30))
+        until(lambda: run(["cluster", "status", "-s", devfolder.load(dev.path).servers]) == Exit.OK, "not healthy")
+        dev.signal(2, signal.SIGKILL)  # from now on every majority needs the one that was away
+        send(client, "t", range(600, 900))
+        assert read(client, "t") == list(range(900))
+        assert read(client, "after") == list(range(30))
+        client.admin.delete_topic("meanwhile")
+        with pytest.raises(UnknownTopic):
+            client.admin.describe_topic("meanwhile")
+    capfd.readouterr()
+
+
+def test_without_zookeeper_a_broker_says_so_and_does_not_start(tmp_path: Path) -> None:
+    path = tmp_path / "dev"
+    lay_out(path, "zookeeper://127.0.0.1:1/x")
+    for number in (1, 2, 3):
+        config = devfolder.load(path).config(number)
+        config.write_text(config.read_text() + "command_timeout_s = 0.5\n")
+    with pytest.raises(NotReady) as refused:
+        devcluster.up(path, 3, lambda line: None)
+    assert "127.0.0.1:1: Connection refused" in str(refused.value)
