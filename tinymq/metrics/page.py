@@ -14,13 +14,18 @@ _END = b"# EOF\n"  # of an OpenMetrics page
 async def render(registry: CollectorRegistry, accept: str, pause: Callable[[], Awaitable[None]]) -> tuple[bytes, str]:
     """The page and its content type, in the format that an Accept header asks for. `pause` is awaited in between.
 
-    When a counter was made is left out: Prometheus takes each for one more metric.
+    Families of one name that follow one another are slices of one. When a counter was made is left out: Prometheus
+    takes each for one more metric.
     """
     encode, content_type = choose_encoder(accept)
-    parts = []
+    parts, name = [], ""
     for family in registry.collect():
-        family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-        parts.append(encode(_One(family)).removesuffix(_END))
+        samples, family.samples = family.samples, []
+        head = encode(_One(family)).removesuffix(_END)
+        family.samples = [sample for sample in samples if not sample.name.endswith("_created")]
+        part = encode(_One(family)).removesuffix(_END)
+        parts.append(part.removeprefix(head) if family.name == name else part)
+        name = family.name
         await pause()
     if content_type.startswith("application/openmetrics-text"):
         parts.append(_END)

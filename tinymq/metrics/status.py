@@ -58,8 +58,15 @@ async def describe(
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """As a file that ends in a newline."""
-    return json.dumps(document, indent=1).encode() + b"\n"
+    """As text, each item of a list on a line of its own."""
+    lines = [f" {json.dumps(name)}: {_value(value)}" for name, value in document.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+    return json.dumps(value)
 
 
 def _channels(topic: str, partition: int, state: PartitionState) -> list[dict[str, Any]]:

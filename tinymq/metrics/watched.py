@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import Protocol
 
@@ -20,6 +21,7 @@ METADATA = "(metadata)"  # no topic can have this name
 CHANNELS_MAX = 5000  # that are shown
 
 
+@cache
 def version() -> str:
     """Of the package that runs."""
     try:
