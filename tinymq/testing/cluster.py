@@ -45,7 +45,7 @@ SEGMENT_BYTES = 64 << 20
 
 
 class Cluster:
-    """Brokers 1 to `nodes`. All methods may be called from any thread but the cluster's own."""
+    """Brokers 1 to `nodes`, and those that are added. All methods may be called from any thread but the cluster's own."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Cluster:
         """`files_factory` gives each broker its disk, by broker id, whenever it starts. Without `form` the brokers
         come up unformed; with `metrics` each shows what it measures (`metrics_address`)."""
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
-        self.nodes = nodes
+        self.nodes = nodes  # of them, those that keep the metadata
         self.brokers: dict[int, BrokerApp] = {}  # those that run
         self._limits = limits or Limits(segment_bytes=SEGMENT_BYTES)
         self._timing = timing or Timing()
@@ -135,6 +135,13 @@ class Cluster:
         """Where a broker that runs serves /metrics and /status: another port at each start."""
         return self.brokers[broker_id].metrics.address
 
+    def add(self) -> int:
+        """One more broker, which joins the cluster; its number, once it is registered. New topics use it."""
+        broker_id = max(self._client_ports) + 1
+        self._client_ports[broker_id], self._peer_ports[broker_id] = free_ports(2)
+        self.start(broker_id)
+        return broker_id
+
     def start(self, broker_id: int) -> None:
         """Start a broker that was killed or stopped; returns when it is registered again."""
         self.run(self._start(broker_id))
@@ -201,10 +208,13 @@ class Cluster:
 
     def _config(self, broker_id: int) -> BrokerConfig:
         assert self._folder is not None, "enter the cluster first"
+        voters = tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items() if i <= self.nodes)
+        joins = broker_id > self.nodes
         return BrokerConfig(
             broker_id=broker_id,
             data_dir=f"{self._folder.name}/broker-{broker_id}",
-            voters=tuple(PeerAddress(i, HOST, port) for i, port in self._peer_ports.items()),
+            voters=() if joins else voters,
+            join=tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else (),
             secret=SECRET,
             listen=self.address(broker_id),
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",

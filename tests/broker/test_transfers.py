@@ -1,0 +1,149 @@
+"""Moving a leadership by hand: who can take it, what is said when nobody can, and that it is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.broker.test_homecoming import ONE, FakeGroup, FakeHost
+from tests.fakes.manual_clock import ManualClock
+from tinymq.broker.transfers import ANY, Transfers
+from tinymq.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown, TinymqError
+from tinymq.registry.values import QueueRecord, ReplicaPlace
+from tinymq.types import GroupId, TopicId
+
+QUEUE = QueueRecord("t", TopicId(ONE.topic_id), ONE.partition, tuple(ReplicaPlace(b, bytes(16)) for b in (1, 2, 3)), 1)
+
+
+class Host(FakeHost):
+    """Broker 2, and what it hears of leaders."""
+
+    broker_id = 2
+
+    def __init__(self, group: FakeGroup) -> None:
+        super().__init__(group)
+        self.group = group
+        self.leader: tuple[int, int] | None = (2, 5)
+        self.takes = True
+        self.by_hand: bool | None = None
+
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
+        return self.leader
+
+    def transfer(
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+    ) -> bool:
+        self.by_hand = by_hand
+        return self.takes and super().transfer(group_id, to, within_s=within_s)
+
+
+class Ready(FakeGroup):
+    """Of some brokers it says why they are not ready."""
+
+    def __init__(self, **why: str) -> None:
+        super().__init__(ONE)
+        self._why = {int(name[1:]): reason for name, reason in why.items()}
+
+    def unready(self, broker_id: int) -> str:
+        return self._why.get(broker_id, "")
+
+
+def transfer(host: Host, to: int, *then: object, timeout_s: float = 10.0) -> tuple[int, int]:
+    """What it comes to; `then`: what happens to the host, one after the other, while it waits."""
+    steps = list(then)
+
+    async def main() -> tuple[int, int]:
+        clock = ManualClock()
+        work = asyncio.ensure_future(Transfers(host, clock, within_s=5.0).transfer(QUEUE, to, timeout_s))  # type: ignore[arg-type]
+        while not work.done():
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if steps:
+                steps.pop(0)(host)  # type: ignore[operator]
+            clock.advance(0.01)
+        return work.result()
+
+    return asyncio.run(main())
+
+
+def steps_down(host: Host) -> None:
+    host.group.given, host.group.hands_over, host.leader = None, False, None
+
+
+def three_leads(host: Host) -> None:
+    host.leader = (3, 6)
+
+
+def gives_up(host: Host) -> None:
+    host.group.hands_over = False
+
+
+def test_it_is_waited_for_and_said_to_be_by_hand() -> None:
+    host = Host(Ready())
+    assert transfer(host, 3, steps_down, three_leads) == (3, 6)
+    assert (host.asked, host.by_hand) == ([(ONE, 3, 5.0)], True)
+
+
+def test_writers_wait_no_longer_than_the_caller() -> None:
+    host = Host(Ready())
+    transfer(host, 3, steps_down, three_leads, timeout_s=2.0)
+    assert host.asked == [(ONE, 3, 2.0)]
+
+
+@pytest.mark.parametrize(("why", "successor"), [({}, 1), ({"b1": "broker 1 is not alive"}, 3)])
+def test_anybody_is_the_preferred_one_or_the_next_that_is_ready(why: dict[str, str], successor: int) -> None:
+    host = Host(Ready(**why))
+    transfer(host, ANY, steps_down, three_leads)
+    assert host.asked == [(ONE, successor, 5.0)]
+
+
+def test_who_leads_already_need_not_be_given_anything() -> None:
+    host = Host(Ready())
+    assert transfer(host, 2) == (2, 5)
+    assert host.asked == []
+
+
+@pytest.mark.parametrize(
+    ("host", "to", "error", "says"),
+    [
+        (Host(Ready()), 9, InvalidRequest, "broker 9 holds no replica"),
+        (Host(Ready(b3="broker 3 is catching up: it lacks 500 entries")), 3, NotReady, "it lacks 500 entries"),
+        (Host(Ready(b1="a sync hangs", b3="a sync hangs")), ANY, NotReady, "handed over: a sync hangs .try"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_done(
+    host: Host, to: int, error: type[TinymqError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        transfer(host, to)
+    assert host.asked == []
+
+
+def test_who_does_not_lead_says_who_does() -> None:
+    host = Host(Ready())
+    host.group.given, host.leader = None, (1, 6)
+    with pytest.raises(NotLeader) as raised:
+        transfer(host, 3)
+    assert raised.value.detail["leader"] == "1"
+
+
+def test_a_successor_that_does_not_take_over_leaves_it_as_it_was() -> None:
+    with pytest.raises(DeadlineExceeded, match="broker 3 did not take over"):
+        transfer(Host(Ready()), 3, lambda h: None, gives_up)
+    host = Host(Ready())
+    host.takes = False
+    with pytest.raises(NotReady):
+        transfer(host, 3)
+
+
+def test_when_nobody_is_known_to_lead_by_then_the_outcome_is_unknown() -> None:
+    with pytest.raises(OutcomeUnknown):
+        transfer(Host(Ready()), 3, steps_down)
+
+
+def test_a_leader_of_before_is_not_taken_for_the_next() -> None:
+    def old_news(host: Host) -> None:
+        host.leader = (1, 4)
+
+    assert transfer(Host(Ready()), 3, old_news, steps_down, three_leads) == (3, 6)
