@@ -123,6 +123,42 @@ def test_who_was_away_for_long_reads_all_anew(
     asyncio.run(main())
 
 
+def test_what_was_decided_on_an_old_state_is_decided_anew(
+    zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when nothing else would be in its way: the changes that came in between are forgotten."""
+    monkeypatch.setattr(bounds, "ANSWERED_MAX", 2)
+
+    async def main() -> None:
+        async with bench(zookeeper_server) as b:
+            first, second = await b.start(2)
+            await b.same()
+            async with second._replica._reading:  # it follows nothing meanwhile
+                blocks = [await first.take_producer_ids(10) for _ in range(6)]
+                late = asyncio.ensure_future(second.take_producer_ids(10))
+                commits = Counted(b.sessions[1])
+                await until(lambda: commits.count == 1)
+            assert [*blocks, await late] == [range(1 + start, 11 + start) for start in range(0, 70, 10)]
+            await b.same()
+
+    asyncio.run(main())
+
+
+class Counted:
+    """Stands in for a session's `commit`, and counts those that have ended."""
+
+    def __init__(self, session: ZookeeperSession) -> None:
+        self._commit = session.commit
+        self.count = 0
+        session.commit = self  # type: ignore[method-assign,assignment]
+
+    async def __call__(self, ops: Sequence[Op]) -> None:
+        try:
+            await self._commit(ops)
+        finally:
+            self.count += 1
+
+
 class Lossy:
     """Stands in for a session's `commit`: loses answers, before or after the transaction is made."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -86,6 +87,26 @@ def test_what_an_earlier_session_left_is_not_what_counts(server: ZookeeperServer
             await b.same()
             assert await node_of(b, 1, asked=2) == node
             assert (again.version, watching.get_all_brokers()) == (version, [broker(1)])
+
+    asyncio.run(main())
+
+
+def test_who_is_back_in_the_last_moment_is_not_unregistered(server: ZookeeperServer) -> None:
+    """Between the look at its node and the command that ends the registration."""
+
+    async def main() -> None:
+        async with bench(server) as b:
+            first, _ = await b.start(2)
+            await b.same()
+
+            async def nobody(broker_id: int) -> bool:
+                return False
+
+            first._nodes.is_there = nobody  # type: ignore[method-assign]
+            with pytest.raises(DeadlineExceeded, match="/brokers/2: NodeExists"):
+                await first._trying.settled(partial(first._expire, broker(2)), 0.5)
+            await b.same()
+            assert first.get_all_brokers() == [broker(1), broker(2)]
 
     asyncio.run(main())
 
