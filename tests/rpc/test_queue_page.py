@@ -1,0 +1,74 @@
+"""docs/queue-service.md: what it shows is what happens, to a client that has nothing but reflection."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.fakes.reflecting_client import Reflecting
+from tinymq.broker.channels import TAKEN_MAX
+from tinymq.errors import BY_CODE, TinymqError
+from tinymq.rpc.statuses import status_of
+from tinymq.testing.cluster import Cluster
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "queue-service.md").read_text()
+EXAMPLE = re.compile(r"^\$ grpcurl (?P<words>.+)\n(?P<shown>(?:(?!\$ |```).*\n)*)", re.MULTILINE)
+TIME = re.compile(r'("\w*time\w*_us": ")17(?!00000000000000)\d{14}"')
+OWN_SIDE = {"NotDelivered", "UnknownError", "RetriableUnknownError", "Error"}
+
+
+def run(client: Reflecting, words: list[str]) -> str:
+    """What grpcurl prints for these arguments."""
+    if words[-1] == "list":
+        return "\n".join(client.services())
+    request = words[words.index("-d") + 1]
+    try:
+        answer = client.call(words[-1], request)
+    except grpc.RpcError as error:
+        failed: Any = error  # a grpc.Call as well
+        code = failed.code().name.title().replace("_", "")
+        return f"ERROR:\n  Code: {code}\n  Message: {failed.details()}"
+    return json.dumps(answer, indent=2)
+
+
+def at_any_time(text: str) -> str:
+    return TIME.sub(r'\1<now>"', text).strip()
+
+
+def test_every_example_in_its_order() -> None:
+    examples = [(shlex.split(m["words"]), m["shown"]) for m in EXAMPLE.finditer(PAGE)]
+    seen = set()
+    with Cluster(nodes=3) as cluster:
+        clients = {f"127.0.0.1:{7069 + n}": Reflecting(cluster.address(n)) for n in (1, 2, 3)}
+        for words, shown in examples:
+            (address,) = (word for word in words if word in clients)
+            assert at_any_time(run(clients[address], words)) == at_any_time(shown), words
+            seen.add(words[-1].rpartition("/")[2])
+        for client in clients.values():
+            client.close()
+    calls = {"CreateQueue", "DeleteQueue", "GetQueueSize", "ProduceMessage", "AsyncProduceMessage"}
+    assert seen >= calls | {"ConsumeMessage", "FetchMessage", "list"}
+
+
+def rows() -> dict[str, set[str]]:
+    table = re.findall(r"^\| `([A-Z_]+)` \| ([\w, ]+) \|", PAGE, re.MULTILINE)
+    return {status: set(codes.split(", ")) for status, codes in table}
+
+
+def test_the_table_of_statuses_is_the_codes() -> None:
+    travelling = {code for code, kind in BY_CODE.items() if kind.__init__ is TinymqError.__init__} - OWN_SIDE
+    expected: dict[str, set[str]] = {}
+    for code in travelling:
+        expected.setdefault(status_of(BY_CODE[code]("x")).name, set()).add(code)
+    assert rows() == expected
+
+
+@pytest.mark.parametrize("number", [f"{TAKEN_MAX:,} takings"])
+def test_the_numbers(number: str) -> None:
+    assert number in PAGE
