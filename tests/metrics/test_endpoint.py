@@ -9,14 +9,17 @@ import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
+from tests.fakes.queue_client import QueueClient
 from tests.metrics.pages import OPENMETRICS, get, parsed, scrape, status_of, value
 from tests.test_app import config
 from tinymq.app import BrokerApp
 from tinymq.log.files import Files
 from tinymq.meter import Unmetered
 from tinymq.metrics import state
+from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
@@ -119,6 +122,27 @@ def test_errors_are_counted_by_call_and_code(cluster: Cluster) -> None:
     assert [each for each in counted if each] == [{"TopicExists": 1}]
     calls = [s for b in (1, 2, 3) for s in scrape(cluster, b)["tinymq_call_seconds"].samples]
     assert {"Admin.CreateTopic", "Broker.Metadata"} <= {sample.labels["call"] for sample in calls}
+
+
+def test_single_messages_are_counted_where_their_partition_is_led(cluster: Cluster) -> None:
+    leader = cluster.wait_leader(TOPIC)
+    before = scrape(cluster, leader)
+
+    async def main() -> None:
+        async with QueueClient([cluster.address(broker) for broker in (1, 2, 3)]) as client:
+            for at in range(3):
+                await client.call("ProduceMessage", pb.ProduceMessageRequest(topic=TOPIC, queue=0, value=b"m"), at=at)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await client.call("FetchMessage", pb.FetchMessageRequest(topic="nothing"))
+
+    asyncio.run(main())
+    after = scrape(cluster, leader)
+    for name, labels in (
+        ("tinymq_produced_records_total", {"topic": TOPIC}), ("tinymq_commit_seconds_count", {}),
+    ):  # fmt: skip
+        assert value(after, name, **labels) - value(before, name, **labels) == 3, name
+    counted = [status_of(cluster, broker)["errors"].get("QueueService.FetchMessage") for broker in (1, 2, 3)]
+    assert {"UnknownTopic": 1} in counted
 
 
 def test_no_more_replicas_are_named_than_a_page_may_have(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

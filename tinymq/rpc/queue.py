@@ -131,7 +131,10 @@ class QueueService(pb_grpc.QueueServiceServicer):
         value = request.value if request.HasField("value") else None
         headers = [(h.key, h.value if h.HasField("value") else None) for h in request.headers]
         payload = messages.pack_record(key, value, headers, request.timestamp_us)
+        began_s = (meter := self._serving.meter).now()
         produced = await messages.put(call.broker, partition, payload, acks, max(0.001, call.left_s()))
+        committed = began_s if acks is Acks.QUORUM else None
+        meter.produced(partition.group.id.topic_id, len(payload), 1, began_s, committed)
         return pb.ProduceMessageReply(
             queue=request.queue, offset=produced.base_offset, append_time_us=produced.append_time_us
         )
