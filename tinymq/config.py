@@ -50,6 +50,7 @@ class Limits:
     uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not yet committed, per group
     tail_cache_bytes_max: int = 16 * MIB  # entries kept in memory, per group
     segment_bytes: int = 1 * GIB
+    memory_storage_bytes_max: int = 1 * GIB  # of all topics in memory, on this broker
     peer_frame_bytes_max: int = 72 * MIB  # one message between brokers
     peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
     state_bytes_max: int = 256 * MIB  # applied state of a group that a replica takes over from its leader

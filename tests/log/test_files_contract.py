@@ -1,4 +1,4 @@
-"""What `Files` promises, for the real files and the faulty ones alike."""
+"""What `Files` promises, for the real files, the faulty ones and those in memory alike."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import pytest
 
 from tinymq.errors import FolderInUse, SyncFailed
 from tinymq.log.files import Files, RealFiles, failed_paths
+from tinymq.log.memory_files import MemoryFiles
 from tinymq.testing.faulty_files import FaultyFiles
 
 
-@pytest.fixture(params=["real", "faulty"])
+@pytest.fixture(params=["real", "faulty", "memory"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    if request.param == "memory":
+        return MemoryFiles()
     return RealFiles(tmp_path) if request.param == "real" else FaultyFiles(random.Random(1))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tinymq.clock import Clock, Timer
 from tinymq.log.log import Log
 
 NEVER = float("inf")
@@ -9,10 +12,14 @@ AHEAD = 0.5  # of its interval: a log goes along so much before it is due, for m
 
 
 class Intervals:
-    """On the loop, for the writer. Times are those of the broker's monotonic clock."""
+    """On the loop, for the writer. Times are those of the broker's monotonic clock; one timer serves all."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, on_due: Callable[[], None]) -> None:
         self.next_s = NEVER  # nobody is due before
+        self._clock = clock
+        self._on_due = on_due
+        self._timer: Timer | None = None
+        self._timer_s = NEVER  # when it is due
         self._due_s: dict[Log, float] = {}  # logs with something unsynced, in the order of their first writes
 
     def __contains__(self, log: Log) -> bool:
@@ -25,6 +32,10 @@ class Intervals:
         """A round that began at `now_s` wrote it, and did not sync it."""
         due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
         self.next_s = min(self.next_s, due_s)
+
+    @property
+    def anybody_due(self) -> bool:
+        return self.next_s <= self._clock.monotonic()
 
     def due(self, now_s: float) -> list[Log]:
         """Who is synced in the round that begins now."""
@@ -43,3 +54,24 @@ class Intervals:
     def drop(self, log: Log) -> None:
         """It is synced, or of no more interest."""
         self._due_s.pop(log, None)
+
+    def set_timer(self) -> None:
+        """`on_due` is called when somebody is. Nothing is set while somebody is already: the round that takes him along
+        calls this again."""
+        now_s = self._clock.monotonic()
+        if now_s < self.next_s < self._timer_s:
+            self.stop()
+            self._timer_s = self.next_s
+            self._timer = self._clock.call_later(self.next_s - now_s, self._timer_due)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_s = None, NEVER
+
+    def _timer_due(self) -> None:
+        self._timer, self._timer_s = None, NEVER
+        if self.anybody_due:
+            self._on_due()
+        else:
+            self.set_timer()

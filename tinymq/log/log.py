@@ -7,12 +7,13 @@ asked of the disk is a list of values (operations.py), so that the loop may go o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tinymq.entry import Entry, pack_header
 from tinymq.errors import Closed, TinymqError
 from tinymq.log.files import Files
 from tinymq.log.index import pack_index
+from tinymq.log.kept import KeptStates
 from tinymq.log.layout import INDEX, SEGMENT, STATE, group_folder, in_group
 from tinymq.log.log_config import LogConfig
 from tinymq.log.marks import LAZY, Mark
@@ -22,14 +23,23 @@ from tinymq.log.runner import Runner
 from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header, segment_of_index
 from tinymq.log.states import StoredState, pack_state
 from tinymq.log.tail import Tail
-from tinymq.log.view import LogView
+from tinymq.log.times import TimedView
 from tinymq.types import GroupId
 
-if TYPE_CHECKING:
-    from tinymq.log.writer import Writer
+
+class LogWriter(Protocol):
+    """Who carries out what a log asks for, and tells it when that is done: `take`, then `written` or `fail`."""
+
+    def add(self, log: Log) -> None:
+        """`log` has operations."""
+        ...
+
+    def note_mark(self, log: Log) -> None:
+        """`log` has a newer commit index."""
+        ...
 
 
-class Log(LogView):
+class Log(TimedView):
     """`durable_index` rises, and `on_durable` is called, after a sync, or where one follows within an interval after a
     write: see `written`, which alone says what may be acknowledged. `on_failed` is called once, with SyncFailed,
     DiskFull or another StorageError, and then the log takes nothing any more."""
@@ -39,7 +49,7 @@ class Log(LogView):
         group: GroupId,
         files: Files,
         runner: Runner,
-        writer: Writer,
+        writer: LogWriter,
         recovered: Recovered,
         *,
         count: int,
@@ -51,6 +61,8 @@ class Log(LogView):
         self.on_durable: Callable[[], None] | None = None
         self.on_failed: Callable[[TinymqError], None] | None = None
         self.failed: TinymqError | None = None  # why nothing is taken any more
+        self.closed = False  # let go of: another one may have its place
+        self.room: Callable[[int], None] | None = None  # see `check_room`
         self.count = count  # of this group's incarnations here
         self._writer = writer
         self._folder = group_folder(group)
@@ -58,10 +70,7 @@ class Log(LogView):
         self._segments = recovered.segments
         self._runs = recovered.runs
         self._tail = Tail(self.last_index + 1, tail_bytes_max)
-        self._states = recovered.states  # applied indexes of the durable applied states
-        self._put: dict[int, bytes] = {}  # packed states that wait for their entries to be durable
-        self._putting: list[int] = []  # states among the operations
-        self._unsynced_states: list[int] = []  # states that the round under way writes, or one before it wrote
+        self._states = KeptStates(recovered.states)
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
@@ -120,6 +129,11 @@ class Log(LogView):
         self._segments.append(segment)
         return segment
 
+    def check_room(self, length: int) -> None:
+        """Raises QuotaExceeded when so many bytes more are too many for the broker's logs of this kind."""
+        if self.room is not None:
+            self.room(length)
+
     # Cutting
 
     def truncate_from(self, index: int) -> None:
@@ -145,7 +159,7 @@ class Log(LogView):
         self._runs.cut_from(index)
         self._tail.cut_from(index)
         self._window = []
-        self._put = {at: state for at, state in self._put.items() if at < index}
+        self._states.cut_from(index)
         self.durable_index = min(self.durable_index, index - 1)
         self.synced_index = min(self.synced_index, index - 1)
         self._covered = min(self._covered, index - 1)
@@ -161,7 +175,7 @@ class Log(LogView):
         for at, segment in enumerate(self._segments[:-1]):
             if segment.last_index >= index or segment.last_index >= self.synced_index:
                 break
-            if segment.last_index in self._states:
+            if segment.last_index in self._states.durable:
                 keep = at + 1
         if not keep:
             return
@@ -169,7 +183,7 @@ class Log(LogView):
         del self._segments[:keep]
         self._tail.cut_before(self.first_index)
         self._runs.cut_before(self.first_index)
-        self._states = {at for at in self._states if at >= self.first_index - 1}
+        self._states.cut_before(self.first_index)
         self._window = []
         self._cuts += 1
         self._do(Remove(self._folder, tuple(gone), self.first_index))
@@ -189,17 +203,15 @@ class Log(LogView):
     def wants_state(self, applied_index: int) -> bool:
         """Is the applied state at this index to be kept, and not given yet? A segment may be closed when its last
         entry is long applied."""
-        given = applied_index in self._states or applied_index in self._put or applied_index in self._putting
-        return not given and applied_index not in self._unsynced_states and self.ends_segment(applied_index)
+        return not self._states.has(applied_index) and self.ends_segment(applied_index)
 
     def put_state(self, applied_index: int, data: bytes) -> None:
         """Keep the applied state where a segment ends (`ends_segment`); written once its entries are durable."""
         if self.failed is None and self.wants_state(applied_index):
             last = self._segments[segment_of_index(self._segments, applied_index)].last
             assert last is not None
-            self._put[applied_index] = pack_state(
-                StoredState(applied_index, last.append_time_us, last.header_crc, data)
-            )
+            stored = StoredState(applied_index, last.append_time_us, last.header_crc, data)
+            self._states.give(applied_index, pack_state(stored))
             self._write_states()
 
     def note_applied(self, index: int) -> None:
@@ -214,12 +226,8 @@ class Log(LogView):
             self._writer.note_mark(self)
 
     def _write_states(self) -> None:
-        ready = [at for at in self._put if at <= self.synced_index]
-        for at in ready:
-            path = in_group(self._folder, at + 1, STATE)
-            self._do(PutState(self._folder, path, self._put.pop(at)))
-            self._putting.append(at)
-        if ready:
+        for at, packed in self._states.ask(self.synced_index):
+            self._do(PutState(self._folder, in_group(self._folder, at + 1, STATE), packed))
             self._wake()
 
     # The writer's side
@@ -228,8 +236,7 @@ class Log(LogView):
         """What the round that begins has to do. Until `written`, the log may go on changing."""
         operations, self._operations, self._chunks = self._operations, [], None
         self._covered = self.last_index
-        self._unsynced_states += self._putting
-        self._putting = []
+        self._states.take()
         return operations
 
     @property
@@ -243,16 +250,14 @@ class Log(LogView):
         return Mark(
             self.group, self.count, flags, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
             segment.first_index, segment.last_position, min(self._commit, segment.last_index),
-            max(self._states, default=0),
+            max(self._states.durable, default=0),
         )  # fmt: skip
 
     def written(self, *, synced: bool = True) -> None:
         """The round is written, and `synced`; else the log is one that may be acknowledged before."""
         if synced:
-            self._states.update(at for at in self._unsynced_states if at >= self.first_index - 1)
-            self._unsynced_states = []
+            self._states.synced(self.first_index)
             self.synced_index = max(self.synced_index, self._covered)
-        if self._put:
             self._write_states()
         if self._covered > self.durable_index:
             self.durable_index = self._covered
@@ -270,6 +275,7 @@ class Log(LogView):
 
     def close(self) -> None:
         """Take nothing more, and call nobody."""
+        self.closed = True
         self.on_durable = self.on_failed = self.on_damage = None
         self.fail(Closed(f"the log of {self.group} is closed"))
 

@@ -110,6 +110,7 @@ class _Opened:
 
     file: File
     size: int
+    ahead_bytes_max: int
 
     def replace(self, content: bytes) -> None:
         """The file holds this and nothing else."""
@@ -131,7 +132,7 @@ class _Opened:
         """
         end = position + sum(map(len, chunks))
         if end > self.size:
-            ahead = min(position, AHEAD_BYTES_MAX)
+            ahead = min(position, self.ahead_bytes_max)
             if AHEAD_BYTES_MIN <= ahead >= AHEAD_FRAMES_MIN * (end - position):
                 with suppress(DiskFull):  # there may be room for the frames alone
                     self.file.write(position, [*chunks, _ZEROS[:ahead]])
@@ -144,8 +145,10 @@ class _Opened:
 class Disk:
     """Carries operations out and remembers what has to be synced. Owned by the writer job."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, *, ahead: bool = True) -> None:
+        """`ahead`: small frames go into zeros that are written before."""
         self._files = files
+        self._ahead_bytes_max = AHEAD_BYTES_MAX if ahead else 0
         self._open: dict[str, _Opened] = {}  # least recently used first
         self._touched: dict[str, File] = {}  # written since the last sync; a subset of what is open
         self._folders: set[str] = set()  # whose names changed since then
@@ -211,7 +214,7 @@ class Disk:
                 file = self._files.open(path, create=create)
             except FileNotFoundError as error:
                 raise StorageError(f"{path} was removed by somebody else", path=path) from error
-            opened = _Opened(file, file.size())
+            opened = _Opened(file, file.size(), self._ahead_bytes_max)
         self._open[path] = opened
         self._touched[path] = opened.file
         return opened

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 from tinymq.clock import Clock, Timer
 from tinymq.errors import Closed, StorageError, TinymqError
 from tinymq.log.ballots import Ballots
-from tinymq.log.intervals import NEVER, Intervals
+from tinymq.log.intervals import Intervals
 from tinymq.log.log import Log
 from tinymq.log.operations import is_small
 from tinymq.log.round import Rounds, Work
@@ -50,10 +50,8 @@ class Writer:
         self._marked_s = -mark_every_s  # when a round last took the marks along
         self._dirty: dict[Log, None] = {}  # in the order in which they came
         self._stale: dict[Log, None] = {}  # a newer commit index than in their mark
-        self._unsynced = Intervals()
+        self._unsynced = Intervals(clock, self.wake)
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
-        self._sync_timer: Timer | None = None
-        self._sync_timer_s = NEVER  # when it is due
         self._closing = False
         self._chores: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -122,10 +120,10 @@ class Writer:
     async def abandon(self) -> None:
         """Stop without writing anything more. A round under way ends first: two writers may never meet."""
         self._stopped = True
-        for timer in (self._timer, self._sync_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._sync_timer = None
+        self._unsynced.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         await self.drain()
         for _, future in self._chores:
             if not future.done():  # else whoever asked was cancelled
@@ -141,7 +139,7 @@ class Writer:
                 await self._run_chores()
                 if self.failed is not None:
                     self._refuse_all(self.failed)
-                elif self._dirty or self._ballots.has_changes() or self._sync_is_due():
+                elif self._dirty or self._ballots.has_changes() or self._unsynced.anybody_due:
                     await self._round()
         finally:
             self._task = None
@@ -154,10 +152,7 @@ class Writer:
     def _has_work(self) -> bool:
         if self._dirty or self._chores:
             return True
-        return self.failed is None and (self._ballots.has_changes() or self._sync_is_due())
-
-    def _sync_is_due(self) -> bool:
-        return self._unsynced.next_s <= self._clock.monotonic()
+        return self.failed is None and (self._ballots.has_changes() or self._unsynced.anybody_due)
 
     async def _run_chores(self) -> None:
         chores, self._chores = self._chores, []
@@ -218,7 +213,8 @@ class Writer:
         self._unsynced_marks = True
         if self._timer is None:
             self._set_timer()
-        self._set_sync_timer()
+        if not self._stopped:
+            self._unsynced.set_timer()
 
     def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
         """Who takes part in the round that begins, and what it has to do."""
@@ -241,23 +237,6 @@ class Writer:
         self._lazy[log] = None
         self._unsynced.wrote(log, now_s)
         log.written(synced=False)
-
-    def _set_sync_timer(self) -> None:
-        """One for all of them. Not while somebody is due: the round that follows sets it again."""
-        due_s, now_s = self._unsynced.next_s, self._clock.monotonic()
-        if not now_s < due_s < self._sync_timer_s or self._stopped or self.failed is not None:
-            return
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
-        self._sync_timer_s = due_s
-        self._sync_timer = self._clock.call_later(due_s - now_s, self._sync_timer_due)
-
-    def _sync_timer_due(self) -> None:
-        self._sync_timer, self._sync_timer_s = None, NEVER
-        if self._sync_is_due():
-            self.wake()
-        else:
-            self._set_sync_timer()
 
     def _fail(self, error: TinymqError) -> None:
         if self.failed is None:

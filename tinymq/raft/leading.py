@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.entry import HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.errors import NotLeader, QuotaExceeded
 from tinymq.log.states import AppliedState
 from tinymq.raft import stock
@@ -135,6 +135,8 @@ class LeadingReplica(HandingReplica):
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
         if leadership.uncommitted_bytes + len(payload) > self._around.limits.uncommitted_bytes_max:
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
+        if kind is Kind.DATA:  # commands make room, or keep the place of who reads
+            self._log.check_room(len(payload) + HEADER_SIZE)
         return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
 
     def stamp_now_us(self) -> int:

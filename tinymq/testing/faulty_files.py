@@ -101,9 +101,8 @@ class FaultyFiles:
         self._root = Folder()
         self._pending: list[Change] = []  # names that are not durable yet, in order
         self._crash_at: int | None = None
-        self._crash_bytes = 0
-        self._crashed = False
         self._bytes_left: int | None = None
+        self._crashed, self._crash_bytes = False, 0
         self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
         self._failing_reads: list[str] = []
 
@@ -160,15 +159,13 @@ class FaultyFiles:
         self.epoch += 1
         self.locked.clear()
         self._crashed = False
-        self._crash_at = None
-        self._bytes_left = None
+        self._crash_at = self._bytes_left = None
         self._failing_syncs.clear()
         self._failing_reads.clear()
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""
         self._restart()
-        self.boots += 1
         self._root = Folder()
         self._pending.clear()
 
@@ -261,10 +258,8 @@ class FaultyFiles:
         self._change(Change(*place, node, old=self._place(old)))
 
     def sync(self, files: Sequence[File]) -> None:
-        inodes = []
-        for file in files:
-            assert isinstance(file, FaultyFile), "a file of another Files"
-            inodes.append(file.inode())
+        inodes = [file.inode() for file in files if isinstance(file, FaultyFile)]
+        assert len(inodes) == len(files), "a file of another Files"
         self.step("sync " + " ".join(file.path for file in files))
         failed: dict[str, OSError] = {}
         for file, inode in zip(files, inodes, strict=True):

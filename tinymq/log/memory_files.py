@@ -1,0 +1,161 @@
+"""Files in memory, for topics that are kept there: gone with the process, and nothing to sync.
+
+One thread, the loop's, works on them: every call is a matter of microseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Sequence
+
+from tinymq.errors import FolderInUse
+from tinymq.log.files import File, Lock, sync_failed
+
+Names = list[str]  # named, because a method below is called `list`
+
+
+class _Content:
+    """What a file holds, whatever its names."""
+
+    __slots__ = ("data", "linked")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.linked = True
+
+
+class MemoryFile:
+    """An open file. One that was removed can be read on."""
+
+    def __init__(self, files: MemoryFiles, content: _Content, path: str) -> None:
+        self._files = files
+        self._content = content
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write(self, position: int, chunks: Sequence[bytes]) -> None:
+        data, before = self._content.data, len(self._content.data)
+        if position > before:
+            data += bytes(position - before)
+        if position >= before:
+            for chunk in chunks:
+                data += chunk
+        else:
+            joined = b"".join(chunks)
+            data[position : position + len(joined)] = joined
+        self._files.resized(self._content, before)
+
+    def read(self, position: int, length: int) -> bytes:
+        with memoryview(self._content.data) as view:
+            return bytes(view[position : position + length])
+
+    def size(self) -> int:
+        return len(self._content.data)
+
+    def truncate(self, size: int) -> None:
+        data, before = self._content.data, len(self._content.data)
+        if size <= before:
+            del data[size:]
+        else:
+            data += bytes(size - before)
+        self._files.resized(self._content, before)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class _Held:
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def close(self) -> None:
+        self._held.discard(self._path)
+
+
+class MemoryFiles:
+    """See Files. Paths are kept as they are given: there are few folders, and they are listed seldom."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # in all files that have a name
+        self._files: dict[str, _Content] = {}
+        self._folders: dict[str, dict[str, None]] = {"": {}}  # names in each
+        self._held: set[str] = set()
+
+    def resized(self, content: _Content, before: int) -> None:
+        """For open files: one has another size than `before`."""
+        if content.linked:
+            self.bytes += len(content.data) - before
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        content = self._files.get(path)
+        if content is None:
+            if not create or posixpath.dirname(path) not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            content = _Content()
+            self._link(path, content)
+        return MemoryFile(self, content, path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or path in self._folders
+
+    def list(self, folder: str) -> Names:
+        return sorted(self._folders.get(folder, ()))
+
+    def make_folder(self, path: str) -> None:
+        if path not in self._folders:
+            parent, name = posixpath.split(path)
+            self.make_folder(parent)
+            self._folders[parent][name] = None
+            self._folders[path] = {}
+
+    def remove(self, path: str) -> None:
+        content = self._files.pop(path, None)
+        if content is not None:
+            content.linked = False
+            self.bytes -= len(content.data)
+            parent, name = posixpath.split(path)
+            del self._folders[parent][name]
+
+    def remove_tree(self, path: str) -> None:
+        if path not in self._folders:
+            return
+        for name in tuple(self._folders[path]):
+            (self.remove_tree if f"{path}/{name}" in self._folders else self.remove)(f"{path}/{name}")
+        parent, name = posixpath.split(path)
+        del self._folders[path], self._folders[parent][name]
+
+    def rename(self, old: str, new: str) -> None:
+        content = self._files.get(old)
+        if content is None or posixpath.dirname(new) not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self.remove(old)
+        self.remove(new)
+        self._link(new, content)
+
+    def _link(self, path: str, content: _Content) -> None:
+        parent, name = posixpath.split(path)
+        self._files[path] = content
+        self._folders[parent][name] = None
+        content.linked = True
+        self.bytes += len(content.data)
+
+    def sync(self, files: Sequence[File]) -> None:
+        assert all(isinstance(file, MemoryFile) for file in files), "a file of another Files"
+
+    def sync_folder(self, path: str) -> None:
+        if path not in self._folders:
+            raise sync_failed({path: OSError(errno.ENOENT, "no such folder")})
+
+    def boot_id(self) -> bytes:
+        return bytes(16)  # nobody who asks can be another process
+
+    def lock(self, path: str) -> Lock:
+        if path in self._held:
+            raise FolderInUse(f"another process holds {path}")
+        self._held.add(path)
+        return _Held(self._held, path)
