@@ -96,6 +96,14 @@ def commands() -> tuple[registry_pb2.Command, ...]:
     for name in ("a", "b"):
         wanted = registry_pb2.CreateTopic(name=name, topic_id=rng.randbytes(16), partitions=2, replication_factor=2)
         made.append(registry_pb2.Command(create_topic=wanted))
+    altered = [registry_pb2.Setting(name="retention_ms", value="5000")]
+    made.append(registry_pb2.Command(alter_topic=registry_pb2.AlterTopic(name="b", settings=altered)))
+    made.append(registry_pb2.Command(create_queue=registry_pb2.CreateQueue(topic="b")))
+    made.append(registry_pb2.Command(delete_queue=registry_pb2.DeleteQueue(topic="b", partition=1)))
+    for partition in (0, 2):
+        reads = registry_pb2.SetConsumer(topic="b", partition=partition, channel="c", consumer="me")
+        made.append(registry_pb2.Command(set_consumer=reads))
+    made.append(registry_pb2.Command(unset_consumer=registry_pb2.UnsetConsumer(topic="b", channel="c")))
     made.append(registry_pb2.Command(delete_topic=registry_pb2.DeleteTopic(name="a")))
     made.append(registry_pb2.Command(take_producer_ids=registry_pb2.TakeProducerIds(count=10)))
     made.append(registry_pb2.Command(unregister_broker=registry_pb2.UnregisterBroker(broker_id=3, session=1)))
@@ -104,7 +112,7 @@ def commands() -> tuple[registry_pb2.Command, ...]:
     return tuple(made)
 
 
-def registry(upto: int = 5) -> RegistryState:
+def registry(upto: int = 10) -> RegistryState:
     state = RegistryState()
     for command in commands()[:upto]:
         state.apply(command)
@@ -251,7 +259,7 @@ def targets() -> list[Target]:
         Target("index", lambda: _of(".index"), parse_index, (reseal.index,)),
         Target("state", lambda: _of(".state"), lambda data: parse_state(data[:40], data[40:]), (reseal.at_twelve,)),
         Target("registry.command", lambda: [c.SerializeToString() for c in commands()], apply_command),
-        Target("registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 8)], load_registry, (reseal.leading,)),
+        Target("registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 10, 14)], load_registry, (reseal.leading,)),
         Target("partition.state", partition_states, load_partition, (reseal.leading,)),
         Target(
             "partition.commands",

@@ -108,10 +108,12 @@ def test_a_group_that_is_none_does_not_end_the_reading_of_a_connection(nonsense:
 
 
 def test_an_answer_that_lacks_a_partition_is_not_believed() -> None:
-    """Partitions are looked up by their place: records would have gone to another one than was meant."""
-    numbered = [pb.PartitionInfo(partition=number) for number in (0, 2)]
+    """Partitions are looked up by their number: records would have gone to another one than was meant."""
+    numbered = [pb.PartitionInfo(partition=number) for number in (2, 0, 2)]
     with pytest.raises(CorruptData):
         read_topic(pb.TopicInfo(name="t", topic_id=b"t" * 16, partitions=numbered))
+    with pytest.raises(CorruptData):
+        read_topic(pb.TopicInfo(name="t", topic_id=b"t" * 16))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,25 @@ NO_STATES = {
     "producer ids up to the end": lambda state: setattr(state, "next_producer_id", (1 << 64) - 1),
     "no producer id": lambda state: setattr(state, "next_producer_id", 0),
     "a version at the end": lambda state: setattr(state, "version", (1 << 64) - 1),
+    "a partition number twice": lambda state: state.topics[0].partitions.append(state.topics[0].partitions[0]),
+    "numbers that fall": lambda state: setattr(state.topics[0].partitions[0], "number", 7),
+    "a next partition that is there": lambda state: setattr(state.topics[0], "next_partition", 1),
+    "numbers at the end": lambda state: setattr(state.topics[0], "next_partition", (1 << 32) - 1),
+    "a name that is none": lambda state: setattr(state.topics[0], "name", "a/b"),
+    "a storage that is none": lambda state: setattr(state.topics[0].config, "storage", "tape"),
+    "a setting out of range": lambda state: setattr(state.topics[0].config, "segment_ms", 0),
+    "no settings": lambda state: state.topics[0].ClearField("config"),
+    "a consumer twice": lambda state: state.consumers.append(state.consumers[0]),
+    "a consumer of nothing": lambda state: setattr(state.consumers[0], "partition", 9),
+    "a consumer of no topic": lambda state: setattr(state.consumers[0], "topic_id", b"n" * 16),
+    "a channel that is none": lambda state: setattr(state.consumers[0], "channel", ""),
+    "a consumer without a name": lambda state: setattr(state.consumers[0], "consumer", "\n"),
+    "an epoch of the future": lambda state: setattr(state.consumers[0], "epoch", state.version + 1),
+    "no epoch": lambda state: setattr(state.consumers[0], "epoch", 0),
+    "too many consumers": lambda state: state.consumers.extend(
+        registry_pb2.Consumer(topic_id=state.topics[0].topic_id, channel=f"c{n}", consumer="c", epoch=1)
+        for n in range(1001)
+    ),
 }
 
 

@@ -11,7 +11,8 @@ from tinymq.errors import CorruptData
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds as room
 from tinymq.registry.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.wire import broker_to_wire, config_to_wire
+from tinymq.topic_config import TopicConfig
 
 
 def command(rng: random.Random, **kind: object) -> pb.Command:
@@ -21,6 +22,17 @@ def command(rng: random.Random, **kind: object) -> pb.Command:
 def create(rng: random.Random, name: str, partitions: int = 2, factor: int = 1) -> pb.Command:
     wanted = pb.CreateTopic(name=name, topic_id=rng.randbytes(16), partitions=partitions, replication_factor=factor)
     return command(rng, create_topic=wanted)
+
+
+def alter(name: str, *settings: tuple[str, str]) -> pb.AlterTopic:
+    return pb.AlterTopic(name=name, settings=[pb.Setting(name=n, value=v) for n, v in settings])
+
+
+def odd_config(**fields: object) -> pb.CreateTopic:
+    config = config_to_wire(TopicConfig())
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return pb.CreateTopic(name="u", topic_id=b"u" * 16, partitions=1, replication_factor=1, config=config)
 
 
 @pytest.fixture
@@ -46,6 +58,55 @@ def test_a_command_applies_once(three: RegistryState, rng: random.Random) -> Non
     other = RegistryState()
     other.load(three.dump())
     assert other.apply(once) == (reply, []), "remembered across a restart"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ({"alter_topic": pb.AlterTopic(name="nope")}, "UnknownTopic"),
+        ({"alter_topic": alter("t", ("max_bytes", "0"))}, "InvalidConfig"),
+        ({"alter_topic": alter("t", ("storage", "memory"))}, "InvalidConfig"),
+        ({"alter_topic": alter("t", ("x" * 100_000, "5"))}, "InvalidConfig"),
+        ({"alter_topic": alter("t", *[("max_bytes", "5")] * 65)}, "InvalidRequest"),
+        ({"create_queue": pb.CreateQueue(topic="nope")}, "UnknownTopic"),
+        ({"delete_queue": pb.DeleteQueue(topic="nope")}, "UnknownTopic"),
+        ({"delete_queue": pb.DeleteQueue(topic="t", partition=2)}, "UnknownPartition"),
+        ({"delete_queue": pb.DeleteQueue(topic="t", partition=(1 << 32) - 1)}, "UnknownPartition"),
+        ({"set_consumer": pb.SetConsumer(topic="t", partition=2, channel="c", consumer="me")}, "UnknownPartition"),
+        ({"set_consumer": pb.SetConsumer(topic="t", channel="", consumer="me")}, "InvalidName"),
+        ({"set_consumer": pb.SetConsumer(topic="t", channel="c", consumer="a/b")}, "InvalidName"),
+        ({"unset_consumer": pb.UnsetConsumer(topic="nope", channel="c")}, "UnknownTopic"),
+        ({"unset_consumer": pb.UnsetConsumer(topic="t", partition=2, channel="c")}, "UnknownPartition"),
+        ({"create_topic": odd_config(storage="tape")}, "InvalidConfig"),
+        ({"create_topic": odd_config(on_full="")}, "InvalidConfig"),
+        ({"create_topic": odd_config(retention_ms=0)}, "InvalidConfig"),
+        ({"create_topic": odd_config(segment_bytes=-1)}, "InvalidConfig"),
+        ({"create_topic": odd_config(storage="memory")}, "InvalidConfig"),
+    ],
+    ids=str,
+)
+def test_what_no_caller_sends_is_refused_too(
+    three: RegistryState, rng: random.Random, kind: dict[str, object], code: str
+) -> None:
+    """A command comes from any broker, of any build: `apply` takes nothing on trust."""
+    three.apply(create(rng, "t"))
+    before = three.dump()
+    reply, effects = three.apply(command(rng, **kind))
+    assert (reply.error_code, effects) == (code, [])
+    assert len(reply.error_message) + len(reply.error_hint) < 2000
+    after = RegistryState()
+    after.load(three.dump())
+    after.version, after._answered = three.version - 1, RegistryState()._answered
+    known = RegistryState()
+    known.load(before)
+    known._answered = RegistryState()._answered
+    assert after.dump() == known.dump(), "nothing else has changed"
+
+
+def test_a_topic_without_settings_has_the_usual_ones(three: RegistryState, rng: random.Random) -> None:
+    """Commands from before there were any lie in logs."""
+    three.apply(create(rng, "t"))
+    assert three.topics["t"].config == TopicConfig()
 
 
 @pytest.mark.parametrize(
@@ -129,13 +190,17 @@ def test_what_is_remembered_is_bounded(
 
 def test_equal_commands_give_equal_bytes_through_any_checkpoint(rng: random.Random) -> None:
     commands = [command(rng, register_broker=broker_to_wire(broker(n))) for n in (3, 1, 2)]
-    for number in range(60):
+    for number in range(120):
         name = f"t{rng.randrange(8)}"
         commands.append(
             rng.choice(
                 [
                     create(rng, name, rng.randrange(1, 5), rng.randrange(1, 5)),
                     command(rng, delete_topic=pb.DeleteTopic(name=name)),
+                    command(rng, alter_topic=alter(name, ("max_records", str(number + 1)))),
+                    command(rng, create_queue=pb.CreateQueue(topic=name)),
+                    command(rng, delete_queue=pb.DeleteQueue(topic=name, partition=rng.randrange(4))),
+                    command(rng, set_consumer=pb.SetConsumer(topic=name, channel=name, consumer="me")),
                     command(rng, take_producer_ids=pb.TakeProducerIds(count=number)),
                     commands[rng.randrange(len(commands))],
                 ]
@@ -144,7 +209,7 @@ def test_equal_commands_give_equal_bytes_through_any_checkpoint(rng: random.Rand
     straight = RegistryState()
     for c in commands:
         straight.apply(c)
-    for cut in (0, 1, 20, 40, len(commands)):
+    for cut in (0, 1, 20, 40, 80, len(commands)):
         early, late = RegistryState(), RegistryState()
         for c in commands[:cut]:
             early.apply(c)
