@@ -140,8 +140,7 @@ class ZookeeperRegistry(CommandedRegistry):
             hint = f"ZooKeeper takes {REQUEST_BYTES_MAX} bytes at once: use fewer partitions or consumers"
             raise InvalidRequest(f"the change takes {tree.size_of(ops)} bytes", hint=hint)
         await self._trying.commit(ops, tries)
-        if self.version == reply.version - 1:  # else it has come back from ZooKeeper already
-            self._replica.apply(change)
+        self._replica.apply(change)  # nothing, if it has come back from ZooKeeper already: a command applies once
         return reply
 
     async def _hold(self, broker: BrokerRecord, tries: Tries) -> None:
