@@ -26,7 +26,8 @@ class Fault:
 
     def kill(self) -> None:
         """kill -9 the broker that leads the partition."""
-        self.broker = self.client.admin.describe_topic(self.topic).partitions[PARTITION].leader
+        partitions = self.client.admin.describe_topic(self.topic).partitions
+        self.broker = next(at.leader for at in partitions if at.partition == PARTITION)
         self.killed_ns = time.perf_counter_ns()
         devcluster.kill(self.folder, self.broker)
         self.say(f"half way: kill -9 of broker {self.broker}, which leads {self.topic}/{PARTITION}")

@@ -172,8 +172,8 @@ class Hasty:
     ) -> bool:
         """Send it, if there is a connection to the leader. False: there is none yet."""
         topic = cluster.view.topics[self._sender.topic]
-        leader = topic.partitions[self._partition].leader
-        pipe = cluster.produce_pipe(leader) if leader else None
+        at = topic.partition(self._partition)
+        pipe = cluster.produce_pipe(at.leader) if at is not None and at.leader else None
         if pipe is None or pipe.state is not State.OPEN:
             if pipe is not None:
                 pipe.open()
