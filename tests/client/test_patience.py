@@ -21,7 +21,8 @@ class Slow:
 
     address = "slow:1"
 
-    def __init__(self, pause_s: float, says: bool) -> None:
+    def __init__(self, clock: VirtualClock, pause_s: float, says: bool) -> None:
+        self._clock = clock
         self._pause_s = pause_s
         self._says = says
         self._asked: asyncio.Queue[int] = asyncio.Queue()
@@ -36,7 +37,7 @@ class Slow:
     async def read(self) -> Fetched:
         number = await self._asked.get()
         if number > 1:
-            await asyncio.sleep(self._pause_s)
+            await self._clock.sleep(self._pause_s)
         throttled_ms = int(self._pause_s * 1000) if self._says else 0
         return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None, throttled_ms)
 
@@ -51,8 +52,9 @@ class Watch:
 
 def fetches(together: bool, says: bool) -> list[object]:
     async def main(loop: VirtualLoop) -> list[object]:
-        link: Any = Slow(1.0, says)
-        pipe = FetchPipe(link, VirtualClock(loop), Watch(), 1.0)  # type: ignore[arg-type]
+        clock = VirtualClock(loop)
+        link: Any = Slow(clock, 1.0, says)
+        pipe = FetchPipe(link, clock, Watch(), 1.0)  # type: ignore[arg-type]
         await pipe.fetch(pb.FetchRequest(), TIMEOUT_S)
         if together:
             return await asyncio.gather(

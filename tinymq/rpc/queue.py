@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import structlog
 
-from tinymq import topic_config
 from tinymq.broker import messages
 from tinymq.broker.broker import Broker
 from tinymq.broker.messages import Record
@@ -26,16 +25,15 @@ from tinymq.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     TinymqError,
-    TopicExists,
     UnknownPartition,
-    UnknownTopic,
 )
 from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.values import TopicRecord
 from tinymq.rpc.forwarding import Forwarding
-from tinymq.rpc.leading import NOTHING_DONE, Call, Leading, find_queue, find_topic, read_call, too_late
+from tinymq.rpc.leading import NOTHING_DONE, Call, Leading, find_topic, read_call, too_late
+from tinymq.rpc.queues import create_queue, delete_queue
 from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
 from tinymq.rpc.statuses import status_of, text_of, trailers_of
@@ -47,7 +45,6 @@ TOPICS_MAX = 10_000  # whose turns are remembered
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S = 0.25  # between two looks at queues that have no replica here
 HEADERS_MAX = 10_000
-REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
 
 T = TypeVar("T")
 logger = structlog.get_logger("tinymq.rpc")
@@ -78,10 +75,10 @@ class QueueService(pb_grpc.QueueServiceServicer):
         return await self._answer(context, partial(self._fetch, request))
 
     async def CreateQueue(self, request: pb.CreateQueueRequest, context: Context) -> pb.CreateQueueReply:
-        return await self._answer(context, partial(self._create, request))
+        return await self._answer(context, partial(create_queue, request))
 
     async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueReply:
-        return await self._answer(context, partial(self._delete, request))
+        return await self._answer(context, partial(delete_queue, request))
 
     async def GetQueueSize(self, request: pb.GetQueueSizeRequest, context: Context) -> pb.GetQueueSizeReply:
         return await self._answer(context, partial(self._size, request))
@@ -275,48 +272,6 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 return (await self._leading.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
 
         return pb.GetQueueSizeReply(messages=sum(await asyncio.gather(*map(one, numbers))))
-
-    # ---- queues --------------------------------------------------------------------------------------
-
-    async def _create(self, request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
-        broker, name = call.broker, request.topic
-        if len(request.settings) > topic_config.SETTINGS_MAX:
-            raise InvalidRequest(f"{len(request.settings)} settings", hint=f"at most {topic_config.SETTINGS_MAX}")
-        config = topic_config.make((setting.name, setting.value) for setting in request.settings)
-        while True:
-            try:
-                topic: TopicRecord | None = await find_topic(broker, name)
-            except UnknownTopic:
-                topic = None
-            timeout_s = max(0.001, call.left_s())
-            if topic is not None:
-                if request.settings or request.replication_factor:
-                    raise TopicExists(
-                        f"topic {name!r} exists, with its settings", hint="leave replication_factor and settings out"
-                    )
-                return pb.CreateQueueReply(queue=(await broker.add_partition(name, timeout_s)).partition)
-            factor = request.replication_factor
-            factor = factor or min(REPLICATION_FACTOR, len(broker.registry.get_all_brokers()))
-            try:
-                topic = await broker.create_topic(name, 1, factor, timeout_s, config=config)
-            except TopicExists:  # made by somebody else just now
-                if call.left_s() <= 0:
-                    raise
-                await broker.refresh()
-            else:
-                return pb.CreateQueueReply(queue=topic.queues[0].partition)
-
-    async def _delete(self, request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
-        broker, name, number = call.broker, request.topic, request.queue
-        await find_queue(broker, await find_topic(broker, name), number)
-        try:
-            await broker.delete_partition(name, number, max(0.001, call.left_s()))
-        except InvalidRequest:
-            await broker.refresh()
-            if [queue.partition for queue in (await find_topic(broker, name)).queues] != [number]:
-                raise
-            await broker.delete_topic(name, max(0.001, call.left_s()))
-        return pb.DeleteQueueReply()
 
 
 async def _queues_with_more(

@@ -1,0 +1,59 @@
+"""Queues that come and go, for QueueService: the first makes its topic, and the last one takes it along."""
+
+from __future__ import annotations
+
+from tinymq import topic_config
+from tinymq.errors import InvalidRequest, TopicExists, UnknownTopic
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.leading import Call, find_queue, find_topic
+from tinymq.topic_config import TopicConfig
+
+REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
+
+
+async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
+    """One more queue, or the topic with its first one: whichever it is by the time that the registry decides."""
+    broker, name = call.broker, request.topic
+    if len(request.settings) > topic_config.SETTINGS_MAX:
+        raise InvalidRequest(f"{len(request.settings)} settings", hint=f"at most {topic_config.SETTINGS_MAX}")
+    config = topic_config.make((setting.name, setting.value) for setting in request.settings)
+    while True:
+        try:
+            return pb.CreateQueueReply(queue=await _create(request, call, config))
+        except (UnknownTopic, TopicExists):
+            if (_of_new_topic(request) and broker.registry.get_topic(name) is not None) or call.left_s() <= 0:
+                raise
+            await broker.refresh()  # somebody else has made it, or deleted it, just now
+
+
+async def _create(request: pb.CreateQueueRequest, call: Call, config: TopicConfig) -> int:
+    broker, name = call.broker, request.topic
+    timeout_s = max(0.001, call.left_s())
+    try:
+        await find_topic(broker, name)
+    except UnknownTopic:
+        factor = request.replication_factor or min(REPLICATION_FACTOR, len(broker.registry.get_all_brokers()))
+        return (await broker.create_topic(name, 1, factor, timeout_s, config=config)).queues[0].partition
+    if _of_new_topic(request):
+        hint = "leave replication_factor and settings out"
+        raise TopicExists(f"topic {name!r} exists, and has its settings", hint=hint)
+    return (await broker.add_partition(name, timeout_s)).partition
+
+
+def _of_new_topic(request: pb.CreateQueueRequest) -> bool:
+    """Does it say what only a new topic can be told?"""
+    return bool(request.settings or request.replication_factor)
+
+
+async def delete_queue(request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
+    """One queue less; the last one with its topic."""
+    broker, name, number = call.broker, request.topic, request.queue
+    await find_queue(broker, await find_topic(broker, name), number)
+    try:
+        await broker.delete_partition(name, number, max(0.001, call.left_s()))
+    except InvalidRequest:
+        await broker.refresh()
+        if [queue.partition for queue in (await find_topic(broker, name)).queues] != [number]:
+            raise
+        await broker.delete_topic(name, max(0.001, call.left_s()))
+    return pb.DeleteQueueReply()
