@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from tests.client.losing import Losing
@@ -30,9 +31,9 @@ def mq(cluster: Cluster) -> Client:
 
 
 def filled(mq: Client, count: int) -> None:
+    """One batch, which a poll has at hand whole."""
     with mq.producer() as producer:
-        for i in range(count):
-            producer.send("t", b"%d" % i)
+        producer.send_batch("t", pa.table({"value": [b"%d" % i for i in range(count)]}))
 
 
 def test_the_leader_dies_between_poll_and_commit(cluster: Cluster, mq: Client) -> None:

@@ -77,9 +77,9 @@ class Claim:
             self.due = self.handed = self.committed
         return self.committed
 
-    def commit_every(self, interval_s: float, timeout_s: float, died: Callable[[Exception], None]) -> None:
+    def commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
         """Settle now and then from now on. `died` is told of what the claim dies of meanwhile."""
-        self._committing = asyncio.create_task(self._commit_every(interval_s, timeout_s, died))
+        self._committing = asyncio.create_task(self._commit_every(interval_s, died))
 
     def forget(self) -> None:
         """The end of a claim whose channel is gone."""
@@ -87,28 +87,26 @@ class Claim:
             self._committing.cancel()
 
     async def leave(self, timeout_s: float, *, settle: bool) -> None:
-        """The end: nobody reads the channel from now on, unless somebody took it over. Raises what it died of, if the
-        application does not know yet; what keeps it from committing what is due, with `settle`."""
+        """The end: nobody reads the channel from now on, unless somebody took it over. With `settle`,
+        commits what is due first, and raises what keeps it from that, unless the application knows already."""
         self.forget()
         if self._committing is not None:
             await asyncio.gather(self._committing, return_exceptions=True)
         try:
-            if not self._told:
-                self.check()
-                if settle:
-                    await self.settle(timeout_s)
+            if settle and not self._told:
+                await self.settle(timeout_s)
         finally:
             try:
                 await cursors.unset_consumer(self._cluster, self.id, self._epoch, self._cluster.attempt_s)
             except TinymqError as error:  # whoever comes next takes it over all the same
                 LOG.debug("channel %s of %s not left: %s", self.id.channel, self.id.topic.name, error)
 
-    async def _commit_every(self, interval_s: float, timeout_s: float, died: Callable[[Exception], None]) -> None:
+    async def _commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
         try:
             while self._failure is None:
                 await self._cluster.clock.sleep(interval_s)
                 try:
-                    await self._settle(timeout_s)
+                    await self._settle(self._cluster.attempt_s)  # not for long: a commit by hand waits behind it
                 except TinymqError as error:  # it is tried again, unless it is dead: then the next call says so
                     LOG.info("channel %s of %s not committed: %s", self.id.channel, self.id.topic.name, error)
         except Exception as error:  # whatever it was, the application hears of it

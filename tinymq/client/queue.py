@@ -156,7 +156,7 @@ class AsyncQueue(AsyncPartition):
         self._resume = claim.committed
         self._claim = claim
         if self.config.auto_commit:
-            claim.commit_every(self.config.commit_interval_ms / 1000, self._patience_s, self._wake_up)
+            claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
 
     async def commit(self, upto: Offset | Message | None = None) -> None:
         """Commit now: all that was handed out; or what lies below an Offset; or a Message, and all before it.
