@@ -78,7 +78,7 @@ def not_fenced(facts: Facts) -> Iterator[Anomaly]:
         cursor = _cursor(call)
         others = [c for c in opens if _cursor(c) == cursor and c.args["epoch"] > call.args["epoch"]]
         others += [c for c in seeks if _cursor(c) == cursor and c.args["generation"] > call.args["generation"]]
-        before = next((c for c in others if c.ended_s is not None and c.ended_s < call.invoked_s), None)
+        before = next((c for c in others if c.ended_s is not None and c.ended_s <= call.invoked_s), None)
         if before is not None:
             what = f"channel {cursor[1]} was another consumer's, or sought anew, and a commit of before was done"
             yield _anomaly(Kind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)

@@ -81,18 +81,22 @@ SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, befo
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
     """The log start is above what was held, before the hold was to end."""
     holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
-    released = {c.args["hold"]: c.invoked_s for c in facts.of("release")}
+    released = {_held(c): c.invoked_s for c in facts.of("release")}
     found = list(looks(facts))
     for hold in holds:
         log = (hold.args["topic"], hold.args["partition"])
         until_s = hold.invoked_s + hold.args["lease_s"] * (1 - CLOCKS)
-        until_s = min(until_s, released.get(hold.args["hold"], until_s))
+        until_s = min(until_s, released.get(_held(hold), until_s))
         for look, where, log_start, _ in found:
             ended_s = look.ended_s or 0.0
             if where == log and log_start > hold.args["offset"] and ended_s < until_s and ended_s > (hold.ended_s or 0):
                 what = f"begins at {log_start}, and {hold.args['offset']} was held"
                 yield _anomaly(Kind.BROKEN_HOLD, what, log, (hold.args["offset"], log_start), hold, look)
                 break
+
+
+def _held(call: Call) -> tuple[str, int, str]:
+    return call.args["topic"], call.args["partition"], call.args["hold"]
 
 
 def looks(facts: Facts) -> Iterator[tuple[Call, Log, int, int]]:

@@ -93,8 +93,9 @@ class Consumer:
         return held
 
     async def _seek(self, held: Held) -> None:
-        """Back, mostly: then what is committed from before is refused."""
+        """Back, mostly; and then a commit from before, as one that was on its way for long."""
         rng = self._context.rng
+        before = Held(held.epoch, held.generation, held.position)
         sought = Sought(held.epoch, rng.randbytes(16), rng.randrange(held.position + 1))
         call = begin(self._context, self._process, "seek", **self._place, offset=sought.offset, epoch=held.epoch)
         with told(call):
@@ -104,6 +105,7 @@ class Consumer:
             call.ok(int(outcome.position))
         if call.outcome is Outcome.OK:
             self._sought = sought
+            await self._commit(before.epoch, before.generation, before.position)
 
     async def _seek_again(self) -> None:
         """One that was answered: it changes nothing, unless another seek came between."""
