@@ -18,7 +18,7 @@ from tinymq import Client
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import NotReady, UnknownTopic
+from tinymq.errors import DeadlineExceeded, NotReady, OutcomeUnknown, UnknownTopic
 
 SESSION_S = 2.0
 DEADLINE_S = 30.0
@@ -129,6 +129,32 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
         with pytest.raises(UnknownTopic):
             client.admin.describe_topic("meanwhile")
     capfd.readouterr()
+
+
+def test_while_zookeeper_is_away_records_are_written_and_read(dev: Dev, server: ZookeeperServer) -> None:
+    """For longer than any session lasts. It is said, and afterwards all is as before."""
+    folder = devfolder.load(dev.path)
+    with dev.client() as client, client.producer() as producer:
+        client.admin.create_topic("t", partitions=3, replication_factor=3)
+        producer.send("t", b"0", partition=0).result()  # it has its id, which the registry gives out
+        count = 1
+        with server.frozen():
+            end_s = time.monotonic() + 2 * SESSION_S
+            while time.monotonic() < end_s:
+                for number in range(count, count + 30):
+                    producer.send("t", b"%d" % number, partition=number % 3)
+                producer.flush()
+                count += 30
+            assert read(client, "t") == list(range(count))
+            with pytest.raises((DeadlineExceeded, OutcomeUnknown, NotReady)):
+                client.admin.create_topic("u", partitions=1, replication_factor=1, timeout=1.0)
+            assert all("registry_unreachable" in folder.log(number).read_text() for number in (1, 2, 3))
+        until(
+            lambda: dev.registered() == [1, 2, 3] and None not in map(dev.session, (1, 2, 3)), "they do not come back"
+        )
+        send(client, "t", range(count, count + 30))
+        client.admin.create_topic("v", partitions=1, replication_factor=3)
+        assert read(client, "t") == list(range(count + 30))
 
 
 def test_without_zookeeper_a_broker_says_so_and_does_not_start(tmp_path: Path) -> None:
