@@ -21,6 +21,7 @@ from tests.raft.values import GROUP
 from tinymq.config import Limits, Timing
 from tinymq.entry import Entry, Kind, crc32c
 from tinymq.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
+from tinymq.log.log_config import DISK
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host, Role
 from tinymq.raft.membership import Replica, make_first_entry
@@ -241,7 +242,7 @@ class Broker:
 
     async def open_group(self, group: GroupId, first: Entry) -> None:
         self.machines[group] = machine = Recorder(self._cluster.ledger, group, self.id)
-        await self.host.open_group(group, first, machine)
+        await self.host.open_group(group, first, machine, self._cluster.log_config)
 
     def _note(self, group: Group) -> None:
         self._cluster.say(
@@ -314,6 +315,7 @@ class Cluster:
         self.network = MemoryNetwork(self.clock, random.Random(f"{seed}/network"), limits)
         self.ledger = Ledger()
         self.groups = tuple(groups)
+        self.log_config = DISK
         self.first_entries: dict[GroupId, Entry] = {}
         self.withheld: dict[int, set[GroupId]] = {}  # groups that a broker does not open when it starts
         self.brokers = {i: Broker(self, i) for i in range(1, nodes + 1)}

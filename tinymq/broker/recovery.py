@@ -83,7 +83,7 @@ class Recovery:
         if me not in members:
             raise InvalidRequest(f"broker {me} is ordered to lead {order.group}, and is not among its replicas")
         asked = [b for b in members if b != me and self._host.alive(b)]
-        others = await asyncio.gather(*(self._ask(b, order.group) for b in asked))
+        others = await asyncio.gather(*(ask_report(self._host, b, order.group) for b in asked))
         if self._host.groups.get(order.group) is not group:
             raise NotReady(f"{order.group} was opened anew")
         mine = group.report()  # after the last await: what it says holds until it leads
@@ -99,15 +99,6 @@ class Recovery:
         logger.warning("taking_over", group=str(order.group), term=order.term, replicas=replicas)
         group.take_over(order.term, order.replicas)
 
-    async def _ask(self, broker_id: int, group: GroupId) -> Report | None:
-        """What another broker's replica is; None when it has none open. Raises NotReady when it gives no answer."""
-        question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition).SerializeToString()
-        try:
-            answer = await self._host.request(broker_id, METHOD, question, ASK_S)
-            return report_from_wire(pb.SurveyedReplica.FromString(answer)) if answer else None
-        except (TinymqError, DecodeError) as error:
-            raise NotReady(f"broker {broker_id} lives, and does not say what it holds of {group}: {error}") from None
-
     async def _answer(self, question: bytes) -> bytes:
         try:
             asked = pb.SurveyedReplica.FromString(question)
@@ -115,3 +106,13 @@ class Recovery:
             raise InvalidRequest("not a question for a replica") from None
         group = self._host.groups.get(group_from_wire(asked.topic_id, asked.partition))
         return b"" if group is None else report_to_wire(group.report()).SerializeToString()
+
+
+async def ask_report(host: Groups, broker_id: int, group: GroupId) -> Report | None:
+    """What a broker's replica is; None when it has none open. Raises NotReady when it gives no answer."""
+    question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition).SerializeToString()
+    try:
+        answer = await host.request(broker_id, METHOD, question, ASK_S)
+        return report_from_wire(pb.SurveyedReplica.FromString(answer)) if answer else None
+    except (TinymqError, DecodeError) as error:
+        raise NotReady(f"broker {broker_id} lives, and does not say what it holds of {group}: {error}") from None

@@ -50,6 +50,8 @@ def report_to_wire(report: Report) -> pb.SurveyedReplica:
         reason=report.reason,
         term_before_take_over=report.before_take_over[0],
         index_before_take_over=report.before_take_over[1],
+        applied_generation=report.applied.generation,
+        newest_generation=report.newest.generation,
     )
 
 
@@ -65,8 +67,8 @@ def report_from_wire(said: pb.SurveyedReplica) -> Report:
         said.last_term,
         said.last_index,
         said.high_watermark,
-        Membership(group, said.applied_epoch, replicas_from_wire(said.applied)),
-        Membership(group, said.newest_epoch, replicas_from_wire(said.newest)),
+        Membership(group, said.applied_epoch, replicas_from_wire(said.applied), said.applied_generation),
+        Membership(group, said.newest_epoch, replicas_from_wire(said.newest), said.newest_generation),
         (said.term_before_take_over, said.index_before_take_over),
         said.reason,
     )

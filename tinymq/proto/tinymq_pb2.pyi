@@ -2335,6 +2335,8 @@ class SurveyedReplica(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     TERM_BEFORE_TAKE_OVER_FIELD_NUMBER: _builtins.int
     INDEX_BEFORE_TAKE_OVER_FIELD_NUMBER: _builtins.int
+    APPLIED_GENERATION_FIELD_NUMBER: _builtins.int
+    NEWEST_GENERATION_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     """all zero: the metadata group"""
     partition: _builtins.int
@@ -2353,6 +2355,10 @@ class SurveyedReplica(_message.Message):
     term_before_take_over: _builtins.int
     """last_term and last_index without a take-over not known to be committed"""
     index_before_take_over: _builtins.int
+    applied_generation: _builtins.int
+    """of the same CONFIG as applied_epoch"""
+    newest_generation: _builtins.int
+    """of the same as newest_epoch"""
     @_builtins.property
     def identity(self) -> Global___ReplicaIdentity: ...
     @_builtins.property
@@ -2378,10 +2384,12 @@ class SurveyedReplica(_message.Message):
         reason: _builtins.str = ...,
         term_before_take_over: _builtins.int = ...,
         index_before_take_over: _builtins.int = ...,
+        applied_generation: _builtins.int = ...,
+        newest_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "index_before_take_over", b"index_before_take_over", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "partition", b"partition", "reason", b"reason", "term", b"term", "term_before_take_over", b"term_before_take_over", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "applied_generation", b"applied_generation", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "index_before_take_over", b"index_before_take_over", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "newest_generation", b"newest_generation", "partition", b"partition", "reason", b"reason", "term", b"term", "term_before_take_over", b"term_before_take_over", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

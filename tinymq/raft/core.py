@@ -6,7 +6,7 @@ Each override names the hazard that it closes (docs/raft.md) and hands the decis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinymq.entry import Entry, Kind
 from tinymq.errors import BrokenInvariant, CorruptData, NotReady
@@ -46,6 +46,7 @@ class RaftCore(LeadingReplica):
         configs: Configs, applied_index: int, high_watermark: int,
     ) -> None:  # fmt: skip
         self._high_watermark = high_watermark  # invariant: the next offset after the entry at applied_index
+        self._promised = 0  # the term for which a take-over was last prepared
         super().__init__(group, me, log, ballots, machine, around, configs, applied_index)
 
     @property
@@ -98,11 +99,20 @@ class RaftCore(LeadingReplica):
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
 
+    def promise(self, term: int, promised: Callable[[], None]) -> None:
+        """Take part in no lower term any more, and call `promised` once that is durable. Raises NotReady when `term` is
+        over."""
+        if self._failure is not None or not self._adopt(term):
+            raise NotReady(f"{self._group}: term {term} is over")
+        self._promised = term
+        self._outbox.post(promised)
+
     def take_over(self, term: int, replicas: Sequence[Replica]) -> None:
         """An operator accepts loss: lead `term` unelected, for a group that is `replicas` from now on. Raises NotReady
         where a leader is heard, or `term` is over."""
         there = sum(r.incarnation != NOBODY for r in replicas)
-        if self._failure is not None or self.hears_leader or term <= self.term or 2 * there <= len(replicas):
+        over = term <= self.term and not (term == self.term == self._promised and self.voted_for is None)
+        if self._failure is not None or self.hears_leader or over or 2 * there <= len(replicas):
             raise NotReady(f"{self._group}: it has a leader, or term {term} is over, or too few replicas are there")
         self._follow(None)
         self._SyncObj__raftElectionDeadline = NEVER  # it leads as soon as the term is on disk

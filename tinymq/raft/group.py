@@ -180,6 +180,14 @@ class Group:
         NotReady where a leader is heard, or `term` is over."""
         self._core.take_over(term, replicas)
 
+    async def promise(self, term: int, timeout_s: float) -> Report:
+        """Take part in no term below this one any more, durably; what this replica is then. Raises NotReady when the
+        term is over, and DeadlineExceeded."""
+        promised: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._core.promise(term, lambda: None if promised.done() else promised.set_result(None))
+        await within(self._core.clock, promised, timeout_s, DeadlineExceeded(f"{self.id}: nothing synced in time"))
+        return self.report()
+
     async def read_index(self, timeout_s: float) -> int:
         """Return once this replica has applied whatever was acknowledged anywhere before the call: what is read from
         its state then is not stale. The index up to which it has. Nothing is written, and all that ask at once share a

@@ -95,7 +95,7 @@ def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection
     leaders = [r for r in reports if r.leads and r.healthy]
     if leaders:
         return Well(max(leaders, key=lambda r: r.term).broker_id)
-    if any(_can_win(r, reports) for r in reports):
+    if any(can_win(r, reports) for r in reports):
         return Well(None)
     if not members:
         return Stuck("no broker has it open")
@@ -106,6 +106,12 @@ def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection
     majority = len(members) // 2 + 1
     if len(healthy) < majority:
         return Stuck(_too_few(reports, members, majority))
+    return lost(reports, members)
+
+
+def lost(reports: Sequence[Report], members: Sequence[int]) -> Lost:
+    """With whose log it goes on, once it is certain that it cannot otherwise."""
+    healthy = {r.broker_id: r for r in reports if r.healthy}
     survivor = max(healthy.values(), key=_merit(reports, members))
     replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
     return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
@@ -125,7 +131,7 @@ def _own_term(above: int, place: int, members: Sequence[int]) -> int:
     return above + 1 + (place - above - 1) % len(members)
 
 
-def _can_win(candidate: Report, reports: Sequence[Report]) -> bool:
+def can_win(candidate: Report, reports: Sequence[Report]) -> bool:
     """Could this replica be elected by those that are there?"""
     newest = candidate.newest
     if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):

@@ -1,0 +1,136 @@
+"""Groups in memory, and groups synced at intervals, brought back when a majority of their replicas has ended for good.
+
+Every broker looks at its own groups now and then, and asks around about one that stands still. Who finds that it goes
+on with its own log prepares that, and leads; the others wait. What is decided, and why it is safe: raft/reviving.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from tinymq.broker.recovery import Groups, ask_report
+from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
+from tinymq.clock import Clock
+from tinymq.errors import InvalidRequest, NotReady, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft import Group
+from tinymq.raft.recovering import Lost, Report
+from tinymq.raft.reviving import comes_back, revive
+from tinymq.types import GroupId
+
+METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
+CHECK_S = 0.5
+PROMISE_S = 2.0
+AT_ONCE_MAX = 16  # groups that are asked about side by side
+FIRST_ENTRY = 1  # a log that ends there has nothing in it
+
+logger = structlog.get_logger("tinymq.broker")
+
+Seen = tuple[int, int]  # term and commit index of a group that stands still
+
+
+class Revival:
+    """One broker's. On the loop."""
+
+    def __init__(self, broker_id: int, host: Groups, clock: Clock) -> None:
+        self.revived = 0  # groups that went on from here
+        self.lost = 0  # those of them that had lost everything
+        self._broker_id = broker_id
+        self._host = host
+        self._clock = clock
+        self._still: dict[GroupId, Seen] = {}  # as the last look found them
+        self._task: asyncio.Task[None] | None = None
+        host.serve(METHOD, self._promise)
+
+    def start(self) -> asyncio.Task[None]:
+        """Look, from now on. The task ends with `stop`, or by a broken invariant."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(CHECK_S)
+            stuck = self._look()
+            for at in range(0, len(stuck), AT_ONCE_MAX):
+                await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
+
+    def _look(self) -> list[Group]:
+        """Those that have stood still since the last look."""
+        groups = [group for group in self._host.groups.values() if comes_back(group.log.config)]
+        before, self._still = self._still, {group.id: seen for group in groups if (seen := standing_still(group))}
+        return [group for group in groups if group.id in before and before[group.id] == self._still.get(group.id)]
+
+    async def _try(self, group: Group) -> None:
+        try:
+            await self._revive(group)
+        except TinymqError as error:  # somebody is silent, or it goes on meanwhile: the next look tells
+            logger.info("revival_waits", group=str(group.id), error=error.code, reason=error.message)
+
+    async def _revive(self, group: Group) -> None:
+        members = [replica.broker_id for replica in group.membership.replicas]
+        found = revive(await self._reports(group.id, members), members)
+        if found is None or found.survivor.broker_id != self._broker_id:
+            return
+        promised = await asyncio.gather(*(self._ask(b, group.id, found.term) for b in members if b != self._broker_id))
+        mine = await group.promise(found.term, PROMISE_S)
+        self._take_over(group, found, revive([mine, *promised], members))
+
+    def _take_over(self, group: Group, found: Lost, promised: Lost | None) -> None:
+        """`promised`: how it goes on by what the members said with their promises. Ours came last: it still holds."""
+        if self._host.groups.get(group.id) is not group or promised is None:
+            raise NotReady(f"{group.id} goes on without that")
+        if promised.survivor.broker_id != self._broker_id or promised.replicas != found.replicas:
+            raise NotReady(f"{group.id} is not as it was looked at")
+        group.take_over(found.term, found.replicas)
+        self.revived += 1
+        ends = promised.survivor.last_index
+        if ends <= FIRST_ENTRY:
+            self.lost += 1
+            logger.warning("memory_topic_lost", group=str(group.id), term=found.term)
+        else:
+            logger.warning("group_revived", group=str(group.id), term=found.term, last_index=ends)
+
+    async def _reports(self, group: GroupId, members: Sequence[int]) -> list[Report]:
+        """Of all members. Raises NotReady when one is silent."""
+        if not all(broker_id == self._broker_id or self._host.alive(broker_id) for broker_id in members):
+            raise NotReady(f"not all of brokers {members} are alive")
+        reports = await asyncio.gather(*(ask_report(self._host, broker_id, group) for broker_id in members))
+        return [report for report in reports if report is not None]
+
+    # ---- promises ------------------------------------------------------------------------------------------
+
+    async def _ask(self, broker_id: int, group: GroupId, term: int) -> Report:
+        question = pb.SurveyedReplica(topic_id=group.topic_id, partition=group.partition, term=term)
+        answer = await self._host.request(broker_id, METHOD, question.SerializeToString(), PROMISE_S)
+        return report_from_wire(_parse(answer))
+
+    async def _promise(self, question: bytes) -> bytes:
+        asked = _parse(question)
+        group = self._host.groups.get(group_from_wire(asked.topic_id, asked.partition))
+        if group is None or not comes_back(group.log.config):
+            raise NotReady("no such group is open here, or it is not one that comes back by itself")
+        return report_to_wire(await group.promise(asked.term, PROMISE_S)).SerializeToString()
+
+
+def standing_still(group: Group) -> Seen | None:
+    """What it is at, if it has no leader here, or one here whose entries wait to be committed."""
+    if group.failure is not None:
+        return None
+    waits = group.commit_index < group.log.last_index if group.is_leader else group.leader is None
+    return (group.term, group.commit_index) if waits else None
+
+
+def _parse(body: bytes) -> pb.SurveyedReplica:
+    try:
+        return pb.SurveyedReplica.FromString(body)
+    except DecodeError as error:
+        raise InvalidRequest(f"not a report: {error}") from None
