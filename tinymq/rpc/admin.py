@@ -237,6 +237,7 @@ def _parse_orders(packed: bytes) -> list[Order]:
 
 def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:
     topic = broker.registry.get_topic_by_id(status.group.topic_id) if broker is not None else None
+    held = broker.hosting.get(status.group.topic_id, status.group.partition) if broker is not None else None
     name = "" if status.group == METADATA_GROUP else status.group.topic_id.hex() if topic is None else topic.name
     return pb.ReplicaStatus(
         topic=name,
@@ -249,7 +250,7 @@ def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaSta
         durable_index=status.durable_index,
         commit_index=status.commit_index,
         high_watermark=status.high_watermark,
-        log_start=status.log_start,
+        log_start=status.log_start if held is None else held.log_start,
         chain_crc=status.chain_crc,
         reason=status.reason,
         bytes=status.size_bytes,
