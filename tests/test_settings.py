@@ -14,6 +14,7 @@ from tinymq.errors import InvalidConfig
 from tinymq.settings import load
 from tinymq.types import PeerAddress
 
+VOTERS = 'voters = ["1@h:1", "2@h:2", "3@[::1]:3"]'
 GOOD = """
 broker_id = 2
 data_dir = "data"
@@ -57,6 +58,35 @@ def test_the_environment_wins(tmp_path: Path, secret: Path, monkeypatch: pytest.
     monkeypatch.setenv("TINYMQ_OF_SOMEBODY_ELSE_ALTOGETHER", "x")
     config = load(write(tmp_path, GOOD.format(secret=secret)))
     assert (config.broker_id, config.limits.batch_bytes_max, config.timing.heartbeat_s) == (3, 2097152, 0.2)
+
+
+def test_a_broker_beyond_the_voters_names_whom_it_asks_or_nobody(
+    tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joins = GOOD.format(secret=secret).replace(VOTERS, 'join = ["h:1", "[::1]:3"]')
+    config = load(write(tmp_path, joins))
+    assert (config.voters, config.join) == ((), ("h:1", "[::1]:3"))
+    assert load(write(tmp_path, GOOD.format(secret=secret).replace(VOTERS, ""))).join == (), "its data folder knows"
+    monkeypatch.setenv("TINYMQ_JOIN", '["other:1"]')
+    assert load(write(tmp_path, joins)).join == ("other:1",)
+
+
+@pytest.mark.parametrize(
+    ("instead", "message", "hint"),
+    [
+        ('voters = ["2@h:2"]\njoin = ["h:1"]', "voters and join exclude one another", ""),
+        ('join = ["h:1"]\npeer_listen = "0.0.0.0:7170"', "nobody can dial 0.0.0.0:7170", "peer_advertise"),
+        ('join = ["h"]', "'h' is not an address", "host:port"),
+        (f"join = {[f'h:{n}' for n in range(1, 18)]}", "more than 16 addresses", ""),
+    ],
+)
+def test_what_is_wrong_with_joining_is_said(
+    tmp_path: Path, secret: Path, instead: str, message: str, hint: str
+) -> None:
+    with pytest.raises(InvalidConfig) as wrong:
+        load(write(tmp_path, GOOD.format(secret=secret).replace(VOTERS, instead)))
+    assert message in wrong.value.message
+    assert hint in wrong.value.hint
 
 
 @pytest.mark.parametrize(

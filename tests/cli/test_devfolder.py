@@ -153,3 +153,33 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert cause.tail(log, 3) == []
     log.write_text("".join(f"{i}\n" for i in range(10)))
     assert cause.tail(log, 3) == ["7", "8", "9"]
+
+
+def test_one_more_broker_joins_the_voters_and_has_what_the_others_have(tmp_path: Path) -> None:
+    made = devfolder.create(tmp_path / "dev", 3)
+    grown = made.with_one_more().with_one_more()
+    assert devfolder.load(tmp_path / "dev") == grown
+    assert ([b.id for b in grown.brokers], grown.voters) == ([1, 2, 3, 4, 5], made.brokers)
+    config = tomllib.loads(grown.config(5).read_text())
+    assert config["join"] == [b.peer_address for b in made.brokers]
+    assert "voters" not in config
+    assert (config["listen"], config["secret_file"]) == (grown.broker(5).address, str(tmp_path / "dev" / "secret"))
+    assert len({a for b in grown.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 15
+
+
+def test_one_that_did_not_come_up_leaves_nothing(tmp_path: Path) -> None:
+    made = devfolder.create(tmp_path / "dev", 3)
+    before = sorted(path.name for path in made.path.iterdir())
+    grown = made.with_one_more()
+    grown.data(4).mkdir()
+    grown.set_process(4, Process(1, "x"))
+    assert grown.without(grown.broker(4)) == made == devfolder.load(made.path)
+    assert sorted(path.name for path in made.path.iterdir()) == before
+
+
+def test_a_local_cluster_grows_up_to_a_bound(tmp_path: Path) -> None:
+    folder = devfolder.create(tmp_path / "dev", 1)
+    for _ in range(devfolder.BROKERS_MAX - 1):
+        folder = folder.with_one_more()
+    with pytest.raises(InvalidRequest):
+        folder.with_one_more()

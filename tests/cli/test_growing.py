@@ -1,0 +1,206 @@
+"""`tinymq dev add`, `tinymq broker --join`, `tinymq cluster transfer-leader` on real processes; what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinymq import Client
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.errors import InvalidRequest, NotReady
+from tinymq.testing.cluster import SECRET, Cluster
+
+DEADLINE_S = 40.0
+TIMING = "[timing]\nleader_return_s = 1.0\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A new cluster of three, whose leaders come home soon; of which nothing runs afterwards."""
+    path = tmp_path / "dev"
+    made = devfolder.create(path, 3)
+    for broker in made.brokers:
+        with open(made.config(broker.id), "a") as file:
+            file.write(TIMING)
+    yield path
+    if (path / "cluster.json").exists():
+        devcluster.down(path, purge=False)
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.1)
+
+
+def answer(capfd: pytest.CaptureFixture[str], *command: str) -> Any:
+    capfd.readouterr()
+    assert run([*command, "-o", "json"]) == Exit.OK, capfd.readouterr().err
+    return json.loads(capfd.readouterr().out)
+
+
+class Traffic:
+    """Sends numbers to a topic until `end`."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.sent = 0
+        self._over = threading.Event()
+        self._servers, self._topic = servers, topic
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with Client(self._servers) as client, client.producer() as producer:
+            while not self._over.wait(0.01):
+                producer.send(self._topic, b"%d" % self.sent).result(DEADLINE_S)
+                self.sent += 1
+
+    def end(self) -> int:
+        self._over.set()
+        self._thread.join()
+        return self.sent
+
+
+def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--dir", str(folder)]
+    assert run(["dev", "up", *where]) == Exit.OK
+    three = devfolder.load(folder).servers
+    with Client(three) as client:
+        client.admin.create_topic("old", partitions=3, replication_factor=3)
+    old = Traffic(three, "old")
+
+    states = answer(capfd, "dev", "add", "-n", "2", *where)["brokers"]
+    assert [(b["id"], b["state"]) for b in states] == [(n, "running") for n in range(1, 6)]
+    servers = devfolder.load(folder).servers
+    status = answer(capfd, "cluster", "status", "-s", servers)
+    metadata = {r["broker"]: (r["role"], r["reason"]) for r in status["replicas"] if r["topic"] == "(metadata)"}
+    assert (metadata[4], metadata[5]) == (("observer", ""), ("observer", ""))
+
+    with Client(three) as client:
+        topic = client.admin.create_topic("new", partitions=5, replication_factor=3)
+    assert {p.leader for p in topic.partitions} == {1, 2, 3, 4, 5}
+    new = Traffic(servers, "new")
+    homes = {p.partition: p.replicas[0] for p in topic.partitions}
+
+    joined = devfolder.load(folder).config(4)
+    joined.write_text(re.sub(r"^join = .*\n", "", joined.read_text(), flags=re.M) + TIMING)
+    assert run(["dev", "kill", "4", *where]) == Exit.OK
+    with Client(servers) as client:
+
+        def at_home() -> bool:
+            return all(p.leader == homes[p.partition] for p in client.admin.describe_topic("new").partitions)
+
+        until(lambda: not at_home(), "another broker leads what the fourth led")
+        assert run(["dev", "start", "4", *where]) == Exit.OK, "its folder knows whom to ask"
+        assert run(["dev", "kill", "1", *where]) == Exit.OK
+        assert run(["dev", "start", "1", *where]) == Exit.OK
+        until(at_home, "leaders are at home")
+        counts = {"old": old.end(), "new": new.end()}
+        for name, count in counts.items():
+            with client.reader(name, end="latest") as reader:
+                assert sorted(int(record.value or b"") for record in reader) == list(range(count)), name
+
+    first, second, _ = topic.partitions[0].replicas
+    moved = answer(capfd, "cluster", "transfer-leader", "new", "0", "--to", str(second), "-s", servers)
+    assert moved == {"topic": "new", "partition": 0, "leader": second}
+    assert answer(capfd, "cluster", "transfer-leader", "new", "0", "-s", servers)["leader"] == first
+    (outsider, *_) = {1, 2, 3, 4, 5} - set(topic.partitions[0].replicas)
+    assert run(["cluster", "transfer-leader", "new", "0", "--to", str(outsider), "-s", servers]) == Exit.USAGE
+    assert f"broker {outsider} holds no replica" in capfd.readouterr().err
+    assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Cluster]:
+    """A cluster of one, that others may ask."""
+    with Cluster(1) as cluster:
+        yield cluster
+
+
+def join(tmp_path: Path, address: str, secret: bytes = SECRET, broker_id: int = 7) -> subprocess.CompletedProcess[str]:
+    """Run a broker that must end by itself."""
+    file = tmp_path / "secret"
+    file.write_bytes(secret)
+    file.chmod(0o600)
+    command = [
+        sys.executable, "-m", "tinymq.cli.main", "broker", "--broker-id", str(broker_id), "--join", address,
+        "--data-dir", str(tmp_path / "data"), "--secret-file", str(file), "--listen", "127.0.0.1:0",
+        "--peer-listen", "127.0.0.1:0", "--metrics-listen", "",
+    ]  # fmt: skip
+    environment = {**os.environ, "TINYMQ_TIMING__JOIN_S": "0.5"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S, env=environment)
+
+
+def peer_address(cluster: Cluster) -> str:
+    return cluster.call(lambda: cluster.brokers[1].peer_address)
+
+
+def client_address(cluster: Cluster) -> str:
+    return cluster.address(1)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "code", "error", "hint"),
+    [
+        (lambda c: "127.0.0.1:1", {}, Exit.UNAVAILABLE, "BrokerUnreachable", "peer_listen"),
+        (client_address, {}, Exit.USAGE, "InvalidFrame", "no port between brokers"),
+        (peer_address, {"secret": b"another secret entirely"}, Exit.DENIED, "WrongSecret", "one secret file"),
+        (peer_address, {"broker_id": 1}, Exit.DENIED, "WrongBroker", "broker_id of its own"),
+        (lambda c: "nonsense", {}, Exit.USAGE, "InvalidConfig", "host:port"),
+    ],
+)
+def test_who_is_not_let_in_is_told_why_and_what_to_do(
+    tmp_path: Path, one: Cluster, address: Callable[[Cluster], str], options: Any, code: Exit, error: str, hint: str
+) -> None:
+    result = join(tmp_path, address(one), **options)
+    assert result.returncode == code, result.stderr
+    said = result.stderr[result.stderr.index("error:") :]
+    assert f"[{error}]" in said
+    assert hint in said
+
+
+def test_a_broker_that_knows_nobody_is_told_what_to_name(tmp_path: Path) -> None:
+    result = join(tmp_path, " ")
+    assert result.returncode == Exit.USAGE
+    assert "--join" in result.stderr
+
+
+def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(folder: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no voter of the cluster"):
+        devcluster.add(folder, print)
+    assert run(["dev", "add", "-n", "0", "--dir", str(folder)]) == Exit.USAGE
+    devcluster.up(folder, None, print)
+    before = sorted(path.name for path in folder.iterdir())
+    (folder / "secret").write_text("it is not theirs any more\n")
+    with pytest.raises(NotReady, match=r"broker 4 did not start: .* does not prove the secret"):
+        devcluster.add(folder, print)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert [broker.id for broker in devfolder.load(folder).brokers] == [1, 2, 3]
+
+
+def test_a_grown_cluster_comes_up_again_whole(folder: Path) -> None:
+    devcluster.up(folder, None, print)
+    assert devcluster.add(folder, print).id == 4
+    devcluster.down(folder, purge=False)
+    devcluster.up(folder, None, print)
+    assert [s.state for s in devcluster.status(folder)] == ["running"] * 4
+    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True]
