@@ -28,21 +28,10 @@ from tinymq.topic_config import OnFull, TopicConfig
 PRODUCERS_MAX = 3
 SIZE = len(payload(1))
 
-offsets = st.integers(0, 30)
 names = st.sampled_from(["a", "a", "b"])
-epochs = st.sampled_from([0, 0, 0, 1, 2])
+near = st.integers(-3, 3)
+epochs = st.sampled_from([0, 0, 0, -1, 1])  # against the newest
 numbers = st.integers(1, 6)
-command = st.one_of(
-    st.builds(values.opens, names, epochs, offsets),
-    st.builds(values.commits, offsets, names, epochs, st.integers(1, 5)),
-    st.builds(values.seeks, offsets, numbers, names, epochs),
-    st.builds(values.consumes, numbers, names),
-    st.builds(values.consumes, st.integers(1, 1000), names),
-    st.builds(values.deletes, names),
-    st.builds(values.moves, offsets),
-    st.builds(values.holds, offsets, numbers, st.sampled_from([1, 500, 3000])),
-    st.builds(values.releases, numbers),
-)
 config = st.builds(
     TopicConfig,
     retention_ms=st.sampled_from([None, 1000, 2000]),
@@ -64,12 +53,15 @@ class Call:
 class CommandsLife(RuleBasedStateMachine):
     """One replica: leads, loses, starts again, while batches and commands of all kinds come."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(topic=config)
+    def begin(self, topic: TopicConfig) -> None:
         self.loop = asyncio.new_event_loop()
         self.bench = Bench(PRODUCERS_MAX)
         self.leading = True
         self.calls: list[Call] = []
+        self.replays: dict[tuple[int, int], Naive] = {}
+        self.said: list[pb.Command] = []  # of a call that is being put together
+        self.partition.configure(topic)
 
     @property
     def partition(self) -> Partition:
@@ -81,11 +73,19 @@ class CommandsLife(RuleBasedStateMachine):
 
     @property
     def applied(self) -> Naive:
-        return Naive(self.entries[: self.bench.group.applied])
+        return self.replay(self.bench.group.applied)
 
     @property
     def whole(self) -> Naive:
-        return Naive(self.entries)
+        """As it will be once everything is applied."""
+        return self.replay(len(self.entries))
+
+    def replay(self, upto: int) -> Naive:
+        """Not to be changed: it is worked out once."""
+        key = (upto, self.entries[upto - 1].header.header_crc)
+        if key not in self.replays:
+            self.replays[key] = Naive(self.entries[:upto])
+        return self.replays[key]
 
     def in_loop(self, do: Any) -> None:
         async def run() -> None:
@@ -96,6 +96,11 @@ class CommandsLife(RuleBasedStateMachine):
         self.loop.run_until_complete(run())
 
     # ---- what happens --------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 4), batches=st.integers(1, 6))
+    def fill(self, count: int, batches: int) -> None:
+        for _ in range(batches):
+            self.produce(count, b"v", Acks.QUORUM)
 
     @rule(count=st.integers(1, 4), value=st.sampled_from([b"v", b"v" * 700]), acks=st.sampled_from(Acks))
     def produce(self, count: int, value: bytes, acks: Acks) -> None:
@@ -129,10 +134,62 @@ class CommandsLife(RuleBasedStateMachine):
         live = [offset for offset, until_us in self.applied.holds.values() if until_us > now_us]
         assert min([*holds, *live], default=needed) < needed
 
-    @rule(commands=st.lists(command, min_size=1, max_size=4))
+    # ---- commands, near to what could be asked for; with others in one call, or alone
+
+    together = st.sampled_from([False, False, True])
+
+    def say(self, command: pb.Command, together: bool) -> None:
+        self.said.append(command)
+        if not together:
+            commands, self.said = self.said, []
+            self.command(commands)
+
+    def place(self, offset: int) -> int:
+        return max(0, offset)
+
+    @rule(name=names, epoch=epochs, near=near, together=together)
+    def open(self, name: str, epoch: int, near: int, together: bool) -> None:
+        known = self.whole.channels.get(name)
+        newest = 0 if known is None else known.epoch
+        self.say(values.opens(name, max(0, newest + epoch), self.place(self.whole.start + near)), together)
+
+    @rule(name=names, epoch=epochs, near=near, stale=st.sampled_from([0, 0, 0, 1]), together=together)
+    def move_on(self, name: str, epoch: int, near: int, stale: int, together: bool) -> None:
+        known = self.whole.channels.get(name)
+        offset, newest, generation = (0, 0, 1) if known is None else (known.position, known.epoch, known.generation)
+        offset = self.place(offset + near)
+        self.say(values.commits(offset, name, max(0, newest + epoch), max(0, generation - stale)), together)
+
+    @rule(name=names, epoch=epochs, near=near, end=st.booleans(), number=numbers, together=together)
+    def seek(self, name: str, epoch: int, near: int, end: bool, number: int, together: bool) -> None:
+        known = self.whole.channels.get(name)
+        newest = 0 if known is None else known.epoch
+        offset = self.place((self.whole.end if end else self.whole.start) + near)
+        self.say(values.seeks(offset, number, name, max(0, newest + epoch)), together)
+
+    @rule(name=names, number=st.one_of(numbers, st.integers(7, 10_000)), together=together)
+    def take(self, name: str, number: int, together: bool) -> None:
+        self.say(values.consumes(number, name), together)
+
+    @rule(name=names, together=together)
+    def delete(self, name: str, together: bool) -> None:
+        self.say(values.deletes(name), together)
+
+    @rule(near=st.integers(-1, 5), together=together)
+    def trim(self, near: int, together: bool) -> None:
+        self.say(values.moves(self.place(self.whole.start + near)), together)
+
+    @rule(near=st.integers(-1, 5), number=numbers, lease_ms=st.sampled_from([1, 500, 3000]), together=together)
+    def hold(self, near: int, number: int, lease_ms: int, together: bool) -> None:
+        self.say(values.holds(self.place(self.whole.start + near), number, lease_ms), together)
+
+    @rule(number=numbers, together=together)
+    def release(self, number: int, together: bool) -> None:
+        self.say(values.releases(number), together)
+
     def command(self, commands: list[pb.Command]) -> None:
         call, length = Call(commands), len(self.entries)
-        before = self.applied
+        before = Naive(self.entries[: self.bench.group.applied])
 
         def do() -> None:
             try:
@@ -252,5 +309,5 @@ class CommandsLife(RuleBasedStateMachine):
 
 TestCommandsLife = CommandsLife.TestCase
 TestCommandsLife.settings = settings(
-    max_examples=80, stateful_step_count=40, derandomize=True, database=None, deadline=None
+    max_examples=40, stateful_step_count=50, derandomize=True, database=None, deadline=None
 )
