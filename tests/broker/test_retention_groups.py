@@ -1,0 +1,251 @@
+"""Retention, channels and capacity on real groups: three whole brokers in virtual time, on real logs.
+
+The head of the log goes on every replica alike, readers and a far-behind follower survive that, and what a channel
+took is taken once, whatever becomes of the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.broker.values import commits, consumes, opens, request
+from tests.fakes.batches import payload
+from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.partition import Partition
+from tinymq.entry import Kind, iter_entries
+from tinymq.errors import OffsetOutOfRange, TinymqError
+from tinymq.proto import partition_pb2 as pb
+from tinymq.registry.values import TopicRecord
+from tinymq.topic_config import OnFull, TopicConfig
+from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
+
+VALUE = b"x" * 1000
+
+
+async def make_topic(cluster: VirtualCluster, **settings: object) -> TopicRecord:
+    broker = cluster.brokers[1]
+    config = TopicConfig(**settings)  # type: ignore[arg-type]
+    topic = await broker.process.run(broker.broker.registry.register_topic("t", 1, 3, config))
+    await cluster.until(lambda: cluster.leader(topic, 0), what="somebody leads")
+    return topic
+
+
+async def fill(cluster: VirtualCluster, topic: TopicRecord, batches: int, value: bytes = VALUE) -> None:
+    for _ in range(batches):
+        while await cluster.produce(topic, 0, payload(1, value=value)) is None:
+            pass
+
+
+def replicas(cluster: VirtualCluster, topic: TopicRecord) -> list[Partition]:
+    return [p for b in cluster.brokers.values() if (p := b.partition(topic, 0)) is not None]
+
+
+async def command(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[Outcome] | TinymqError | None:
+    """One attempt; None: the process may be gone."""
+    leader = cluster.leader(topic, 0)
+    if leader is None:
+        await cluster.clock.sleep(0.01)
+        return None
+    answer: asyncio.Future[list[Outcome] | TinymqError | None] = cluster.loop.create_future()
+
+    def done(told: list[Outcome] | TinymqError | None) -> None:
+        if not answer.done():
+            answer.set_result(told)
+
+    cluster.clock.call_later(1.0, lambda: done(None))
+    try:
+        leader[0].process.do(lambda: leader[1].command(said, 0.8, done))
+    except TinymqError as error:
+        await cluster.clock.sleep(0.01)
+        return error
+    return await answer
+
+
+async def until_it_is_done(cluster: VirtualCluster, topic: TopicRecord, *said: pb.Command) -> list[Outcome]:
+    while not isinstance(told := await command(cluster, topic, *said), list):
+        pass
+    return told
+
+
+def equal_states(cluster: VirtualCluster, topic: TopicRecord) -> Callable[[], bool]:
+    return lambda: len({p.dump() for p in replicas(cluster, topic)}) == 1
+
+
+def first_kept(partition: Partition) -> int:
+    return partition.group.log.log_start_offset
+
+
+async def expire(cluster: VirtualCluster) -> None:
+    topic = await make_topic(cluster, retention_ms=20_000)
+    await fill(cluster, topic, 60)
+    await cluster.clock.sleep(15)
+    await fill(cluster, topic, 10)
+    held = replicas(cluster, topic)
+    assert [p.log_start for p in held] == [0, 0, 0], "nothing is as old yet"
+    await cluster.clock.sleep(12)
+    await cluster.until(equal_states(cluster, topic))
+    assert all(60 - 3 <= p.log_start <= 60 for p in held), [p.log_start for p in held]
+    await cluster.until(lambda: all(first_kept(p) > 30 for p in held), 6, "whole segments go, on every replica")
+    assert all(first_kept(p) <= p.state.log_start for p in held)
+    await cluster.clock.sleep(20)
+    await cluster.until(equal_states(cluster, topic))
+    assert [p.log_start for p in held] == [70, 70, 70], "an idle partition empties"
+    await cluster.until(lambda: [first_kept(p) for p in held] == [70, 70, 70], what="the active segment goes, too")
+    last = [p.group.log.last_index for p in held]  # type: ignore[attr-defined]
+    await cluster.clock.sleep(60)
+    assert [p.group.log.last_index for p in held] == last, "and then nothing is written"  # type: ignore[attr-defined]
+    await fill(cluster, topic, 1)
+    assert held[0].high_watermark == 71
+
+
+def test_what_is_too_old_goes_on_every_replica_and_an_idle_partition_empties() -> None:
+    simulate(expire, 1)
+
+
+async def alter(cluster: VirtualCluster) -> None:
+    topic = await make_topic(cluster, retention_ms=None)
+    await fill(cluster, topic, 60)
+    await cluster.clock.sleep(20)
+    assert all(p.log_start == 0 for p in replicas(cluster, topic))
+    broker = cluster.brokers[2]
+    await broker.process.run(broker.broker.registry.alter_topic("t", [("retention_bytes", "20000")]))
+    await cluster.until(lambda: all(p.log_start > 30 for p in replicas(cluster, topic)), 15)
+    state = replicas(cluster, topic)[0].state
+    assert 20_000 <= state.kept_bytes < 24_000
+
+
+def test_a_topic_that_is_altered_keeps_less_within_a_check() -> None:
+    simulate(alter, 2)
+
+
+async def leave_behind(cluster: VirtualCluster) -> None:
+    topic = await make_topic(cluster, retention_ms=None, retention_bytes=20_000)
+    await fill(cluster, topic, 5)
+    await until_it_is_done(cluster, topic, opens("c", epoch=4, start=3))
+    leader = cluster.leader(topic, 0)
+    assert leader is not None
+    behind = next(b for b in cluster.brokers.values() if b is not leader[0])
+    behind.power_cut()
+    await fill(cluster, topic, 120)
+    await until_it_is_done(cluster, topic, commits(110, epoch=4))
+    await cluster.until(lambda: first_kept(leader[1]) > 50, 20)
+    await behind.start()
+    await cluster.until(lambda: behind.partition(topic, 0) is not None)
+    late = behind.partition(topic, 0)
+    assert late is not None
+    await cluster.until(lambda: late.state.applied_index == leader[1].state.applied_index, 20, "it is caught up")
+    assert late.log_start >= first_kept(late) > 50
+    assert late.dump() == leader[1].dump()
+    assert late.state.channels["c"].position == 110
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_follower_behind_the_head_is_given_the_state(seed: int) -> None:
+    simulate(leave_behind, seed)
+
+
+class Follow:
+    """A reader of one replica that goes on from the log start when what it wants is gone."""
+
+    def __init__(self, cluster: VirtualCluster, broker: VirtualBroker, partition: Partition) -> None:
+        self.offset = 0
+        self.jumps = 0
+        self.read = 0
+        self._cluster = cluster
+        self._broker = broker
+        self._partition = partition
+
+    async def run(self) -> None:
+        while True:
+            answer = await self._fetch()
+            if isinstance(answer.error, OffsetOutOfRange):
+                start = int(answer.error.detail["log_start"])
+                assert start > self.offset
+                assert int(answer.error.detail["high_watermark"]) >= start
+                self.offset, self.jumps = start, self.jumps + 1
+                continue
+            assert answer.error is None, answer.error
+            assert answer.log_start <= self.offset, "shown, and gone already"
+            for entry in iter_entries(answer.frames):
+                if entry.header.kind == Kind.DATA:
+                    assert entry.header.base_offset <= self.offset < entry.header.next_offset
+                    self.offset, self.read = entry.header.next_offset, self.read + 1
+            await self._cluster.clock.sleep(self._cluster.rng.choice([0.0, 0.0, 0.5]))
+
+    async def _fetch(self) -> Answer:
+        ready: asyncio.Future[Fetch] = self._cluster.loop.create_future()
+        ask = Ask(self.offset, 4000, 1, 0.2)
+        fetch = Fetch(self._partition, ask, self._broker.broker.deadlines, ready.set_result)
+        self._broker.process.do(fetch.begin)
+        await ready
+        return fetch.read_now() or await self._broker.process.run(fetch.read())
+
+
+async def read_while_it_goes(cluster: VirtualCluster) -> None:
+    """Slow readers, on every replica: the head passes them all the time."""
+    topic = await make_topic(cluster, retention_ms=None, max_bytes=40_000, on_full=OnFull.DROP_OLDEST)
+    await fill(cluster, topic, 20)
+    readers = []
+    for broker in cluster.brokers.values():
+        partition = broker.partition(topic, 0)
+        assert partition is not None
+        readers += [Follow(cluster, broker, partition) for _ in range(3)]
+    tasks = [cluster.loop.create_task(reader.run()) for reader in readers]
+    for _ in range(25):
+        await fill(cluster, topic, 12)
+        await cluster.clock.sleep(1.0)
+        state = replicas(cluster, topic)[0].state
+        assert state.kept_bytes <= 40_000
+        for task in tasks:
+            if task.done():
+                task.result()
+    for task in tasks:
+        task.cancel()
+    assert sum(r.jumps for r in readers) > 10
+    assert sum(r.read for r in readers) > 100
+    assert all(first_kept(p) > 100 for p in replicas(cluster, topic))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_readers_survive_a_head_that_moves_under_them(seed: int) -> None:
+    simulate(read_while_it_goes, seed)
+
+
+async def take_through_failovers(cluster: VirtualCluster) -> None:
+    """Workers that ask again under the same id until they are answered."""
+    topic = await make_topic(cluster)
+    await fill(cluster, topic, 60, b"v")
+    await until_it_is_done(cluster, topic, opens("c"))
+    taken: list[int] = []
+
+    async def work(worker: int) -> None:
+        number = 0
+        while True:
+            number += 1
+            (told,) = await until_it_is_done(cluster, topic, consumes(worker * 1000 + number))
+            assert told.error is None, told.error
+            if not told.taken:
+                return
+            taken.append(told.offset)
+
+    tasks = [cluster.loop.create_task(work(worker)) for worker in range(1, 6)]
+    for _ in range(3):
+        before = len(taken)
+        await cluster.until(lambda n=before: len(taken) > n + 4 or all(t.done() for t in tasks), 20)
+        leader = cluster.leader(topic, 0)
+        if leader is not None:
+            leader[0].power_cut()
+            await cluster.clock.sleep(cluster.rng.uniform(0.0, 1.0))
+            await leader[0].start()
+    await asyncio.gather(*tasks)
+    assert sorted(taken) == list(range(60)), "each once"
+    assert len(request(1)) == 16
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_taken_is_taken_once_whatever_becomes_of_the_leader(seed: int) -> None:
+    simulate(take_through_failovers, seed)
