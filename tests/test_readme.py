@@ -59,9 +59,13 @@ def test_pasting_all_of_it_works_and_so_does_pasting_it_again(folder: Path) -> N
                     output = _run(["bash", "-c", command], folder)
                     if "consume" in command:
                         assert sorted(int(line.split()[2]) for line in output.splitlines()) == list(range(1, 1001))
-        first, *rest = printed
+        first, *rest = [line for line in printed if "billed" not in line]
         assert "topic='orders'" in first
         assert len(rest) == 1001
+        of_partition_0 = sum(line.startswith("0 ") for line in rest)
+        billed = [line.split() for line in printed if "billed" in line]
+        assert sum(int(count) for count, *_ in billed) == of_partition_0 + 1
+        assert int(billed[-1][-1]) == of_partition_0, "up to the last one"
         assert sum(line.endswith("b'order 999'") for line in rest) == 1
         assert not (folder / devfolder.DEFAULT).exists()
 
