@@ -61,6 +61,8 @@ WORKLOADS = (
              "write_alone", by_latency=True),
     Workload("small", "100 B records, producer().send", "/s", "tinymq", "write_small", SMALL_RECORDS,
              None, wanted=300_000),
+    Workload("read_small", "100 B records, Reader.poll by 1,000", "/s", "tinymq", "read_small", SMALL_RECORDS, None),
+    Workload("poll_small", "100 B records, Queue.poll by 1,000", "/s", "tinymq", "poll_small", SMALL_RECORDS, None),
 )  # fmt: skip
 
 

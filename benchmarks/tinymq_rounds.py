@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from benchmarks.driver import serve
 from benchmarks.measure import BATCH_RECORDS, MIB, RECORD_BYTES, Latency, Round
-from tinymq import AsyncClient, BatchDelivery, Client, Delivery
+from tinymq import AsyncClient, BatchDelivery, Client, Delivery, Message
 
 BUFFER_BATCHES = 8  # not yet acknowledged, as at the bare limit
 READ_RECORDS = 16_000  # in one table
 SMALL_RECORD_BYTES = 100
+POLLED_RECORDS = 1000  # in one poll, at most
 SAMPLED_EVERY = 1000  # small records whose acknowledgement is timed
 BATCHES_MADE = 4  # different ones, sent in turn
 
@@ -43,6 +44,7 @@ class Rounds:
         self._written: list[str] = []  # topics of bulk rounds; the last one is read back
         self._alone = self._topic("alone")
         self._small = self._topic("small")
+        self._channels = 0
 
     def write_bulk(self, batches: int) -> Round:
         """Whole Arrow batches by send_batch. MB/s of values, and the time from each call to its acknowledgement."""
@@ -114,6 +116,23 @@ class Rounds:
             elapsed = time.perf_counter() - started
         return Round(records / elapsed, Latency.of(took))
 
+    def read_small(self, records: int) -> Round:
+        """Those back as messages, by Reader.poll. Records per second."""
+        with self._client.reader(self._small) as reader:
+            return self._polled(records, lambda: reader.poll(max_records=POLLED_RECORDS))
+
+    def poll_small(self, records: int) -> Round:
+        """The same by Queue.poll, with a new channel, whose commits go out meanwhile. Records per second."""
+        self._channels += 1
+        with self._client.queue(self._small, channel=f"c{self._channels}") as queue:
+            return self._polled(records, lambda: queue.poll(POLLED_RECORDS, timeout=None))
+
+    def _polled(self, records: int, poll: Callable[[], list[Message]]) -> Round:
+        found, started = 0, time.perf_counter()
+        while found < records:
+            found += len(poll())
+        return Round(found / (time.perf_counter() - started))
+
     def _topic(self, name: str) -> str:
         return self._client.admin.create_topic(name, partitions=1, replication_factor=3).name
 
@@ -144,7 +163,8 @@ async def run(args: argparse.Namespace) -> None:
         return lambda count: asyncio.ensure_future(asyncio.to_thread(method, count))
 
     try:
-        methods = (rounds.write_bulk, rounds.write_alone, rounds.read, rounds.write_small)
+        bulk, small = (rounds.write_bulk, rounds.read), (rounds.write_small, rounds.read_small, rounds.poll_small)
+        methods = (*bulk, rounds.write_alone, *small)
         await serve({method.__name__: on_thread(method) for method in methods})
     finally:
         await asyncio.to_thread(rounds.close)
