@@ -31,11 +31,12 @@ class Milestone(NamedTuple):
 class Milestones:
     """The marks of one log, by offset; the first one is at or below the log start."""
 
-    __slots__ = ("_bytes_due", "_marks", "_us_due", "last_append_us")
+    __slots__ = ("_marks", "bytes_due", "last_append_us", "us_due")
 
     def __init__(self) -> None:
         self._marks: list[Milestone] = []
         self.last_append_us = 0  # of the newest record; invariant: at or after that of every mark
+        self.bytes_due = self.us_due = -1  # the run may go on up to here
         self._plan()
 
     @property
@@ -48,8 +49,9 @@ class Milestones:
         return self._marks[0].bytes if self._marks else 0
 
     def note(self, offset: int, below: int, size: int, append_us: int) -> None:
-        """A batch of `size` bytes comes at `offset`, with `below` bytes of records before it."""
-        if below + size > self._bytes_due or append_us > self._us_due:
+        """A batch of `size` bytes comes at `offset`, with `below` bytes of records before it. It may be left out when
+        it is within both of what is due, but for `last_append_us`."""
+        if below + size > self.bytes_due or append_us > self.us_due:
             self._mark(offset, below, append_us)
         if append_us > self.last_append_us:
             self.last_append_us = append_us
@@ -67,11 +69,11 @@ class Milestones:
     def _plan(self) -> None:
         """Of the marks alone, so that whoever loads them goes on alike."""
         if not self._marks:
-            self._bytes_due = self._us_due = -1
+            self.bytes_due = self.us_due = -1
             return
         first, last = self._marks[0], self._marks[-1]
-        self._bytes_due = last.bytes + (last.bytes - first.bytes) // RUNS
-        self._us_due = last.append_us + max(0, last.append_us - first.append_us) // RUNS
+        self.bytes_due = last.bytes + (last.bytes - first.bytes) // RUNS
+        self.us_due = last.append_us + max(0, last.append_us - first.append_us) // RUNS
 
     def start_at(self, offset: int, end: int, end_bytes: int) -> None:
         """The log starts at `offset` now, and ends at `end`, with `end_bytes` of records below that."""

@@ -80,8 +80,12 @@ class PartitionState:
         self.high_watermark = header.next_offset
         if header.kind != Kind.DATA:
             return self._apply_commands(entry) if header.kind == Kind.COMMAND else None
-        self.milestones.note(header.base_offset, self.record_bytes, header.length, header.append_time_us)
-        self.record_bytes += header.length
+        below, append_us, marks = self.record_bytes, header.append_time_us, self.milestones
+        self.record_bytes = below + header.length
+        if self.record_bytes > marks.bytes_due or append_us > marks.us_due:  # asked here, for it is once per batch
+            marks.note(header.base_offset, below, header.length, append_us)
+        elif append_us > marks.last_append_us:
+            marks.last_append_us = append_us
         batch = _batch_header(entry)
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
