@@ -15,6 +15,7 @@ from tests.rpc.test_streams import Line, Streams, T, ask, settle
 from tinymq.config import Limits
 from tinymq.meter import Unmetered
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.metering import Metering
 from tinymq.rpc.statuses import TRAILER
 
@@ -132,15 +133,18 @@ def test_a_fetch_is_told_of_with_its_wait_apart() -> None:
 def test_a_fetch_that_is_cancelled_is_told_of_no_more() -> None:
     async def scenario(s: Streams, told: Told) -> None:
         line = Line()
-        stream = s.fetch(line)
-        line.send(ask(1))
-        line.send(pb.FetchRequest(request_id=1, cancel=True))
+        stream = FetchStream(s.serving, line, s.limits)
+        running = asyncio.ensure_future(stream.run(line.incoming()))
+        for number in (1, 2):
+            line.send(ask(number))
+            line.send(pb.FetchRequest(request_id=number, cancel=True))
         line.send(ask(1))
         await settle()
+        assert list(stream._asked) == [1], "of what is cancelled nothing is kept"
         s.bench.send(1)
         s.bench.group.commit()
         line.end()
-        await stream
+        await running
         assert [said[0] for said in told.said] == ["fetched"]
         assert len(line.replies) == 1
 
