@@ -1,0 +1,128 @@
+"""When a group comes back by itself, and with whose log: the rule, on reports alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.raft.values import GROUP
+from tinymq.log import DISK, LogConfig
+from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.recovering import NOBODY, Report
+from tinymq.raft.reviving import comes_back, revive
+from tinymq.topic_config import Storage
+
+MEMBERS = [1, 2, 3]
+FOLDERS = {1: b"a" * 16, 2: b"b" * 16, 3: b"c" * 16}
+
+
+def replica(broker_id: int, count: int = 0) -> Replica:
+    return Replica(broker_id, FOLDERS[broker_id], count)
+
+
+def config(*counts: int, epoch: int = 1) -> Membership:
+    return Membership(GROUP, epoch, tuple(replica(at, count) for at, count in zip(MEMBERS, counts, strict=True)))
+
+
+FIRST = config(0, 0, 0)
+
+
+def report(broker_id: int, count: int = 0, **values: object) -> Report:
+    position = values.pop("position", (1, 10))
+    applied = values.pop("applied", FIRST)
+    newest = values.pop("newest", applied)
+    return Report(
+        replica(broker_id, count), values.pop("healthy", True), values.pop("leads", False),  # type: ignore[arg-type]
+        1, *position, 0, applied, newest, position, **values,  # type: ignore[misc, arg-type]
+    )  # fmt: skip
+
+
+def begun_anew(broker_id: int, count: int = 1) -> Report:
+    """As a process finds its group in memory."""
+    return report(broker_id, count, position=(0, 1))
+
+
+def test_after_a_full_stop_the_preferred_leader_goes_on_with_nothing() -> None:
+    found = revive([begun_anew(b) for b in MEMBERS], MEMBERS)
+    assert found is not None
+    assert found.survivor.broker_id == 1
+    assert found.replicas == tuple(replica(b, 1) for b in MEMBERS)
+    assert found.term % 3 == 0
+
+
+@pytest.mark.parametrize("survivor", MEMBERS)
+@pytest.mark.parametrize("leads", [True, False])
+def test_one_survivor_goes_on_with_its_log(survivor: int, leads: bool) -> None:
+    reports = [report(b, leads=leads) if b == survivor else begun_anew(b) for b in MEMBERS]
+    found = revive(reports, MEMBERS)
+    assert found is not None
+    assert found.survivor.broker_id == survivor
+
+
+def test_of_those_who_were_being_filled_the_one_that_has_most() -> None:
+    reports = [begun_anew(1, 2), report(2, 1, position=(3, 7)), report(3, 1, position=(3, 9))]
+    found = revive(reports, MEMBERS)
+    assert found is not None
+    assert found.survivor.broker_id == 3
+
+
+@pytest.mark.parametrize("gone", MEMBERS)
+def test_two_that_are_listed_elect_one_of_them(gone: int) -> None:
+    assert revive([begun_anew(b) if b == gone else report(b) for b in MEMBERS], MEMBERS) is None
+
+
+def test_a_leader_that_can_commit_is_not_disturbed() -> None:
+    """Though nobody could be elected by what the others say: their logs are longer."""
+    reports = [report(1, leads=True), report(2, position=(1, 11), applied=config(0, 1, 1)), begun_anew(3)]
+    assert revive(reports, MEMBERS) is None
+
+
+def test_who_is_silent_may_know_of_a_majority() -> None:
+    reports = [begun_anew(1), begun_anew(2)]
+    assert revive(reports, MEMBERS) is None
+    assert revive([*reports, begun_anew(3)], MEMBERS) is not None
+    knows = report(3, applied=config(1, 0, 0, epoch=2))
+    found = revive([*reports, knows], MEMBERS)
+    assert found is not None
+    assert found.survivor is knows, "broker 1 is listed, and cannot vote: it does not hold that CONFIG"
+    told = report(1, 1, position=(1, 4), newest=config(1, 0, 0, epoch=2))
+    assert revive([told, begun_anew(2), knows], MEMBERS) is None, "now it can"
+
+
+def test_who_is_damaged_or_failed_may_know_of_it_too() -> None:
+    assert revive([begun_anew(1), begun_anew(2), report(3, healthy=False)], MEMBERS) is None
+
+
+def test_what_nobody_is_left_to_say_is_said_by_who_has_it() -> None:
+    """Broker 2 committed the CONFIG that lists broker 3 anew with broker 1, and ended before it told anybody."""
+    unsaid = report(1, newest=config(0, 0, 1, epoch=2))
+    reports = [unsaid, begun_anew(2), report(3, 1, position=(0, 1))]
+    found = revive(reports, MEMBERS)
+    assert found is not None
+    assert found.survivor is unsaid
+
+
+def test_a_folder_that_is_not_there_is_waited_for() -> None:
+    stranger = replace(begun_anew(2), replica=Replica(2, b"z" * 16))
+    assert revive([begun_anew(1), stranger, begun_anew(3)], MEMBERS) is None
+    listed = Membership(GROUP, 2, (replica(1), Replica(2, NOBODY), replica(3)))
+    reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), stranger, begun_anew(3))]
+    assert revive(reports, MEMBERS) is not None, "that folder was given up by an operator"
+
+
+def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
+    """Counts only rise: somebody put an old folder back."""
+    assert revive([replace(begun_anew(b), applied=config(5, 5, 5)) for b in MEMBERS], MEMBERS) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "alone"),
+    [
+        (DISK, False),
+        (LogConfig(storage=Storage.MEMORY), True),
+        (LogConfig(sync_interval_s=0.001), True),
+    ],
+)
+def test_only_topics_that_say_what_they_lose(kept: LogConfig, alone: bool) -> None:
+    assert comes_back(kept) is alone
