@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
@@ -144,6 +145,18 @@ def test_leaving_cleanly_commits_and_an_exception_does_not(mq: Client, topic: st
     assert position(mq, topic) == 6, "those before the one that failed are done with"
     with mq.queue(topic, channel="c") as queue:
         assert offsets(queue.poll(2)) == [6, 7]
+
+
+def test_calls_at_the_same_time_take_the_channel_once(cluster: Cluster, mq: Client, topic: str) -> None:
+    filled(mq, topic, 10)
+
+    async def scenario() -> None:
+        async with AsyncClient(cluster.servers) as client, client.queue(topic, channel="c") as queue:
+            await asyncio.gather(queue.open(), queue.open(), queue.seek(Offset(3)))
+            assert [m.offset for m in await queue.poll()] == [3]
+            await queue.commit()
+
+    run(scenario())
 
 
 def test_the_same_for_asyncio(cluster: Cluster, mq: Client, topic: str) -> None:
@@ -356,8 +369,9 @@ def test_the_whole_partition_may_be_deleted(mq: Client) -> None:
 def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> None:
     with pytest.raises(UnknownTopic):
         mq.queue("nowhere").poll()
-    with pytest.raises(UnknownPartition):
-        mq.queue(topic, 7).poll()
+    for call in (mq.queue(topic, 7).poll, mq.queue(topic, 7).peek, lambda: mq.queue(topic, 7).push(b"")):
+        with pytest.raises(UnknownPartition):
+            call()
     with pytest.raises(InvalidName):
         mq.queue(topic, channel="no spaces")
     for arguments in ({"consumer": 5}, {"channel": 5}, {"partition": "0"}, {"start": 5}, {"topic": None}):

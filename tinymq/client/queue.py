@@ -8,6 +8,7 @@ not before: who pushes, peeks or counts fences nobody.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
@@ -48,6 +49,7 @@ class AsyncQueue(AsyncPartition):
         self.consumer = check_consumer(consumer or cluster.config.client_id or default_client_id())
         self._start = read_place(start)
         self._claim: Claim | None = None  # while the channel is ours
+        self._opening = asyncio.Lock()
         self._reader: AsyncReader | None = None
         self._resume = 0  # where to read on without a reader
         self._skipped = 0
@@ -95,9 +97,7 @@ class AsyncQueue(AsyncPartition):
     async def arrival(self, timeout_s: float | None) -> bool:
         """Wait until a message is at hand. False: there is none, and none came in time."""
         await self.open()
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = self._read(Offset(self._resume), None, self.config.reader())
+        reader = self._reader = self._reader or self._read(Offset(self._resume), None, self.config.reader())
         try:
             if timeout_s != 0.0 and await reader.arrival(timeout_s):
                 return True
@@ -150,13 +150,17 @@ class AsyncQueue(AsyncPartition):
         self._check()
         if self._claim is not None:
             return
-        left = self._cluster.countdown(self._patience_s)
-        channel = ChannelId(await self._known(left()), self.partition, self.channel)
-        claim = await Claim.take(self._cluster, channel, self.consumer, self._start, left())
-        self._resume = claim.committed
-        self._claim = claim
-        if self.config.auto_commit:
-            claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
+        async with self._opening:  # twice at once would fence ourselves
+            if self._claim is not None:
+                return
+            left = self._cluster.countdown(self._patience_s)
+            channel = ChannelId(await self._known(left()), self.partition, self.channel)
+            claim = await Claim.take(self._cluster, channel, self.consumer, self._start, left())
+            self._check()  # it may have been closed meanwhile
+            self._resume = claim.committed
+            self._claim = claim
+            if self.config.auto_commit:
+                claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
 
     async def commit(self, upto: Offset | Message | None = None) -> None:
         """Commit now: all that was handed out; or what lies below an Offset; or a Message, and all before it.
@@ -186,7 +190,7 @@ class AsyncQueue(AsyncPartition):
         position = await self._claim.seek(place, self._patience_s)
         await self._stop_reading()
         self._resume = position
-        return position
+        return self._resume
 
     async def flush(self) -> None:
         """Wait until everything pushed so far is acknowledged, and what is done with is committed."""

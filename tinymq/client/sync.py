@@ -30,7 +30,7 @@ from tinymq.client.records import Message
 from tinymq.client.routing import Broker, Partition
 from tinymq.client.sync_queue import ChannelAdmin, Queue
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, NotDelivered
+from tinymq.errors import Closed, NotDelivered, TinymqError
 from tinymq.types import RecordMetadata
 
 
@@ -134,10 +134,10 @@ class Client:
     ) -> None:
         try:
             self.close()
-        except NotDelivered as undelivered:
+        except TinymqError as another:
             if error is None:
                 raise
-            error.add_note(f"and {undelivered}")
+            error.add_note(f"and {another}")
 
     def engine(self) -> Engine:
         """This process's loop thread, started if need be."""
