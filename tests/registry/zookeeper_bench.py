@@ -109,7 +109,7 @@ async def bench(server: ZookeeperServer) -> AsyncIterator[ZookeeperBench]:
         await asyncio.gather(*(registry.stop() for registry in made.registries))
 
 
-async def until(holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
+async def until(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not holds():
             await asyncio.sleep(0.005)
