@@ -187,3 +187,4 @@ def test_a_hold_keeps_what_is_asked_for_and_renews_itself(cluster: Cluster, mq: 
         cluster.kill(cluster.wait_leader("t"))
         with pytest.raises(Held):
             cluster.client(request_timeout_ms=5000).admin.trim("t", 0, Offset(8))
+    assert cluster.client(request_timeout_ms=5000).admin.trim("t", 0, Offset(8)) == 8, "released, and not run out"
