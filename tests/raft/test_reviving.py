@@ -73,9 +73,11 @@ def test_two_that_are_listed_elect_one_of_them(gone: int) -> None:
 
 
 def test_a_leader_that_can_commit_is_not_disturbed() -> None:
-    """Though nobody could be elected by what the others say: their logs are longer."""
-    reports = [report(1, leads=True), report(2, position=(1, 11), applied=config(0, 1, 1)), begun_anew(3)]
+    """Though nobody could be elected now: broker 2 is listed, and has yet to be filled up to the CONFIG that says so."""
+    leader = report(1, leads=True, applied=config(0, 1, 0, epoch=2))
+    reports = [leader, report(2, 1, position=(1, 4)), begun_anew(3)]
     assert revive(reports, MEMBERS) is None
+    assert revive([replace(leader, leads=False), *reports[1:]], MEMBERS) is not None
 
 
 def test_who_is_silent_may_know_of_a_majority() -> None:

@@ -17,6 +17,7 @@ from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
+from tinymq.broker.revival import Revival
 from tinymq.broker.retaining import Retaining
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
@@ -67,6 +68,7 @@ class Member:
             means.rng, config.timing.leader_return_s,
         )  # fmt: skip
         host.on_peer_changed = self._homecoming.peer_changed
+        self._revival = Revival(config.broker_id, host, means.clock)
         self._filled = False  # the metadata here is not empty: an earlier process had it
         around = Surroundings(
             config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
@@ -82,7 +84,7 @@ class Member:
         self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
-        for task in (self._hosting.start(on_disk), self._registration.start()):
+        for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start()):
             task.add_done_callback(self._ended)
         self._retaining.start()
 
@@ -99,6 +101,7 @@ class Member:
     async def stop(self) -> None:
         """Follow the registry no more; who waits on a partition is told that the broker stops."""
         self._retaining.stop()
+        await self._revival.stop()
         await self._registry.stop()
         await self._hosting.stop()
 

@@ -45,10 +45,8 @@ def revive(reports: Sequence[Report], members: Sequence[int]) -> Lost | None:
 
 def _known(listed: Replica, present: dict[int, Replica]) -> bool:
     """Is it there, or has it ended for good?"""
-    there = present.get(listed.broker_id)
-    if there is None or listed.incarnation == NOBODY:
-        return there is not None
-    return listed.incarnation == there.incarnation and listed.count <= there.count
+    there = present[listed.broker_id]
+    return listed.incarnation == NOBODY or (listed.incarnation == there.incarnation and listed.count <= there.count)
 
 
 def _alive(membership: Membership, present: dict[int, Replica]) -> list[int]:

@@ -1,0 +1,82 @@
+"""Topics in memory, and topics synced at intervals, on whole brokers: over real files, real connections and a client."""
+
+from __future__ import annotations
+
+from tinymq import Client
+from tinymq.testing import Cluster
+from tinymq.topic_config import Storage, TopicConfig
+
+MIB = 1 << 20
+MEMORY = TopicConfig(storage=Storage.MEMORY, max_bytes=8 * MIB)
+LAZY = TopicConfig(sync_interval_ms=50)
+
+
+def make(cluster: Cluster, name: str, config: TopicConfig) -> None:
+    cluster.run(cluster.registry(1).register_topic(name, 2, 3, config))
+    for partition in (0, 1):
+        cluster.wait_leader(name, partition)
+
+
+def write(client: Client, topic: str, values: list[bytes]) -> None:
+    with client.producer() as producer:
+        for at, value in enumerate(values):
+            producer.send(topic, value, partition=at % 2).result(30)
+
+
+def records(client: Client, topic: str) -> list[bytes]:
+    with client.reader(topic, end="latest") as reader:
+        return sorted(record.value or b"" for record in reader)
+
+
+def revived(cluster: Cluster) -> int:
+    members = [app._member for app in cluster.brokers.values()]
+    return sum(member._revival.revived for member in members if member is not None)
+
+
+def test_one_broker_after_the_other() -> None:
+    with Cluster(nodes=3) as cluster:
+        client = cluster.client()
+        values = [b"%d" % i for i in range(20)]
+        for name, config in (("memory", MEMORY), ("lazy", LAZY)):
+            make(cluster, name, config)
+            write(client, name, values)
+        for broker_id in (1, 2, 3):
+            cluster.kill(broker_id)
+            cluster.start(broker_id)
+            everybody_votes(cluster)
+        assert records(client, "memory") == records(client, "lazy") == sorted(values)
+        assert revived(cluster) == 0
+
+
+def test_all_brokers_at_once() -> None:
+    with Cluster(nodes=3) as cluster:
+        client = cluster.client()
+        values = [b"%d" % i for i in range(20)]
+        for name, config in (("memory", MEMORY), ("lazy", LAZY)):
+            make(cluster, name, config)
+            write(client, name, values)
+        for broker_id in (1, 2, 3):
+            cluster.kill(broker_id)
+        for broker_id in (1, 2, 3):
+            cluster.run(cluster._start(broker_id))
+        for partition in (0, 1):
+            cluster.wait_leader("memory", partition)
+            cluster.wait_leader("lazy", partition)
+        assert records(client, "lazy") == sorted(values), "kill -9 leaves the page cache"
+        assert records(client, "memory") == []
+        assert revived(cluster) == 2
+        write(cluster.client(), "memory", [b"new"])
+        everybody_votes(cluster)
+        assert records(client, "memory") == [b"new"]
+
+
+def everybody_votes(cluster: Cluster) -> None:
+    def settled() -> bool:
+        statuses = [status for app in cluster.brokers.values() for status in app.replica_statuses()]
+        leaders = {status.group: status.commit_index for status in statuses if status.role.value == "leader"}
+        return len(statuses) == 3 * len(leaders) and all(
+            status.role.value in ("leader", "follower") and status.commit_index == leaders[status.group]
+            for status in statuses
+        )
+
+    cluster.wait_until(settled)
