@@ -7,6 +7,7 @@ holds no timer of its own, and is woken by commits.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.entry import Kind, crc32c, iter_entries
 from tinymq.errors import CorruptData, TinymqError, UnknownChannel
 from tinymq.proto import partition_pb2 as pb
+from tinymq.types import GroupId
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -92,32 +94,75 @@ def _tell(answer: asyncio.Future[Any], outcome: object) -> None:
 # ---- taking -------------------------------------------------------------------------------------------------
 
 
-async def take(
-    broker: Broker, partition: Partition, channel: str, request_id: bytes, wait_s: float, timeout_s: float
-) -> Record | None:
-    """The channel's next record, or the one that this request took before; None: there was none in `wait_s` seconds.
+class Takers:
+    """Who waits on this broker for channels' messages: as many are woken as there are messages, not all of them."""
 
-    Makes the channel, at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and
-    OffsetOutOfRange for a record that was trimmed once it was taken.
-    """
-    clock = broker.around.clock
-    wait_until_s = clock.monotonic() + wait_s
-    consume = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
-    while True:
-        (outcome,) = await command(partition, [consume], timeout_s)
-        if isinstance(outcome.error, UnknownChannel):
-            opening = pb.Command(open=pb.OpenChannel(channel=channel))
-            opened, outcome = await command(partition, [opening, consume], timeout_s)
-            if opened.error is not None:
-                raise opened.error
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.taken:
-            return await read_record(broker, partition, outcome.offset)
-        left_s = wait_until_s - clock.monotonic()
-        if left_s <= 0:
-            return None
-        await more(broker.deadlines, partition, channel, left_s)
+    def __init__(self) -> None:
+        self._taking: Counter[tuple[GroupId, str]] = Counter()  # woken, and not yet answered by the log
+
+    async def take(
+        self, broker: Broker, partition: Partition, channel: str, request_id: bytes, wait_s: float, timeout_s: float
+    ) -> Record | None:
+        """The channel's next record, or the one that this request took before; None: there was none in `wait_s`
+        seconds.
+
+        Makes the channel, at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and
+        OffsetOutOfRange for a record that was trimmed once it was taken.
+        """
+        clock = broker.around.clock
+        wait_until_s = clock.monotonic() + wait_s
+        outcome = await consume(partition, channel, request_id, timeout_s)
+        while not outcome.taken:
+            left_s = wait_until_s - clock.monotonic()
+            if left_s <= 0:
+                return None
+            with _Turn(self._taking, partition, channel) as turn:
+                await changed(broker.deadlines, [partition], left_s, turn.comes)
+                outcome = await consume(partition, channel, request_id, timeout_s)
+        return await read_record(broker, partition, outcome.offset)
+
+
+class _Turn:
+    """One waiting taker's claim on a message: given up when it is answered, whatever the answer."""
+
+    def __init__(self, taking: Counter[tuple[GroupId, str]], partition: Partition, channel: str) -> None:
+        self._taking = taking
+        self._partition = partition
+        self._channel = channel
+        self._key = (partition.group.id, channel)
+        self._held = False
+
+    def __enter__(self) -> _Turn:
+        return self
+
+    def comes(self) -> bool:
+        """Is there a message that nobody else has been woken for? Or has the wait no sense any more?"""
+        if not self._held and size_of(self._partition, self._channel) > self._taking[self._key]:
+            self._taking[self._key] += 1
+            self._held = True
+        return self._held or not self._partition.leading
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._taking[self._key] -= 1
+            if size_of(self._partition, self._channel) > self._taking[self._key]:
+                self._partition.look()  # a message came while this claim still stood for one that is gone
+        if not self._taking[self._key]:
+            del self._taking[self._key]
+
+
+async def consume(partition: Partition, channel: str, request_id: bytes, timeout_s: float) -> Outcome:
+    """What came of it, once there is such a channel: made at the earliest record. Raises as `Takers.take` does."""
+    asked = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
+    (outcome,) = await command(partition, [asked], timeout_s)
+    if isinstance(outcome.error, UnknownChannel):
+        opening = pb.Command(open=pb.OpenChannel(channel=channel))
+        opened, outcome = await command(partition, [opening, asked], timeout_s)
+        if opened.error is not None:
+            raise opened.error
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome
 
 
 def has_more(partition: Partition, channel: str) -> bool:
@@ -130,11 +175,6 @@ def size_of(partition: Partition, channel: str) -> int:
     cursor = partition.state.channels.get(channel) if channel else None
     position = partition.log_start if cursor is None else max(cursor.position, partition.log_start)
     return max(0, partition.high_watermark - position)
-
-
-async def more(deadlines: Deadlines, partition: Partition, channel: str, wait_s: float) -> None:
-    """Return once there is something for `channel`, the leadership ends, or the time is up."""
-    await changed(deadlines, [partition], wait_s, lambda: not partition.leading or has_more(partition, channel))
 
 
 async def changed(

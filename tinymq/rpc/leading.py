@@ -25,6 +25,7 @@ from tinymq.errors import (
 from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.rpc.forwarding import FORWARDED, Forwarding
 from tinymq.rpc.services import Context, client_of
+from tinymq.rpc.serving import Serving, State
 
 T = TypeVar("T")
 
@@ -87,8 +88,14 @@ async def find_queue(broker: Broker, topic: TopicRecord, number: int) -> QueueRe
 class Leading:
     """Finds who leads, and asks it."""
 
-    def __init__(self, forwarding: Forwarding) -> None:
+    def __init__(self, serving: Serving, forwarding: Forwarding) -> None:
+        self._serving = serving
         self._forwarding = forwarding
+
+    @property
+    def stays(self) -> bool:
+        """Is this broker going to be there for another attempt?"""
+        return self._serving.state is State.RUNNING
 
     async def at_leader(
         self,
@@ -120,8 +127,8 @@ class Leading:
                 last = unclear = error
             except Closed as error:  # this broker stops
                 raise unclear or error from None
-            if call.forwarded or not (patient or unclear):
-                raise last
+            if call.forwarded or not (patient or unclear) or not self.stays:
+                raise unclear or last
             if call.left_s() <= pause_s:
                 raise unclear or too_late(last)
             await clock.sleep(pause_s)

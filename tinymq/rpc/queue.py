@@ -57,9 +57,10 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes]
     ) -> None:
         self._serving = serving
-        self._leading = Leading(forwarding)
+        self._leading = Leading(serving, forwarding)
         self._quotas = quotas
         self._randbytes = randbytes
+        self._takers = messages.Takers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
 
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
@@ -192,7 +193,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, call: Call, request: pb.ConsumeMessageRequest, wait_s: float, partition: Partition
     ) -> pb.ConsumeMessageReply:
         timeout_s = max(0.001, call.left_s())
-        found = await messages.take(
+        found = await self._takers.take(
             call.broker, partition, request.channel, request.request_id, wait_s, timeout_s
         )  # fmt: skip
         reply = pb.ConsumeMessageReply()
@@ -224,6 +225,8 @@ class QueueService(pb_grpc.QueueServiceServicer):
             left_s = until_s - clock.monotonic()
             if not missed and left_s <= 0:
                 return pb.ConsumeMessageReply()
+            if missed and not self._leading.stays:
+                raise next(iter(missed.values()))
             if missed and call.left_s() <= MARGIN_S:
                 raise too_late(next(iter(missed.values())))
             topic = await find_topic(broker, request.topic)
