@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import Iterator
 
+import grpc
+import grpc.aio
 import pytest
 
 from tests.client.fake_cluster import FakeCluster
@@ -43,6 +45,36 @@ def test_a_question_is_answered(brokers: GrpcBrokers) -> None:
         assert link.address == brokers.servers[0]
         await link.close()
         await link.close()
+
+    run(scenario())
+
+
+class _Listening(grpc.GenericRpcHandler):
+    """Takes down who calls, and serves nothing."""
+
+    def __init__(self) -> None:
+        self.callers: list[str] = []
+
+    def service(self, details: grpc.HandlerCallDetails) -> None:
+        self.callers += [str(value) for key, value in details.invocation_metadata or () if key == "tinymq-client-id"]
+
+
+def test_every_call_says_who_calls() -> None:
+    async def scenario() -> None:
+        listening = _Listening()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((listening,))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        link = GrpcConnector(Limits(), "me").link(address)
+        with pytest.raises(UnsupportedVersion):
+            await link.call(Method.METADATA, pb.MetadataRequest(), 5)
+        for opened in (await link.open_produce(5), await link.open_fetch(5)):
+            with pytest.raises(UnsupportedVersion):
+                await opened.read()
+        assert listening.callers == ["me"] * 3
+        await link.close()
+        await server.stop(None)
 
     run(scenario())
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from typing import Any, get_type_hints
 
 import pytest
 
 from tinymq.client import Client
-from tinymq.client.config import ClientConfig, ProducerConfig, ReaderConfig, configure, parse_servers
-from tinymq.client.options import ClientOptions, ProducerOptions, ReaderOptions
+from tinymq.client.config import (
+    ClientConfig,
+    ProducerConfig,
+    QueueConfig,
+    ReaderConfig,
+    configure,
+    default_client_id,
+    parse_servers,
+)
+from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.errors import InvalidConfig
+from tinymq.types import check_consumer_name
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:
@@ -39,6 +49,13 @@ BAD = [
     (ReaderConfig, {"fetch_wait_ms": math.inf}, "up to"),
     (ClientConfig, {"rack": b"a"}, "pass a str"),
     (ClientConfig, {"limits": None}, "pass a Limits"),
+    (ClientConfig, {"client_id": 5}, "pass a str"),
+    (ClientConfig, {"client_id": "no spaces"}, "contains ' '"),
+    (ReaderConfig, {"on_trimmed": "skp"}, "did you mean 'skip'"),
+    (QueueConfig, {"on_trimmed": "skp"}, "did you mean 'skip'"),
+    (QueueConfig, {"commit_interval_ms": 0}, "1 or more"),
+    (QueueConfig, {"auto_commit": 1}, "pass a bool"),
+    (QueueConfig, {"fetch_bytes_max": 0}, "1 or more"),
     (ClientConfig, {"request_timeout_ms": 0}, "1 or more"),
 ]
 
@@ -51,10 +68,21 @@ def test_a_setting_out_of_range_is_refused(kind: type[object], settings: dict[st
 
 @pytest.mark.parametrize(
     ("options", "config"),
-    [(ClientOptions, ClientConfig), (ProducerOptions, ProducerConfig), (ReaderOptions, ReaderConfig)],
+    [
+        (ClientOptions, ClientConfig),
+        (ProducerOptions, ProducerConfig),
+        (ReaderOptions, ReaderConfig),
+        (QueueOptions, QueueConfig),
+    ],
 )
 def test_type_checkers_know_the_same_settings(options: type[object], config: type[object]) -> None:
     assert list(get_type_hints(options)) == [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+
+
+def test_a_client_without_a_name_is_called_after_its_host_and_process() -> None:
+    name = default_client_id()
+    assert name == check_consumer_name(name)
+    assert name.endswith(f"-{os.getpid()}")
 
 
 def test_servers_are_a_text_or_a_list() -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tinymq.batch import Codec
 from tinymq.config import MIB, Limits, format_address, parse_address
-from tinymq.errors import InvalidConfig
+from tinymq.errors import InvalidConfig, InvalidName
 from tinymq.types import check_consumer_name
 
 Partitioner = Callable[[bytes | None, int], int]
@@ -85,8 +85,10 @@ class ClientConfig:
         _milliseconds(self, "request_timeout_ms", "attempt_timeout_ms", "metadata_max_age_ms")
         _kind(self, "rack", str)
         _kind(self, "client_id", str)
-        if self.client_id:
-            check_consumer_name(self.client_id)
+        try:
+            check_consumer_name(self.client_id or "none")
+        except InvalidName as error:
+            raise InvalidConfig(f"client_id={self.client_id!r:.300}", hint=error.message) from None
         _kind(self, "limits", Limits)
 
 
