@@ -165,6 +165,27 @@ def test_a_commit_that_nobody_answers_is_of_unknown_outcome_at_the_deadline(clus
     run(scenario())
 
 
+def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known(cluster: Cluster, mq: Client) -> None:
+    filled(mq, 10)
+
+    async def scenario() -> None:
+        losing = Losing()
+        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400, attempt_timeout_ms=100)
+        async with client, client.queue("t", channel="c", commit_interval_ms=5) as queue:
+            await queue.poll(4)
+            losing.left[Method.CHANGE_CHANNELS] = 10_000
+            await queue.poll(1)
+            with pytest.raises(OutcomeUnknown):
+                await queue.seek(Offset(1))
+            losing.left.clear()
+            for _ in range(20):  # time for a commit of what was before
+                await client.admin.list_channels("t")
+            assert await queue.seek(Offset(2)) == 2
+            assert [m.offset for m in await queue.poll(100)] == list(range(2, 10))
+
+    run(scenario())
+
+
 def test_a_hold_keeps_what_is_asked_for_and_renews_itself(cluster: Cluster, mq: Client) -> None:
     filled(mq, 20)
     patient, hasty = mq.admin, cluster.client(request_timeout_ms=300).admin
