@@ -32,9 +32,10 @@ class World:
     async def start(self, *brokers: Broker) -> None:
         for broker in brokers or self.cluster.brokers.values():
             await broker.start()
-            broker.process.do(lambda broker=broker: self._revive(broker))  # type: ignore[misc]
+            broker.process.do(lambda broker=broker: self.begin(broker))  # type: ignore[misc]
 
-    def _revive(self, broker: Broker) -> None:
+    def begin(self, broker: Broker) -> None:
+        """A process of it has its groups open."""
         Recovery(broker.host, broker.clock, broker.rng.randbytes)
         self.revivals[broker.id] = Revival(broker.id, broker.host, broker.clock)
         self.revivals[broker.id].start()

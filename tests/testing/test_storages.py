@@ -1,4 +1,4 @@
-"""Topics in memory, and topics synced at intervals, on whole brokers: over real files, real connections and a client."""
+"""Topics in memory, and topics synced at intervals, on whole brokers: real files, real connections, a client."""
 
 from __future__ import annotations
 

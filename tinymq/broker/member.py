@@ -17,8 +17,8 @@ from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
-from tinymq.broker.revival import Revival
 from tinymq.broker.retaining import Retaining
+from tinymq.broker.revival import Revival
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
