@@ -149,6 +149,14 @@ class Found:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Revival:
+    """A group that had lost a majority of its replicas went on without them, and without an operator."""
+
+    at_s: float
+    log: Log
+
+
 class History:
     """Calls in the order of invocation, and what else was seen."""
 
@@ -159,6 +167,7 @@ class History:
         self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
         self.changes: list[Change] = []  # in order
         self.found: list[Found] = []  # damage without a cause
+        self.revivals: list[Revival] = []
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[Replica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
@@ -192,6 +201,10 @@ class History:
         kills and power cuts alone damage nothing."""
         self.found.append(Found(self.now(), log, broker, reason))
 
+    def revived(self, log: Log) -> None:
+        """A group in memory, or one that is synced at intervals, goes on with what is left of it."""
+        self.revivals.append(Revival(self.now(), log))
+
     def committed(self, log: Log, end_offset: int) -> None:
         """All records below `end_offset` are committed now, and some replica has applied them."""
         commits = self.commits.setdefault(log, [])
@@ -221,6 +234,8 @@ class History:
             yield _line("change", asdict(change))
         for found in self.found:
             yield _line("found", asdict(found))
+        for revival in self.revivals:
+            yield _line("revival", asdict(revival))
         for log, commits in self.commits.items():
             yield _line("commits", {"log": log, "commits": commits})
         for replica in self.replicas:
@@ -242,6 +257,8 @@ class History:
                 history.topics[values["topic"]] = values["settings"]
             elif kind == "call":
                 history.calls.append(Call(**values | {"outcome": Outcome(values["outcome"])}))
+            elif kind == "revival":
+                history.revivals.append(Revival(**values))
             elif kind == "found":
                 history.found.append(Found(**values))
             elif kind == "commits":

@@ -120,7 +120,23 @@ def removed_while_held(s: Story) -> None:
     look(s, 2, 4)
 
 
+def given_up_without_need(s: Story) -> None:
+    s.history.topics[T] = {"storage": "memory", "replicas": "3"}
+    s.history.changed("broker 1 is killed")
+    s.history.revived(LOG)
+
+
+def given_up_after_kills(s: Story) -> None:
+    """What is synced at intervals survives them."""
+    s.history.topics[T] = {"sync": "100", "replicas": "3"}
+    for broker in (1, 2, 3):
+        s.history.changed(f"broker {broker} is killed in the middle of its work")
+    s.history.revived(LOG)
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (given_up_without_need, Kind.NEEDLESS_LOSS),
+    (given_up_after_kills, Kind.NEEDLESS_LOSS),
     (a_commit_that_is_forgotten, Kind.LOST_COMMIT),
     (a_cursor_that_goes_back, Kind.CURSOR_BACK),
     (a_look_behind_a_seek, Kind.CURSOR_BACK),
@@ -205,6 +221,15 @@ def a_hold_that_is_over(s: Story) -> None:
     look(s, 2, 4)
 
 
+def lost_with_a_majority(s: Story) -> None:
+    """Of a topic in memory."""
+    s.history.topics[T] = {"storage": "memory", "replicas": "3"}
+    s.send("p-2", at=4)
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} is killed")
+    s.history.revived(LOG)
+
+
 @pytest.mark.parametrize(
     "tell",
     [
@@ -218,6 +243,7 @@ def a_hold_that_is_over(s: Story) -> None:
         old_enough,
         as_much_as_has_room,
         a_hold_that_is_over,
+        lost_with_a_majority,
     ],
     ids=lambda tell: tell.__name__,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import cursors, early, ends, metadata, reads, replicas, retention, writes
+from tinymq_chaos.checkers import cursors, early, ends, metadata, reads, replicas, retention, weak, writes
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.ledger import Ledger
@@ -49,6 +49,7 @@ CHECKERS: tuple[Checker, ...] = (
     retention.kept_too_long,
     retention.over_capacity,
     retention.broken_holds,
+    weak.needless_losses,
     ends.unanswered,
     ends.no_progress,
     ends.slow_writes,
@@ -63,6 +64,7 @@ def check(history: History, ledger: Ledger | None = None, checkers: Iterable[Che
     found = list(ledger.anomalies) if ledger is not None else []
     for checker in checkers:
         found.extend(checker(facts))
+    found = [anomaly for anomaly in found if not weak.is_excused(facts, anomaly)]
     counts: Counter[Kind] = Counter()
     kept = []
     for anomaly in found:

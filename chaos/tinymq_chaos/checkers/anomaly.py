@@ -60,6 +60,7 @@ class Kind(StrEnum):
     KEPT_TOO_LONG = "kept too long"  # though its time is over
     OVER_CAPACITY = "over capacity"  # more records than the topic has room for
     BROKEN_HOLD = "broken hold"  # records are gone that were held
+    NEEDLESS_LOSS = "needless loss"  # a group went on without a majority of its replicas, which had lost nothing
     TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from tinymq.broker import state as broker_state
 from tinymq.entry import crc32c
 from tinymq.errors import SyncFailed
-from tinymq.log import ballots, creation, disk_engine, marks, reads, recovery, rounds, scan, states, store, writer
+from tinymq.log import ballots, creation, disk_engine, marks, reads, recovery, rounds, scan, states, store
 from tinymq.log.files import File
 from tinymq.log.operations import Disk
+from tinymq.log.round import Rounds
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CRASHES = ("kill", "power_cut", "power_cut_of_all")
@@ -77,21 +78,21 @@ def failed_syncs_are_ignored(p: Patches) -> None:
 
 @mutant("a mark is written after the sync that it tells of", POWER)
 def marks_before_the_sync(p: Patches) -> None:
-    real = writer.Rounds.carry_out
+    real = Rounds.carry_out
 
-    def carry_out(self: writer.Rounds, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
+    def carry_out(self: Rounds, works: Any, changes: Any, *, with_marks: bool, **rest: Any) -> Any:
         for work in works:
             self.marks.note(work.mark)
         self.marks.flush()
         self.marks.sync()
         return real(self, works, changes, with_marks=with_marks, **rest)
 
-    p.set(writer.Rounds, "carry_out", carry_out)
+    p.set(Rounds, "carry_out", carry_out)
 
 
 @mutant("a mark is lowered before what it covers is cut", CUT)
 def marks_stay_high(p: Patches) -> None:
-    p.set(writer.Rounds, "_lower_marks", lambda self, works: None)
+    p.set(Rounds, "_lower_marks", lambda self, works: None)
 
 
 @mutant("a torn tail is cut off", FOUND)
@@ -181,22 +182,22 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
 
 @mutant("a log that begins behind a state counts once its mark is synced", INSTALLS)
 def installed_logs_count_before_their_mark(p: Patches) -> None:
-    real = writer.Rounds.put_mark
+    real = Rounds.put_mark
 
-    def put_mark(self: writer.Rounds, mark: marks.Mark) -> None:
+    def put_mark(self: Rounds, mark: marks.Mark) -> None:
         self.marks.write([mark]) if mark.index and mark.state == mark.index else real(self, mark)
 
-    p.set(writer.Rounds, "put_mark", put_mark)
+    p.set(Rounds, "put_mark", put_mark)
 
 
 @mutant("22: what takes the place of a log that was set aside has a higher count", REPAIRS)
 def repaired_replicas_keep_their_count(p: Patches) -> None:
-    real = writer.Rounds.put_mark
+    real = Rounds.put_mark
 
-    def put_mark(self: writer.Rounds, mark: marks.Mark) -> None:
+    def put_mark(self: Rounds, mark: marks.Mark) -> None:
         real(self, replace(mark, count=mark.count - 1) if mark.flags & marks.ASIDE else mark)
 
-    p.set(writer.Rounds, "put_mark", put_mark)
+    p.set(Rounds, "put_mark", put_mark)
 
 
 # What has no mutant, by reasoning and not by a run:

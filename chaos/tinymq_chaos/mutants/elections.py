@@ -13,7 +13,7 @@ from tinymq.log.ballots import Ballots
 from tinymq.raft import configs, replicas, voting
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.core import RaftCore
-from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
+from tinymq.raft.election import Answer, Ballot, Given, Voter, answer_vote
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import RequestVote
@@ -100,8 +100,8 @@ def leaders_never_step_down(p: Patches) -> None:
 def no_pre_votes(p: Patches) -> None:
     real = voting.VotingReplica._stand
 
-    def stand(self: voting.VotingReplica, *, pre: bool, transfer: bool = False) -> None:
-        real(self, pre=False, transfer=transfer)
+    def stand(self: voting.VotingReplica, *, pre: bool, given: Given = Given.WON) -> None:
+        real(self, pre=False, given=given)
 
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
         return answer_vote(

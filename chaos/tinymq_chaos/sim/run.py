@@ -21,6 +21,7 @@ from tinymq.errors import TinymqError
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.electing import electing
+from tinymq_chaos.sim.faults import DAMAGE
 from tinymq_chaos.sim.storm import Storm
 from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
@@ -183,7 +184,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
     tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
-    storm = Storm(world, plan.faults)
+    storm = Storm(world, plan.faults, DAMAGE if workloads.WEAK & {*chosen} else ())
     await storm.rage(plan.seconds - QUIET_S - 2.0)
     calm_s = world.loop.time()
     world.history.changed("all faults are over")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tinymq_chaos.sim.faults import FAULTS, Kind
 from tinymq_chaos.sim.world import World
@@ -16,16 +16,16 @@ ALONE, PAIR, ANY = 4, 5, 1  # how often a run has faults of one kind, of two kin
 class Storm:
     """All faults of one run."""
 
-    def __init__(self, world: World, kinds: Sequence[str] | None) -> None:
-        """`kinds`: of the table's rows; None: the seed chooses."""
+    def __init__(self, world: World, kinds: Sequence[str] | None, spare: Collection[str] = ()) -> None:
+        """`kinds`: of the table's rows; None: the seed chooses, among all but those to `spare`."""
         self._world = world
         self._rng = random.Random(f"{world.seed}/storm")
         self._under_way: dict[Iterator[str | None], str] = {}
-        self._kinds = list(kinds) if kinds is not None else self._choose()
+        self._kinds = list(kinds) if kinds is not None else self._choose(spare)
         world.say(f"faults: {', '.join(self._kinds) or 'none'}")
 
-    def _choose(self) -> list[str]:
-        rng, names = self._rng, [name for name, kind in FAULTS.items() if kind.weight]
+    def _choose(self, spare: Collection[str]) -> list[str]:
+        rng, names = self._rng, [name for name, kind in FAULTS.items() if kind.weight and name not in spare]
         many = rng.choices((1, 2, len(names)), (ALONE, PAIR, ANY))[0]
         chosen: list[str] = []
         weights = [FAULTS[name].weight for name in names]

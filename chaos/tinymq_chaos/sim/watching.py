@@ -80,8 +80,8 @@ class Watcher:
 
     def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
         """Does its disk hold what it is counted for, as far as nobody has looked before?"""
-        if self._world.brokers[voter].damaged:
-            return  # what was taken from it was no promise of its own
+        if self._world.brokers[voter].damaged or self._world.is_weak(group):
+            return  # what was taken from it was no promise of its own; and what is not synced is not looked for
         disk = self._disk(self._world.brokers[voter])
         for index in range(looked + 1, commit + 1):
             entry = self._entries.get((group, index))
@@ -103,7 +103,7 @@ class Watcher:
             unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
         self._world.ledger.opened(
             self._world.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
-            log.term_at, log.last_index, unsynced,
+            log.term_at, log.last_index, () if self._world.is_weak(group.id) else unsynced,
         )  # fmt: skip
 
     def sends(self, group: GroupId, message: Message, peer: int) -> None:
@@ -134,7 +134,7 @@ class Watcher:
             return
         group = group_of(*operation.folder.split("/")[1:])
         broker = self._judged(group) if group is not None else None
-        if group is None or broker is None:
+        if group is None or broker is None or self._world.is_weak(group):
             return
         mark = load_marks(self._disk(broker)).marks.get(group)  # type: ignore[arg-type]
         if mark is not None:
@@ -219,6 +219,7 @@ def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
 
         if "apply" not in vars(machine):
             machine.apply = apply_watched
+        world.opened(group_id, *config)
         group: Group = await real(self, group_id, first_entry, machine, *config)
         return group
 
@@ -239,6 +240,14 @@ def _close_group(real: Any, watcher: Watcher, world: World) -> Any:
         await real(self, group_id)
 
     return close_group
+
+
+def _take_over(real: Any, watcher: Watcher, world: World) -> Any:
+    def take_over(self: Group, term: int, replicas: Any) -> None:
+        real(self, term, replicas)
+        world.revived(self.id)
+
+    return take_over
 
 
 def _make(real: Any, watcher: Watcher, world: World) -> Any:
@@ -299,6 +308,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
     (Host, "delete_group", _delete_group),
     (Host, "close_group", _close_group),
     (Replicas, "_make", _make),
+    (Group, "take_over", _take_over),
     (Leadership, "commit", _commit),
     (GroupPort, "send", _send),
     (Log, "put_state", _put_state),

@@ -17,9 +17,11 @@ from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, TinymqError
+from tinymq.log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
+from tinymq.raft.reviving import comes_back
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.testing.weather import Direction, Weather
@@ -79,6 +81,7 @@ class World:
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
         self._deleted: set[GroupId] = set()
+        self._weak: set[GroupId] = set()  # in memory, or synced at intervals
         self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
 
     def say(self, line: str) -> None:
@@ -210,6 +213,22 @@ class World:
     def is_deleted(self, group: GroupId) -> bool:
         """Some replica has deleted its data: the group is not judged any more."""
         return group in self._deleted
+
+    def is_weak(self, group: GroupId) -> bool:
+        """Its replicas vouch for what a power cut, or the end of their process, may take: they come back as others."""
+        return group in self._weak
+
+    def opened(self, group: GroupId, config: LogConfig = DISK) -> None:
+        """A replica is opened, whose log is kept like this."""
+        if comes_back(config):
+            self._weak.add(group)
+
+    def revived(self, group: GroupId) -> None:
+        """It goes on with the log of who was left, if anybody was, without an operator: it is judged no more, but for
+        whether that had to be."""
+        if self.is_weak(group):
+            self.history.revived(self.log_of(group))
+            self._deleted.add(group)
 
     def deleted(self, group: GroupId) -> None:
         """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts

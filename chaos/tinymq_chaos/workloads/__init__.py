@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import bounded, channels, produce, read, rush, topics
+from tinymq_chaos.workloads import bounded, channels, produce, read, rush, topics, weak
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
@@ -58,6 +58,9 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
         await read.drain(context, reading, name, key, replica)
 
 
+WEAK = frozenset({"volatile", "delayed"})
+"""Of disks that were wiped or damaged their topics do not come back by themselves: `cluster recover` is for that."""
+
 WORKLOADS: dict[str, Workload] = {
     "idempotent": idempotent,
     "plain": plain,
@@ -69,6 +72,8 @@ WORKLOADS: dict[str, Workload] = {
     "rush": rush.rush,
     "retained": bounded.retained,
     "room": bounded.room,
+    "volatile": weak.volatile,
+    "delayed": weak.delayed,
     "churn": topics.churn,
     "metadata": topics.metadata,
 }

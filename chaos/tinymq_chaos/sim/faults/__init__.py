@@ -72,4 +72,9 @@ for _point in POINTS:  # one alone, for who asks for it: the seed draws them tog
     FAULTS[f"crash_at_{_point.replace(' ', '_').replace('-', '_')}"] = Kind(_begin, 0, (2.0, 4.0))
 FAULTS["flip_states"] = Kind(partial(damage.flip_bits, kinds=(".state",)), 0, (0.1, 0.5))
 
-__all__ = ["FAULTS", "Fault", "Kind"]
+DAMAGE = frozenset(
+    {"wipe", "old_disk", "lost_config", "remove_group", "flip_bits", "read_error", "crash_at_point", "flip_states"}
+)
+"""What takes from a disk what was synced, or may come with it."""
+
+__all__ = ["DAMAGE", "FAULTS", "Fault", "Kind"]

@@ -1,0 +1,42 @@
+"""Topics that promise less for more speed: in memory, and synced a while after they are acknowledged.
+
+What is written and read is as everywhere else; how much of it may be gone, a checker knows by the topic's settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tinymq_chaos.workloads import produce, read
+from tinymq_chaos.workloads.context import CALL_S, Context, key_of
+from tinymq_chaos.workloads.produce import Numbered
+
+SYNC_MS = 200
+MEMORY_BYTES = 8 << 20
+
+
+async def volatile(context: Context) -> None:
+    """In memory: gone when a majority of its brokers end before they are filled again."""
+    await _load(context, {"storage": "memory", "max_bytes": str(MEMORY_BYTES)})
+
+
+async def delayed(context: Context) -> None:
+    """Synced at intervals: the last moments are gone when a majority of its machines lose power at once."""
+    await _load(context, {"sync": str(SYNC_MS)})
+
+
+async def _load(context: Context, settings: dict[str, str]) -> None:
+    name = await context.topic(1, settings)
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    replicas = (await client.admin.describe_topic(name)).replication_factor
+    context.history.topics[key] = settings | {"replicas": str(replicas)}
+    senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
+    await asyncio.gather(
+        produce.lone(context, senders[0], client),
+        produce.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),
+        read.follow(context, client, name, key, "leader"),
+        read.follow(context, client, name, key, "follower"),
+    )
+    for replica in ("leader", "follower"):
+        await read.drain(context, client, name, key, replica)
