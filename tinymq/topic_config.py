@@ -91,12 +91,14 @@ def make(settings: Iterable[tuple[str, str]] = ()) -> TopicConfig:
 def promise(config: TopicConfig) -> str:
     """What a topic with these settings promises, and what it loses: a line for each, for people."""
     if config.storage is Storage.MEMORY:
-        kept = "An acknowledged record is in the memory of a majority of its replicas: it is lost when a majority of"
-        kept += " them stop before they are back."
+        kept = "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when a"
+        kept += " majority of their brokers end, each before the last one was filled again. The topic then goes on by"
+        kept += " itself with what is left; with nothing left, offsets begin at 0 again."
     elif config.sync_interval_ms:
-        kept = "An acknowledged record is written by a majority of its replicas, and synced at most"
-        kept += f" {config.sync_interval_ms} ms later: when brokers crash nothing is lost; when a majority of their"
-        kept += " machines lose power within that time, what came in it is."
+        kept = "An acknowledged record is written by a majority of its replicas, and they begin to sync it at most"
+        kept += f" {config.sync_interval_ms} ms later. Brokers that crash lose nothing, nor does a minority of machines"
+        kept += " without power. When a majority loses power within that time, what came in it is lost, and the topic"
+        kept += " goes on with the longest log that is left."
     else:
         kept = "An acknowledged record is on the disks, synced, of a majority of its replicas: nothing is lost with any"
         kept += " minority of them, or with the power of all."

@@ -1,0 +1,59 @@
+"""A topic's settings: what is refused, what can be altered, and what is said of them to people."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinymq.errors import InvalidConfig
+from tinymq.topic_config import Storage, TopicConfig, make, promise
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ([("storage", "memory")], "max_bytes"),
+        ([("storage", "memory"), ("max_bytes", "1000"), ("sync", "100")], "never synced"),
+        ([("storage", "tape")], "disk or memory"),
+        ([("sync", "0")], "sync=always"),
+        ([("sync", "60001")], "sync_interval_ms is between"),
+        ([("sync", "always"), ("sync", "100")], "twice"),
+        ([("sink", "always")], "'sync'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_can(settings: list[tuple[str, str]], why: str) -> None:
+    with pytest.raises(InvalidConfig) as raised:
+        make(settings)
+    assert why in str(raised.value)
+
+
+def test_storage_is_fixed_and_the_rest_is_not() -> None:
+    memory = make([("storage", "memory"), ("max_bytes", "1000")])
+    with pytest.raises(InvalidConfig):
+        memory.altered([("storage", "disk")])
+    with pytest.raises(InvalidConfig):
+        memory.altered([("max_bytes", "none")])
+    assert memory.altered([("max_bytes", "2000"), ("storage", "memory")]).max_bytes == 2000
+    assert TopicConfig().altered([("sync", "100")]).altered([("sync", "always")]) == TopicConfig()
+
+
+def test_settings_come_back_as_they_went() -> None:
+    config = make([("storage", "memory"), ("max_bytes", "1000"), ("retention_ms", "none")])
+    assert make(config.settings()) == config
+    assert config.storage is Storage.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (TopicConfig(), ["on the disks, synced", "nothing is lost"]),
+        (TopicConfig(sync_interval_ms=250), ["at most 250 ms later", "is lost", "crash lose nothing"]),
+        (
+            TopicConfig(storage=Storage.MEMORY, max_bytes=1000),
+            ["on no disk", "it is lost when a majority", "1000 bytes"],
+        ),
+    ],
+)
+def test_a_topic_says_what_it_promises_and_what_it_loses(config: TopicConfig, said: list[str]) -> None:
+    for words in said:
+        assert words in promise(config)
+    assert "7 days" in promise(config)
