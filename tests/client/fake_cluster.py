@@ -29,6 +29,7 @@ from tinymq.errors import (
     OutcomeUnknown,
     TinymqError,
     TopicExists,
+    UnknownPartition,
     UnknownTopic,
 )
 from tinymq.proto import tinymq_pb2 as pb
@@ -89,7 +90,11 @@ class FakeCluster:
     def __init__(self, nodes: int = 3) -> None:
         self.nodes = range(1, nodes + 1)
         self.addresses = {n: f"fake:{n}" for n in self.nodes}
-        self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}
+        self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}  # partitions stand at their numbers,
+        self.gone: set[tuple[bytes, int]] = set()  # and deleted ones are in here
+        self.slow_to_hear: set[int] = set()
+        self.unheard: dict[int, set[tuple[bytes, int]]] = {}  # broker -> new partitions that it has not heard of
+        self.settings: dict[str, dict[str, str]] = {}
         self.done: dict[bytes, Any] = {}  # answers to changes of topics, by command id
         self.down: set[int] = set()
         self.hung: set[int] = set()  # takes everything, answers nothing
@@ -122,6 +127,19 @@ class FakeCluster:
 
     def remove_topic(self, name: str) -> None:
         del self.topics[name]
+        self._version += 1
+
+    def add_partition(self, name: str) -> int:
+        """One more, led by broker 1, which `slow_to_hear` have not heard of; its number."""
+        topic_id, partitions = self.topics[name]
+        partitions.append(FakePartition(1, list(self.nodes)))
+        number = len(partitions) - 1
+        self.unheard = {broker: {(topic_id, number)} for broker in self.slow_to_hear}
+        self._version += 1
+        return number
+
+    def remove_partition(self, name: str, number: int) -> None:
+        self.gone.add((self.topics[name][0], number))
         self._version += 1
 
     def notify(self) -> None:
@@ -185,10 +203,18 @@ class FakeCluster:
 
     def find(self, topic_id: bytes, partition: int, broker: int) -> FakePartition:
         for name, (known, partitions) in self.topics.items():
-            if known == topic_id and broker not in self.ignorant and partition < len(partitions):
+            if known == topic_id and broker not in self.ignorant:
                 assert name
+                if partition not in self._numbers(name, broker):
+                    raise UnknownPartition("no such partition here")
                 return partitions[partition]
         raise UnknownTopic("no such topic here")
+
+    def _numbers(self, name: str, broker: int) -> list[int]:
+        """The partitions that `broker` knows of."""
+        topic_id, partitions = self.topics[name]
+        hidden = self.gone | self.unheard.get(broker, set())
+        return [number for number in range(len(partitions)) if (topic_id, number) not in hidden]
 
     def not_leader(self, at: FakePartition) -> NotLeader:
         address = self.addresses[at.leader]
@@ -252,10 +278,15 @@ class FakeCluster:
                 return pb.OpenProducerReply(producer_id=self._ids)
             case Method.CREATE_TOPIC | Method.DELETE_TOPIC if request.command_id in self.done:
                 return self.done[request.command_id]
+            case Method.ALTER_TOPIC | Method.ADD_PARTITION | Method.DELETE_PARTITION:
+                return self.done.get(request.command_id) or self.done.setdefault(
+                    request.command_id, self._changed(method, request)
+                )
             case Method.CREATE_TOPIC:
                 if request.name in self.topics:
                     return pb.CreateTopicReply(error=to_wire(TopicExists("there is one")))
                 self.add_topic(request.name, request.partitions)
+                self.settings[request.name] = {s.name: s.value for s in request.settings}
                 made = pb.CreateTopicReply(topic=self._info(request.name))
                 return self.done.setdefault(request.command_id, made)
             case Method.DELETE_TOPIC:
@@ -268,23 +299,45 @@ class FakeCluster:
             case Method.CLUSTER_STATUS:
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
 
-    def _info(self, name: str) -> pb.TopicInfo:
-        topic_id, partitions = self.topics[name]
-        infos = [
-            pb.PartitionInfo(partition=i, leader=p.leader, leader_epoch=p.epoch, replicas=p.replicas)
-            for i, p in enumerate(partitions)
-        ]
-        count = len(self.nodes)
-        return pb.TopicInfo(name=name, topic_id=topic_id, partitions=infos, replication_factor=count)
+    def _changed(self, method: Method, request: Any) -> Any:
+        match method:
+            case Method.ALTER_TOPIC:
+                self.settings.setdefault(request.name, {}).update({s.name: s.value for s in request.settings})
+                return pb.AlterTopicReply(topic=self._info(request.name))
+            case Method.ADD_PARTITION:
+                added = self._partition(request.topic, self.add_partition(request.topic))
+                return pb.AddPartitionReply(partition=added)
+        if request.partition not in self._numbers(request.topic, 0):
+            return pb.DeletePartitionReply(error=to_wire(UnknownPartition("no such partition")))
+        self.remove_partition(request.topic, request.partition)
+        return pb.DeletePartitionReply()
+
+    def _info(self, name: str, broker: int = 0) -> pb.TopicInfo:
+        """As that broker knows it; 0: as it is."""
+        infos = [self._partition(name, number) for number in self._numbers(name, broker)]
+        settings = [pb.Setting(name=key, value=value) for key, value in self.settings.get(name, {}).items()]
+        return pb.TopicInfo(
+            name=name,
+            topic_id=self.topics[name][0],
+            partitions=infos,
+            replication_factor=len(self.nodes),
+            settings=settings,
+        )
+
+    def _partition(self, name: str, number: int) -> pb.PartitionInfo:
+        at = self.topics[name][1][number]
+        return pb.PartitionInfo(partition=number, leader=at.leader, leader_epoch=at.epoch, replicas=at.replicas)
 
     def _metadata(self, broker: int, request: pb.MetadataRequest) -> pb.MetadataReply:
         ignorant = broker in self.ignorant
-        reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=0 if ignorant else self._version)
+        knows = 0 if request.fresh else broker  # the registry's leader knows everything
+        version = 0 if ignorant else self._version - (knows in self.unheard)
+        reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=version)
         for n in self.nodes:
             reply.brokers.add(id=n, address=self.addresses[n], alive=n not in self.down, rack=f"rack-{n}")
         for name in self.topics if request.all else request.topics:
             if name in self.topics and not ignorant:
-                reply.topics.append(self._info(name))
+                reply.topics.append(self._info(name, knows))
             else:
                 reply.topics.add(name=name, error=to_wire(UnknownTopic("no such topic")))
         return reply

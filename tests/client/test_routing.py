@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.client import routing
 from tinymq.client.health import Health
 from tinymq.client.routing import Broker, Partition, Topic, View
-from tinymq.errors import NotLeader
+from tinymq.errors import NotLeader, UnknownPartition
 from tinymq.proto import tinymq_pb2 as pb
 
 ID = b"1" * 16
@@ -73,6 +74,57 @@ def test_not_leader_teaches_leader_address_and_epoch() -> None:
     assert routing.learn_from(taught, "t", 0, NotLeader("", leader=1, leader_epoch=1)) is taught
     assert routing.learn_from(taught, "t", 0, NotLeader("")) is taught
     assert routing.learn_from(taught, "t", 5, NotLeader("", leader=1, leader_epoch=9)) is taught
+
+
+def numbered(version: int, *numbers: int, leader: int = 1, epoch: int = 1) -> pb.MetadataReply:
+    made = reply(version, leader, epoch)
+    del made.topics[0].partitions[:]
+    for number in numbers:
+        made.topics[0].partitions.add(partition=number, leader=leader, leader_epoch=epoch, replicas=[1, 2, 3])
+    return made
+
+
+def test_partitions_are_known_by_number() -> None:
+    view = routing.merge(View(), numbered(1, 5, 0, 2), ["t"])
+    topic = view.topics["t"]
+    assert topic.numbers == (0, 2, 5)
+    assert [view.partition("t", n).partition for n in (0, 2, 5)] == [0, 2, 5]
+    for number in (-1, 1, 3, 4, 6, 1 << 40):
+        assert topic.partition(number) is None
+        with pytest.raises(UnknownPartition, match="0, 2, 5"):
+            view.partition("t", number)
+    view = routing.learn_leader(view, "t", 5, 3, 2)
+    assert [at.leader for at in view.topics["t"].partitions] == [1, 1, 3]
+    assert routing.learn_leader(view, "t", 1, 3, 2) is view
+    many = routing.merge(View(), numbered(1, 0, 1, 2, 4, 6, 7), ["t"]).topics["t"]
+    assert "partitions 0-2, 4, 6-7" in many.unknown(9).message
+
+
+def test_partitions_come_and_go_and_keep_their_leaders() -> None:
+    view = routing.merge(View(), numbered(1, 0, 1, leader=2, epoch=7), ["t"])
+    view = routing.merge(view, numbered(2, 1, 2), ["t"])
+    topic = view.topics["t"]
+    assert [(at.partition, at.leader, at.leader_epoch) for at in topic.partitions] == [(1, 2, 7), (2, 1, 1)]
+    stale = routing.merge(view, numbered(1, 0, 1, leader=3, epoch=9), ["t"]).topics["t"]
+    assert [(at.partition, at.leader, at.leader_epoch) for at in stale.partitions] == [(1, 3, 9), (2, 1, 1)], (
+        "who lags behind the registry does not bring back what is gone, and may know who leads"
+    )
+
+
+def test_what_this_client_added_or_deleted_is_known_at_once() -> None:
+    view = routing.merge(View(), numbered(1, 0, 2), ["t"])
+    added = routing.with_partition(view, "t", Partition(1, 0, 0, (1,)))
+    assert added.topics["t"].numbers == (0, 1, 2)
+    assert routing.with_partition(added, "t", Partition(1, 3, 3, (3,))) is added
+    assert routing.without_partition(added, "t", 2).topics["t"].numbers == (0, 1)
+    assert routing.without_partition(view, "t", 1) is view
+    assert routing.without_partition(view, "u", 1) is routing.with_partition(view, "u", AT) is view
+
+
+def test_an_answer_with_settings() -> None:
+    made = reply(1, 1, 1)
+    made.topics[0].settings.add(name="retention_ms", value="none")
+    assert routing.read_topic(made.topics[0]).settings == (("retention_ms", "none"),)
 
 
 AT = Partition(0, leader=1, leader_epoch=1, replicas=(1, 2, 3))

@@ -61,14 +61,13 @@ class Sink:
         if self.sticky.partition not in self.by_number:
             self.turn(rng)
 
-    def lane(self, partition: int) -> Lane:
-        """Raises UnknownPartition, InvalidRequest."""
+    def lane(self, partition: int) -> Lane | None:
+        """None: not known, and perhaps new. Raises UnknownPartition for what never is one, InvalidRequest."""
         if partition.__class__ is not int:
             partition = check_partition(partition)
-        lane = self.by_number.get(partition)
-        if lane is None:
-            raise UnknownPartition(f"{self.topic}/{partition}: the topic has no such partition")
-        return lane
+        if partition < 0:
+            raise UnknownPartition(f"{self.topic}/{partition}: no partition has this number")
+        return self.by_number.get(partition)
 
     def pick(self, place: int) -> Lane:
         """The lane at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
@@ -156,8 +155,8 @@ class Batcher:
         timestamp: Timestamp | None,
         partition: int | None,
     ) -> Delivery | None:
-        """Take one record. None: not now, because the topic is not open or the buffer is full. For what will never
-        do it raises InvalidRequest, BatchTooLarge or UnknownPartition; nothing is taken then."""
+        """Take one record. None: not now, because the topic is not open, the partition not known or the buffer full.
+        For what will never do it raises InvalidRequest, BatchTooLarge or UnknownPartition; nothing is taken then."""
         try:
             sink = self.sinks.get(topic)
         except TypeError as error:
@@ -180,7 +179,10 @@ class Batcher:
         full, free = None, False  # free: the record may go to any partition
         with self._lock:
             if partition is not None:
-                lane = sink.lane(partition)
+                found = sink.lane(partition)
+                if found is None:
+                    return None
+                lane = found
             elif self._partitioner is not None:
                 lane = sink.pick(self._partitioner(key, len(sink.lanes)))
             elif key and self._keyed:
@@ -218,6 +220,8 @@ class Batcher:
         full = None
         with self._lock:
             lane = sink.sticky if partition is None else sink.lane(partition)
+            if lane is None:
+                return None
             if partition is None:
                 sink.turn(self._rng)
             if self._closed:

@@ -29,17 +29,8 @@ LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than 
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
-    """The topic, with this partition: one that the client has not heard of is asked for.
-
-    Raises UnknownTopic, UnknownPartition.
-    """
-    left = cluster.countdown(timeout_s)
-    topic = await cluster.topic(name, left())
-    if topic.partition(partition) is None:
-        if not await cluster.still_there(name, topic.topic_id, left(), partition):
-            raise topic.unknown(partition)
-        topic = await cluster.topic(name, left())
-    return topic
+    """As Cluster.topic_with, of one partition."""
+    return await cluster.topic_with(name, (partition,), timeout_s)
 
 
 def no_refusal(_reply: Any) -> TinymqError | None:

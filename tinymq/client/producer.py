@@ -67,7 +67,7 @@ class AsyncProducer:
             return delivery
         started_s = self._cluster.clock.monotonic()
         while delivery is None:
-            await self.ready(topic, started_s)
+            await self.ready(topic, started_s, partition)
             delivery = self.append(topic, value, key, headers, timestamp, partition)
         delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
         return delivery
@@ -89,7 +89,7 @@ class AsyncProducer:
                 hint='pass pyarrow.table({"value": [b"..."]}), or use send',
             )
         now = self._cluster.clock.monotonic
-        await self.ready(topic, now())
+        await self.ready(topic, now(), partition)
         sink = self._batcher.sinks.get(topic)
         parts: list[Pending] = []
         for place, piece in self._pieces(data, partition, sink):
@@ -100,7 +100,7 @@ class AsyncProducer:
                 if pending is not None:
                     parts.append(pending)
                     break
-                await self.ready(topic, now())
+                await self.ready(topic, now(), place)
         return BatchDelivery(parts)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -137,16 +137,18 @@ class AsyncProducer:
     def closed(self) -> bool:
         return self._closed
 
-    async def ready(self, topic: str, started_s: float) -> None:
-        """Wait until `append` would take a record for this topic. Raises what stands against it, by the deadline of
-        a send that began at `started_s`."""
+    async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
+        """Wait until `append` would take a record for this topic, and this partition. Raises what stands against it, by
+        the deadline of a send that began at `started_s`."""
         if self._closed:
             raise Closed("the producer is closed")
         clock, config = self._cluster.clock, self.config
         deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
-        if topic not in self._batcher.sinks:
+        sink = self._batcher.sinks.get(topic)
+        if sink is None or (partition is not None and sink.lane(partition) is None):
             check_topic(topic)
-            known = await self._cluster.topic(topic, self._look_up_s(deadline_s - clock.monotonic()))
+            wanted = () if partition is None else (partition,)
+            known = await self._cluster.topic_with(topic, wanted, self._look_up_s(deadline_s - clock.monotonic()))
             if self._closed:
                 raise Closed("the producer is closed")
             self._batcher.add_topic(topic, known.topic_id, known.numbers)

@@ -185,7 +185,7 @@ class AsyncReader:
 
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
-        topic = await self._cluster.topic(self.topic, left())
+        topic = await self._cluster.topic_with(self.topic, self._wanted or (), left())
         partitions = self._wanted if self._wanted is not None else topic.numbers
         starts = by_partition(self._start, partitions)
         asked = await self._ask(topic, starts, left())

@@ -22,7 +22,9 @@ def write_settings(settings: object) -> list[pb.Setting]:
     Raises InvalidRequest, InvalidConfig for what is none of these.
     """
     if not isinstance(settings, Mapping):
-        raise InvalidRequest(f"settings={settings!r:.100}", hint='pass a mapping, such as {"retention_ms": 86_400_000}')
+        raise InvalidRequest(
+            f"settings is {_kind(settings)}, not a mapping", hint='such as {"retention_ms": 86_400_000}'
+        )
     if len(settings) > SETTINGS_MAX:
         raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {SETTINGS_MAX} at once")
     return [pb.Setting(name=_name(name), value=_text(name, value)) for name, value in settings.items()]
@@ -31,7 +33,7 @@ def write_settings(settings: object) -> list[pb.Setting]:
 def _name(name: object) -> str:
     if isinstance(name, str) and _is_plain(name):
         return name
-    raise InvalidRequest(f"a setting named {name!r:.100}", hint="settings are named by text")
+    raise InvalidRequest(f"a setting is named by {_kind(name)}, or oddly", hint="settings are named by short text")
 
 
 def _text(name: str, value: object) -> str:
@@ -44,7 +46,11 @@ def _text(name: str, value: object) -> str:
             return str(value)
         case int() if not isinstance(value, bool):
             raise InvalidConfig(f"{name} is a number of {value.bit_length()} bits", hint=f"at most {NUMBER_MAX}")
-    raise InvalidConfig(f"{name} is {value!r:.100}", hint="write a whole number, text, or None for no bound")
+    raise InvalidConfig(f"{name} is {_kind(value)}, or odd", hint="write a whole number, text, or None for no bound")
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def _is_plain(text: str) -> bool:
