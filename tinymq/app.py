@@ -143,8 +143,10 @@ class BrokerApp:
 
     @property
     def reason(self) -> str:
-        """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one."""
-        return self._entrance.reason if self._entrance is not None else ""
+        """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one, a
+        broker whose metadata may be old says why."""
+        outside = self._entrance.reason if self._entrance is not None else ""
+        return outside or (self._member.reason if self._member is not None else "")
 
     async def wait_failed(self) -> TinymqError:
         """Return when the broker can serve no longer and must stop, with the reason."""

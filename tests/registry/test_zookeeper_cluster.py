@@ -131,7 +131,9 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
     capfd.readouterr()
 
 
-def test_while_zookeeper_is_away_records_are_written_and_read(dev: Dev, server: ZookeeperServer) -> None:
+def test_while_zookeeper_is_away_records_are_written_and_read(
+    dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     """For longer than any session lasts. It is said, and afterwards all is as before."""
     folder = devfolder.load(dev.path)
     with dev.client() as client, client.producer() as producer:
@@ -148,6 +150,10 @@ def test_while_zookeeper_is_away_records_are_written_and_read(dev: Dev, server: 
             assert read(client, "t") == list(range(count))
             with pytest.raises((DeadlineExceeded, OutcomeUnknown, NotReady)):
                 client.admin.create_topic("u", partitions=1, replication_factor=1, timeout=1.0)
+            capfd.readouterr()
+            run(["cluster", "status", "-s", folder.servers, "-o", "json"])
+            brokers = json.loads(capfd.readouterr().out)["brokers"]
+            assert all("as of version" in broker["reason"] for broker in brokers)
             assert all("registry_unreachable" in folder.log(number).read_text() for number in (1, 2, 3))
         until(
             lambda: dev.registered() == [1, 2, 3] and None not in map(dev.session, (1, 2, 3)), "they do not come back"

@@ -105,6 +105,11 @@ class Member:
         await self._registry.stop()
         await self._hosting.stop()
 
+    @property
+    def reason(self) -> str:
+        """What keeps this broker's metadata from being up to date, for people; "": nothing that is known."""
+        return self._registry.reason
+
     def group_changed(self, group: Group) -> None:
         """The host says that a group's role, leader or term is another."""
         self._hosting.group_changed(group.id)

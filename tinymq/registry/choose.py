@@ -29,6 +29,11 @@ class Registry(RegistryService, Protocol):
         open. Raises a TinymqError when it cannot, and then the broker does not start."""
         ...
 
+    @property
+    def reason(self) -> str:
+        """What keeps reads from being up to date, for people; "": nothing that is known."""
+        ...
+
     async def stop(self) -> None:
         """End what runs by itself. Reads go on. Again: nothing."""
         ...

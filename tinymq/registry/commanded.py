@@ -43,6 +43,11 @@ class CommandedRegistry(ABC):
         """Up to which kinds and versions leaders may propose."""
         return self._state.feature_level
 
+    @property
+    def reason(self) -> str:
+        """What keeps reads from being up to date, for people; "": nothing that is known."""
+        return ""
+
     def get_broker(self, broker_id: int) -> BrokerRecord | None:
         return self._state.brokers.get(broker_id)
 

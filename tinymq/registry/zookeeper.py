@@ -106,6 +106,12 @@ class ZookeeperRegistry(CommandedRegistry):
             )
         await self._replica.load()
 
+    @property
+    def reason(self) -> str:
+        if self._connected:
+            return ""
+        return f"no connection to ZooKeeper ({self._where}): metadata is shown as of version {self.version}"
+
     # ---- changes ------------------------------------------------------------------------------------------
 
     async def register_broker(self, broker: BrokerRecord) -> float:
