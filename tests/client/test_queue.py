@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -121,6 +123,27 @@ def test_pushes_that_nobody_waits_for_keep_their_order_and_are_flushed(mq: Clien
         queue.flush()
         assert all(delivery.done() for delivery in sent)
         assert [m.value for m in drained(queue)] == [b"%d" % i for i in range(5001)]
+
+
+def test_their_order_is_kept_on_asyncio_too(cluster: Cluster, mq: Client, topic: str) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(cluster.servers) as client, client.queue(topic) as queue:
+            for i in range(5000):
+                await queue.push_nowait(b"%d" % i)
+            await queue.push(b"5000")
+
+    run(scenario())
+    with mq.queue(topic, channel="c") as queue:
+        assert [m.value for m in drained(queue)] == [b"%d" % i for i in range(5001)]
+
+
+def test_the_example_on_the_page_works(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("orders", partitions=1, replication_factor=3)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "channels.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    exec(example.replace("127.0.0.1:7070", cluster.servers))
+    (found,) = mq.admin.list_channels("orders")
+    assert (found.channel, found.position) == ("billing", 1)
 
 
 def test_channels_never_see_each_other(mq: Client, topic: str) -> None:
