@@ -17,7 +17,7 @@ from tinymq.topic_config import Storage, TopicConfig, make, promise
         ([("sync", "0")], "sync=always"),
         ([("sync", "60001")], "sync_interval_ms is between"),
         ([("sync", "always"), ("sync", "100")], "twice"),
-        ([("sink", "always")], "'sync'"),
+        ([("synk", "always")], "'sync'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(settings: list[tuple[str, str]], why: str) -> None:

@@ -91,8 +91,8 @@ def make(settings: Iterable[tuple[str, str]] = ()) -> TopicConfig:
 def promise(config: TopicConfig) -> str:
     """What a topic with these settings promises, and what it loses: a line for each, for people."""
     if config.storage is Storage.MEMORY:
-        kept = "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when a"
-        kept += " majority of their brokers end, each before the last one was filled again. The topic then goes on by"
+        kept = "An acknowledged record is in the memory of a majority of its replicas, and on no disk: it is lost when"
+        kept += " a majority of their brokers end, each before the last one was filled again. The topic then goes on by"
         kept += " itself with what is left; with nothing left, offsets begin at 0 again."
     elif config.sync_interval_ms:
         kept = "An acknowledged record is written by a majority of its replicas, and they begin to sync it at most"
