@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.registry.records import broker
 from tests.registry.zookeeper_bench import bench, until
@@ -331,8 +332,15 @@ def test_data_without_its_registry_is_not_served(zookeeper_server: ZookeeperServ
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("path", ["/cluster", "/version", "/topics/t", "/consumers", "/changes"])
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff", b'{"unknown": 1}'])
+NO_JSON = [b"", b"{", b"[1]", b"\xff"]
+NOT_ITS_OWN = [b'{"unknown": 1}', b'{"name": "u"}']
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [(path, data) for path in ("/cluster", "/version", "/topics/t", "/changes") for data in NO_JSON + NOT_ITS_OWN]
+    + [("/consumers", data) for data in NO_JSON],
+)
 def test_what_no_broker_wrote_is_not_taken_for_a_registry(
     zookeeper_server: ZookeeperServer, path: str, data: bytes
 ) -> None:
@@ -361,6 +369,27 @@ def test_a_tree_of_another_format_is_not_read(zookeeper_server: ZookeeperServer)
             await b.raw(lambda client: client.set("/version", b'{"format": 99}'))
             with pytest.raises(CorruptData, match="format 99"):
                 await b.make().start([])
+
+    asyncio.run(main())
+
+
+def test_what_a_newer_build_adds_is_passed_over(zookeeper_server: ZookeeperServer) -> None:
+    """As on any wire: brokers are upgraded one by one."""
+
+    async def main() -> None:
+        async with bench(zookeeper_server) as b:
+            (registry,) = await b.start(1)
+            topic = await registry.register_topic("t", 1, 1)
+
+            def add(client: KazooClient) -> None:
+                for path in ("/cluster", "/version", "/topics/t", "/changes/00000000000000000002"):
+                    data, _ = client.get(path)
+                    client.set(path, data[:-1] + b', "tomorrow": {"a": [1]}}')
+
+            await b.raw(add)
+            reader = b.make()
+            await reader.start([])
+            assert reader.get_all_topics() == [topic]
 
     asyncio.run(main())
 

@@ -215,7 +215,7 @@ def unpack_version(data: bytes) -> pb.State:
     """Raises CorruptData, as all of these do."""
     state = _from_json(VERSION, data, pb.State())
     if state.format != FORMAT:
-        raise CorruptData(f"the registry in ZooKeeper has format {state.format}, this build knows {FORMAT}")
+        raise CorruptData(f"{VERSION} in ZooKeeper has format {state.format}, this build knows {FORMAT}")
     return state
 
 
@@ -236,7 +236,10 @@ def unpack_change(name: str, data: bytes) -> Change:
     try:
         parts = json.loads(data)
         command, reply = parts["command"], parts["reply"]
-        return Change(json_format.ParseDict(command, pb.Command()), json_format.ParseDict(reply, pb.Reply()))
+        return Change(
+            json_format.ParseDict(command, pb.Command(), ignore_unknown_fields=True),
+            json_format.ParseDict(reply, pb.Reply(), ignore_unknown_fields=True),
+        )
     except (ValueError, KeyError, TypeError, RecursionError, json_format.ParseError) as error:
         raise _corrupt(f"{CHANGES}/{name}", error) from None
 
@@ -251,7 +254,10 @@ def cluster_of(data: bytes) -> str:
 
 def unpack_topic(name: str, data: bytes) -> TopicRecord:
     """Raises InvalidConfig, too, for settings of another build."""
-    return topic_from_wire(_from_json(topic_path(name), data, pb.Topic()))
+    topic = _from_json(topic_path(name), data, pb.Topic())
+    if topic.name != name:
+        raise _corrupt(topic_path(name), ValueError(f"it is of topic {topic.name[:100]!r}"))
+    return topic_from_wire(topic)
 
 
 def unpack_consumers(name: str, data: bytes) -> list[pb.Consumer]:
@@ -299,7 +305,7 @@ def _json(message: Message) -> bytes:
 
 def _from_json(path: str, data: bytes, message: M) -> M:
     try:
-        return json_format.Parse(data, message)
+        return json_format.Parse(data, message, ignore_unknown_fields=True)  # of a newer build, as on any wire
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise _corrupt(path, error) from None
 
