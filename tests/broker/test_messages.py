@@ -56,7 +56,8 @@ async def settle() -> None:
 
 def run(scenario: Callable[[Queue], Awaitable[None]]) -> None:
     async def main() -> None:
-        await scenario(Queue())
+        async with asyncio.timeout(10):
+            await scenario(Queue())
 
     asyncio.run(main())
 

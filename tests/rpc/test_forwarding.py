@@ -188,12 +188,13 @@ def test_a_client_that_goes_away_leaves_nobody_waiting() -> None:
     on_cluster(scenario)
 
 
-def test_those_who_wait_do_not_keep_others_from_being_passed_on() -> None:
+@pytest.mark.parametrize("queue", [0, None])
+def test_those_who_wait_do_not_keep_others_from_being_passed_on(queue: int | None) -> None:
     """A connection carries 256 calls at a time."""
 
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
         _, other = await made(cluster, client, "crowded")
-        consume = pb.ConsumeMessageRequest(topic="crowded", queue=0, channel="c", wait_ms=25_000)
+        consume = pb.ConsumeMessageRequest(topic="crowded", queue=queue, channel="c", wait_ms=25_000)
         crowd = [QueueClient([cluster.address(other + 1)]) for _ in range(2)]
         waiting = [
             asyncio.ensure_future(crowd[n % 2].call("ConsumeMessage", consume, timeout_s=30)) for n in range(300)

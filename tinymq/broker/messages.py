@@ -116,13 +116,17 @@ class Takers:
             left_s = wait_until_s - clock.monotonic()
             if left_s <= 0:
                 return None
-            with _Turn(self._taking, partition, channel) as turn:
-                await changed(broker.deadlines, [partition], left_s, turn.comes)
+            with self.turn(partition, channel) as turn:
+                await changed(broker.deadlines, [partition], left_s, lambda: turn.claim() or not partition.leading)
                 outcome = await consume(partition, channel, request_id, timeout_s)
         return await read_record(broker, partition, outcome.offset)
 
+    def turn(self, partition: Partition, channel: str) -> Turn:
+        """For one taker that waits."""
+        return Turn(self._taking, partition, channel)
 
-class _Turn:
+
+class Turn:
     """One waiting taker's claim on a message: given up when it is answered, whatever the answer."""
 
     def __init__(self, taking: Counter[tuple[GroupId, str]], partition: Partition, channel: str) -> None:
@@ -130,20 +134,20 @@ class _Turn:
         self._partition = partition
         self._channel = channel
         self._key = (partition.group.id, channel)
-        self._held = False
+        self.held = False
 
-    def __enter__(self) -> _Turn:
+    def __enter__(self) -> Turn:
         return self
 
-    def comes(self) -> bool:
-        """Is there a message that nobody else has been woken for? Or has the wait no sense any more?"""
-        if not self._held and size_of(self._partition, self._channel) > self._taking[self._key]:
+    def claim(self) -> bool:
+        """Is there a message, by what is known here, that nobody else has been woken for? It is this taker's then."""
+        if not self.held and size_of(self._partition, self._channel) > self._taking[self._key]:
             self._taking[self._key] += 1
-            self._held = True
-        return self._held or not self._partition.leading
+            self.held = True
+        return self.held
 
     def __exit__(self, *_: object) -> None:
-        if self._held:
+        if self.held:
             self._taking[self._key] -= 1
             if size_of(self._partition, self._channel) > self._taking[self._key]:
                 self._partition.look()  # a message came while this claim still stood for one that is gone
@@ -163,11 +167,6 @@ async def consume(partition: Partition, channel: str, request_id: bytes, timeout
     if outcome.error is not None:
         raise outcome.error
     return outcome
-
-
-def has_more(partition: Partition, channel: str) -> bool:
-    """Is there something that `channel` has not read, as far as this replica knows?"""
-    return size_of(partition, channel) > 0
 
 
 def size_of(partition: Partition, channel: str) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
@@ -37,13 +37,14 @@ from tinymq.rpc.queues import create_queue, delete_queue
 from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
 from tinymq.rpc.statuses import status_of, text_of, trailers_of
+from tinymq.rpc.watch import LOOK_S, Watch
 from tinymq.types import TopicId, check_channel_name
 
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost
 TOPICS_MAX = 10_000  # whose turns are remembered
 ASKED_MAX = 16  # queues of a topic asked side by side
-LOOK_S = 0.25  # between two looks at queues that have no replica here
+LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
 HEADERS_MAX = 10_000
 
 T = TypeVar("T")
@@ -205,32 +206,44 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
     ) -> pb.ConsumeMessageReply:
         """The next message of any queue: the leaders are asked in turn, then the replicas here are watched."""
-        broker, clock = call.broker, call.broker.around.clock
-        topic = await find_topic(broker, request.topic)
+        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        topic = await find_topic(call.broker, request.topic)
         first = self._turn(topic)
         wanted = [queue.partition for queue in (*topic.queues[first:], *topic.queues[:first])]
-        while True:
-            missed: dict[int, TinymqError] = {}  # queues without a leader at the moment: those behind them go on
-            for number in wanted:
-                one = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
-                try:
-                    reply = await self._consume_one(one, call, 0.0, patient=False)
-                except UnknownPartition:  # deleted meanwhile
-                    continue
-                except NOTHING_DONE as error:
-                    missed[number] = error
-                    continue
-                if reply.HasField("message"):
-                    return reply
+        reply, missed = await self._ask(request, call, wanted)
+        while reply is None:
             left_s = until_s - clock.monotonic()
             if not missed and left_s <= 0:
                 return pb.ConsumeMessageReply()
-            if missed and not self._leading.stays:
-                raise next(iter(missed.values()))
-            if missed and call.left_s() <= MARGIN_S:
-                raise too_late(next(iter(missed.values())))
-            topic = await find_topic(broker, request.topic)
-            wanted = await _queues_with_more(broker, topic, request.channel, left_s, missed)
+            if missed and not (self._leading.stays and call.left_s() > MARGIN_S):
+                error = next(iter(missed.values()))
+                raise too_late(error) if self._leading.stays else error
+            topic = await find_topic(call.broker, request.topic)
+            with Watch(self._takers, call.broker, topic, request.channel, missed) as watch:
+                await watch.changed(left_s)
+                reply, missed = await self._ask(request, call, watch.wanted())
+            if reply is None:  # what is known here is behind: no reason to ask again and again
+                await clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, LOOK_S)
+        return reply
+
+    async def _ask(
+        self, request: pb.ConsumeMessageRequest, call: Call, numbers: Iterable[int]
+    ) -> tuple[pb.ConsumeMessageReply | None, dict[int, TinymqError]]:
+        """The message of the first of these queues that has one; and the queues that have no leader at the moment."""
+        missed: dict[int, TinymqError] = {}
+        for number in numbers:
+            one = pb.ConsumeMessageRequest(topic=request.topic, queue=number, channel=request.channel)
+            try:
+                reply = await self._consume_one(one, call, 0.0, patient=False)
+            except UnknownPartition:  # deleted meanwhile
+                continue
+            except NOTHING_DONE as error:
+                missed[number] = error
+                continue
+            if reply.HasField("message"):
+                return reply, missed
+        return None, missed
 
     # ---- looking -------------------------------------------------------------------------------------
 
@@ -275,26 +288,6 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 return (await self._leading.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
 
         return pb.GetQueueSizeReply(messages=sum(await asyncio.gather(*map(one, numbers))))
-
-
-async def _queues_with_more(
-    broker: Broker, topic: TopicRecord, channel: str, wait_s: float, missed: Container[int]
-) -> list[int]:
-    """Queues to ask once more, after a wait: those that have something by what is known here, and those of which
-    nothing is known: they have no replica here, or were missed."""
-    held: dict[int, Partition] = {}
-    for queue in topic.queues:
-        found = broker.hosting.get(queue.topic_id, queue.partition)
-        well = found is not None and found.closed is None and found.group.failure is None
-        if found is not None and well and queue.partition not in missed:
-            held[queue.partition] = found
-    others = [queue.partition for queue in topic.queues if queue.partition not in held]
-
-    def some() -> bool:
-        return any(each.closed is not None or messages.has_more(each, channel) for each in held.values())
-
-    await messages.changed(broker.deadlines, list(held.values()), LOOK_S if others else wait_s, some)
-    return [number for number, each in held.items() if messages.has_more(each, channel)] + others
 
 
 def _request_key(request_id: bytes) -> bytes:

@@ -1,0 +1,59 @@
+"""Waiting for a message in any queue of a topic, on a broker that need lead none of them.
+
+Its own replicas are watched: what they know may be a little behind, and is a reason to ask the leader, never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from contextlib import ExitStack
+
+from tinymq.broker.broker import Broker
+from tinymq.broker.messages import Takers, Turn, changed
+from tinymq.broker.partition import Partition
+from tinymq.registry.values import TopicRecord
+
+LOOK_S = 0.25  # between two looks at queues that cannot be watched here
+
+
+class Watch:
+    """One call's wait for a channel's next message."""
+
+    def __init__(
+        self, takers: Takers, broker: Broker, topic: TopicRecord, channel: str, missed: Container[int]
+    ) -> None:
+        """`missed`: queues that could not be asked; they are to be asked again, whatever is known of them."""
+        self._broker = broker
+        self._replicas: dict[int, Partition] = {}
+        for queue in topic.queues:
+            found = broker.hosting.get(queue.topic_id, queue.partition)
+            if found is not None and found.closed is None and found.group.failure is None:
+                self._replicas[queue.partition] = found
+        self._turns: dict[int, Turn] = {
+            number: takers.turn(each, channel) for number, each in self._replicas.items() if number not in missed
+        }
+        self._others = [queue.partition for queue in topic.queues if queue.partition not in self._turns]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Watch:
+        for turn in self._turns.values():
+            self._stack.enter_context(turn)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    async def changed(self, wait_s: float) -> None:
+        """Return once there may be something, or after `wait_s` seconds at the latest."""
+        wait_s = min(wait_s, LOOK_S) if self._others else wait_s
+        await changed(self._broker.deadlines, list(self._replicas.values()), wait_s, self._comes)
+
+    def _comes(self) -> bool:
+        """One message is enough: the claim on it keeps the other calls that wait here from asking for it, too."""
+        if any(each.closed is not None for each in self._replicas.values()):
+            return True
+        return any(turn.claim() for turn in self._turns.values())
+
+    def wanted(self) -> list[int]:
+        """The queues to ask now."""
+        return [number for number, turn in self._turns.items() if turn.held] + self._others
