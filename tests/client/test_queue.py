@@ -13,8 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.client.losing import Losing
 from tests.client.running import run
 from tinymq import AsyncClient, AsyncQueue, Client, Message, Offset, Queue
+from tinymq.client.ports import Method
 from tinymq.errors import (
     Closed,
     Fenced,
@@ -185,8 +187,11 @@ def test_calls_at_the_same_time_take_the_channel_once(cluster: Cluster, mq: Clie
     filled(mq, topic, 10)
 
     async def scenario() -> None:
-        async with AsyncClient(cluster.servers) as client, client.queue(topic, channel="c") as queue:
+        losing = Losing()
+        client = AsyncClient(cluster.servers, connector=losing)
+        async with client, client.queue(topic, channel="c") as queue:
             await asyncio.gather(queue.open(), queue.open(), queue.seek(Offset(3)))
+            assert losing.answered[Method.SET_CONSUMER] == 1
             assert [m.offset for m in await queue.poll()] == [3]
             await queue.commit()
 
