@@ -288,9 +288,8 @@ class CommandsLife(RuleBasedStateMachine):
         assert (state.kept_records, state.kept_bytes) == (naive.records, naive.bytes)
         cursors = {name: (c.position, c.epoch, c.generation) for name, c in state.channels.items()}
         assert cursors == {name: (c.position, c.epoch, c.generation) for name, c in naive.channels.items()}
-        assert state.holds.lowest(naive.now_us) is None or state.holds.lowest(naive.now_us)[0] == naive.held(  # type: ignore[index]
-            naive.now_us
-        )
+        lowest = state.holds.lowest(naive.now_us)
+        assert (None if lowest is None else lowest.offset) == naive.held(naive.now_us)
 
     def teardown(self) -> None:
         """Every replica of this log holds the same bytes, wherever it took over."""

@@ -7,7 +7,12 @@ import asyncio
 import pytest
 
 from tests.broker.test_partition import Bench
+from tests.broker.values import moves
+from tests.fakes.batches import TIME_US, checked
+from tinymq.batch import encode, pack_batch
 from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.broker.offsets import EARLIEST, OF_MAX_TIMESTAMP, find_offset
+from tinymq.broker.partition import Acks
 from tinymq.entry import iter_entries
 from tinymq.errors import (
     CorruptData,
@@ -18,6 +23,7 @@ from tinymq.errors import (
     TinymqError,
     UnknownTopic,
 )
+from tinymq.log.runner import InlineRunner
 
 
 class Reader:
@@ -161,3 +167,98 @@ def test_cold_reads_come_from_disk(bench: Bench) -> None:
     reader = Reader(bench, 0)
     assert reader.fetch.read_now() is None
     assert offsets(asyncio.run(reader.fetch.read())) == [0, 10, 20]
+
+
+# ---- a log start that moves -------------------------------------------------------------------------------------
+
+
+def trim(bench: Bench, offset: int) -> None:
+    bench.partition.command([moves(offset)], 1.0, lambda told: None)
+    bench.group.commit()
+
+
+def test_what_is_below_the_log_start_is_not_shown_though_it_is_stored(bench: Bench) -> None:
+    trim(bench, 15)
+    assert bench.group.log.log_start_offset == 0
+    error = Reader(bench, 14).error
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.detail == {"log_start": "15", "high_watermark": "30"}
+    answer = Reader(bench, 15).answer
+    assert (answer.log_start, offsets(answer)) == (15, [10, 20]), "whole batches: the reader passes over the first half"
+
+
+def test_a_state_that_is_behind_its_log_is_not_believed_about_the_start(bench: Bench) -> None:
+    """A follower that was given the state where its log begins has not applied what moved the start over it."""
+    trim(bench, 5)
+    bench.group.log.log_start_offset = 20
+    assert bench.partition.log_start == 20
+    assert isinstance(Reader(bench, 19).error, OffsetOutOfRange)
+    assert Reader(bench, 20).answer.log_start == 20
+
+
+def test_one_that_waits_is_told_when_the_start_passes_it_by(bench: Bench) -> None:
+    reader = Reader(bench, 25, wait_s=5.0, bytes_min=1 << 20)
+    assert reader.ready == 0
+    trim(bench, 26)
+    assert isinstance(reader.error, OffsetOutOfRange)
+    assert len(bench.deadlines) == 0
+
+
+def test_one_that_reads_from_disk_meanwhile_is_told_too(bench: Bench) -> None:
+    bench.group.log.cold = True
+    for fails in (False, True):
+
+        async def read(offset: int, end_offset: int, bytes_max: int, fails: bool = fails) -> bytes:
+            trim(bench, offset + 1)
+            if fails:
+                raise CorruptData("the segment is gone")
+            return b"frames"
+
+        bench.group.log.read_from_offset = read  # type: ignore[method-assign]
+        start = bench.partition.log_start
+        reader = Reader(bench, start)
+        answer = asyncio.run(reader.fetch.read())
+        assert isinstance(answer.error, OffsetOutOfRange)
+        assert (answer.frames, answer.error.detail["log_start"]) == (b"", str(start + 1))
+
+
+def look_up(bench: Bench, timestamp_us: int) -> tuple[int, int, int]:
+    found = asyncio.run(find_offset(bench.partition, timestamp_us, False, InlineRunner()))
+    return found.offset, found.timestamp_us - TIME_US, found.log_start
+
+
+def test_times_are_looked_up_from_the_log_start_on() -> None:
+    """Batches of 3 whose times overlap; the start within one of them, which has its greatest below."""
+    bench = Bench()
+    for time in (100, 0, 50):
+        bench.send(3, time_us=TIME_US + time)
+    bench.group.commit()
+    assert look_up(bench, EARLIEST)[0] == 0
+    assert look_up(bench, TIME_US + 1) == (0, 100, 0)
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (2, 102, 0)
+    trim(bench, 1)
+    assert look_up(bench, TIME_US + 1) == (1, 101, 1)
+    trim(bench, 3)
+    assert look_up(bench, EARLIEST)[0] == 3
+    assert look_up(bench, TIME_US + 1) == (4, 1, 3)
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (8, 52, 3)
+    trim(bench, 5)
+    assert look_up(bench, TIME_US) == (5, 2, 5)
+    assert look_up(bench, TIME_US + 200)[0] == 9
+
+
+def test_the_greatest_below_the_start_is_not_the_greatest() -> None:
+    """In one batch, whose times go down."""
+    bench = Bench()
+    message = encode(None, [b"v"] * 3, None, [TIME_US + 9, TIME_US + 5, TIME_US + 4])
+    bench.partition.produce(*checked(pack_batch(message, record_count=3)), Acks.LEADER, 1.0, bench.told.append)
+    bench.send(2, time_us=TIME_US + 3)
+    bench.group.commit()
+    trim(bench, 1)
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (1, 5, 1)
+    assert look_up(bench, TIME_US + 6)[0] == 5, "the end: it is below the start"
+    trim(bench, 2)
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (2, 4, 2), "the first of those that are as great"
+    bench.send(1, time_us=TIME_US + 8)
+    bench.group.commit()
+    assert look_up(bench, OF_MAX_TIMESTAMP) == (5, 8, 2)

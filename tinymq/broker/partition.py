@@ -57,12 +57,9 @@ class Partition:
         self._waiters = Waiters(name, deadlines)
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._commanding = Commanding(
-            self._queue,
-            deadlines,
-            lambda command: self.state.judge(command, 0),
-            lambda timeout_s: self.group.read_index(timeout_s),
-            self._check_leading,
-        )
+            self._queue, deadlines, lambda command: self.state.judge(command, 0),
+            lambda timeout_s: self.group.read_index(timeout_s), self._check_leading,
+        )  # fmt: skip
         self._watchers = Watchers(soon)
 
     def __str__(self) -> str:
@@ -133,12 +130,9 @@ class Partition:
         try:
             self._make_room(header.record_count, len(payload))
             position = self.group.propose(
-                Kind.DATA,
-                payload,
-                record_count=header.record_count,
-                max_timestamp_us=batch.max_timestamp_us,
+                Kind.DATA, payload, record_count=header.record_count, max_timestamp_us=batch.max_timestamp_us,
                 payload_crc=payload_crc,
-            )
+            )  # fmt: skip
         except NotLeader:
             raise self._handing_over() from None
         end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
@@ -207,8 +201,8 @@ class Partition:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
 
     def retain(self) -> None:
-        """Called now and then on every replica: the leader moves the log start over what is due to go, and each
-        removes the segments that hold nothing else."""
+        """Called now and then on every replica: the leader moves the log start over what is due to go, and each removes
+        the segments that hold nothing else."""
         group = self._group
         if group is None or self.closed is not None or group.failure is not None:
             return

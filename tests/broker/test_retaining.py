@@ -1,0 +1,111 @@
+"""The broker's timer for retention: every partition in each round, some at a time, and none after the end."""
+
+from __future__ import annotations
+
+from tests.broker.test_partition import Bench
+from tests.fakes.manual_clock import ManualClock
+from tests.fakes.raft_group import FakeGroup
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.partition import Partition
+from tinymq.broker.retaining import STEP, Retaining
+from tinymq.entry import Kind
+from tinymq.errors import CorruptData, UnknownTopic
+from tinymq.topic_config import TopicConfig
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def retain(self) -> None:
+        self.times += 1
+
+
+def test_each_is_looked_at_once_per_round() -> None:
+    clock = ManualClock()
+    seen = [Seen() for _ in range(2 * STEP + 3)]
+    retaining = Retaining(clock, lambda: seen, 5.0)
+    retaining.start()
+    for round_ in range(1, 4):
+        clock.advance(5.0)
+        assert {s.times for s in seen} == {round_}
+    retaining.stop()
+    clock.advance(60.0)
+    assert {s.times for s in seen} == {3}
+
+
+def test_one_that_is_in_the_middle_of_a_round_stops() -> None:
+    clock = ManualClock()
+    seen = [Seen() for _ in range(3 * STEP)]
+    retaining = Retaining(clock, lambda: seen, 5.0)
+    seen[0].retain = retaining.stop  # type: ignore[method-assign]
+    retaining.start()
+    clock.advance(60.0)
+    assert sum(s.times for s in seen) == STEP - 1
+
+
+def moves_of(bench: Bench) -> int:
+    return sum(e.header.kind == Kind.COMMAND for e in bench.group.log.entries)
+
+
+def aged() -> Bench:
+    """Ten records, older than the topic keeps them."""
+    bench = Bench()
+    bench.partition.configure(TopicConfig(retention_ms=1000))
+    for _ in range(10):
+        bench.send(1)
+    bench.group.commit()
+    bench.group.later_us = 1_100_000
+    return bench
+
+
+def test_a_move_is_proposed_once_and_then_the_segments_go() -> None:
+    bench = aged()
+    for _ in range(3):
+        bench.partition.retain()
+        assert moves_of(bench) == 1, "it is on its way"
+        assert bench.group.log.log_start_offset == 0
+    bench.group.commit()
+    assert bench.partition.log_start == 10
+    for _ in range(3):
+        bench.partition.retain()
+    assert moves_of(bench) == 1, "nothing is left to go"
+    assert bench.group.log.log_start_offset == 10
+
+
+def test_a_move_that_was_taken_back_is_proposed_again() -> None:
+    bench = aged()
+    bench.partition.retain()
+    bench.group.lose_leadership()
+    bench.partition.retain()
+    assert moves_of(bench) == 0, "a follower decides nothing"
+    bench.group.win()
+    bench.partition.retain()
+    bench.group.commit()
+    assert bench.partition.log_start == 10
+
+
+def test_a_follower_removes_what_it_was_told_to() -> None:
+    bench = aged()
+    bench.partition.retain()
+    bench.group.commit()
+    bench.group.lose_leadership()
+    assert bench.group.log.log_start_offset == 0
+    bench.partition.retain()
+    assert bench.group.log.log_start_offset == 10
+
+
+def test_one_that_cannot_be_asked_is_left_alone() -> None:
+    """Not attached yet, its replica failed, handing over, or gone."""
+    Partition("t/0", Deadlines(ManualClock()), lambda call: call(), {}.get).retain()
+    for spoil in ("fail", "hand over", "close"):
+        bench = aged()
+        if spoil == "fail":
+            bench.group.failure = CorruptData("a flipped bit")
+        elif spoil == "hand over":
+            bench.group._leads = False
+        else:
+            bench.partition.close(UnknownTopic("deleted"))
+        bench.partition.retain()
+        assert moves_of(bench) == 0
+    assert isinstance(bench.group, FakeGroup)
