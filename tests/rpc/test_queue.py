@@ -7,10 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import grpc
 import pytest
 from grpc import StatusCode
 
-from tests.fakes.queue_client import QueueClient
+from tests.fakes.queue_client import AGAIN, QueueClient
 from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
@@ -209,6 +210,59 @@ def test_what_is_refused(tinymq_cluster: Cluster) -> None:
                 assert (seen, error.code) == (status, code), (name, request)
 
     run(tinymq_cluster, scenario)
+
+
+def test_a_broker_without_a_cluster_says_so() -> None:
+    with Cluster(nodes=1, form=False) as cluster:
+
+        async def main() -> None:
+            async with QueueClient([cluster.address(1)]) as client:
+                for name, request in (
+                    ("ConsumeMessage", pb.ConsumeMessageRequest(topic="t", channel="c")),
+                    ("CreateQueue", pb.CreateQueueRequest(topic="t")),
+                ):
+                    status, error = await client.refused(name, request)
+                    assert (status, error.code) == (StatusCode.UNAVAILABLE, "NotReady")
+                    assert "belongs to no cluster" in error.message
+
+        asyncio.run(main())
+
+
+def test_takers_of_any_queue_share_what_is_there() -> None:
+    """Over three brokers, the queues with different leaders, while a leader dies: nothing is handed out twice. What the
+    dead broker had taken for a client that it could not answer any more is not seen again: these calls name no request.
+    """
+    with Cluster(nodes=3) as cluster:
+
+        async def scenario(client: QueueClient) -> None:
+            await make(client, "any", queues=4)
+            await asyncio.gather(*(client.produce("any", b"%d" % n) for n in range(200)))
+            taken: list[tuple[int, int]] = []
+
+            async def take() -> None:
+                while True:
+                    try:
+                        message = await client.consume("any", "c")
+                    except grpc.aio.AioRpcError as failed:
+                        if failed.code() not in AGAIN:
+                            raise
+                        continue
+                    if message is None:
+                        return
+                    taken.append((message.queue, message.offset))
+
+            async def kill() -> None:
+                while len(taken) < 50:
+                    await asyncio.sleep(0.001)
+                await asyncio.to_thread(cluster.kill, 2)
+
+            await asyncio.gather(kill(), *(take() for _ in range(12)))
+            assert len(taken) == len(set(taken))
+            assert 200 - 12 <= len(taken) <= 200
+            left = pb.GetQueueSizeRequest(topic="any", channel="c")
+            assert (await client.call("GetQueueSize", left, at=0)).messages == 0, "nothing was left out"
+
+        run(cluster, scenario)
 
 
 def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> None:
