@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.history import Revival
 
 FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk)")
 _POWER = "loses power"
+_SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
+SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
 LOST = frozenset(
     {
         Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET, Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.NONMONOTONIC_POLL,
@@ -23,24 +26,46 @@ LOST = frozenset(
 
 
 def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
-    """Is it what was lost when this group went on without a majority?"""
-    return anomaly.kind in LOST and any(revival.log == anomaly.log for revival in facts.history.revivals)
+    """Is it what was lost when this group went on without a majority? Of a topic that is synced at intervals that is
+    the last moments before, and no more."""
+    for revival in facts.history.revivals:
+        if revival.log == anomaly.log and anomaly.kind in LOST:
+            since_s = _lost_since_s(facts, revival)
+            if anomaly.kind is not Kind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:
+                return True
+    return False
+
+
+def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
+    """What was acknowledged before is synced on a majority, whose machines then lost power; None: nothing ever is."""
+    settings = facts.history.topics.get(revival.log[0], {})
+    if "sync" not in settings or _SLOW & {change.what.split(" ")[-1] for change in facts.history.changes}:
+        return None
+    cuts = sorted(_ends(facts, revival).values())
+    majority = int(settings.get("replicas", "3")) // 2 + 1
+    return cuts[majority - 1] - float(settings["sync"]) / 1000 - SYNCED_S if len(cuts) >= majority else None
 
 
 def needless_losses(facts: Facts) -> Iterator[Anomaly]:
     """A group gives up a majority of its replicas, and the brokers that held them had not ended."""
     for revival in facts.history.revivals:
         settings = facts.history.topics.get(revival.log[0], {})
-        in_memory = settings.get("storage") == "memory"
-        ended = {
-            int(found[1])
-            for change in facts.history.changes
-            if revival.at_s - FILLED_S <= change.at_s <= revival.at_s
-            and (found := _ENDS.match(change.what)) is not None
-            and (in_memory or found[2] == _POWER)
-        }
-        replicas = int(settings.get("replicas", "3"))
+        ended, replicas = _ends(facts, revival), int(settings.get("replicas", "3"))
         if 2 * len(ended) < replicas:
-            how = "ended" if in_memory else "lost power"
+            how = "lost power" if "sync" in settings else "ended"
             what = f"went on without a majority of its {replicas} replicas, and brokers {sorted(ended)} {how}"
             yield Anomaly(Kind.NEEDLESS_LOSS, what, revival.log, times_s=(revival.at_s,))
+
+
+def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
+    """When each broker that may lack something ended first, since the group last went on so."""
+    others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
+    earlier_s = max(others, default=0.0)
+    only_power = "sync" in facts.history.topics.get(revival.log[0], {})
+    found: dict[int, float] = {}
+    for change in facts.history.changes:
+        end = _ENDS.match(change.what)
+        recent = max(earlier_s, revival.at_s - FILLED_S) <= change.at_s <= revival.at_s
+        if recent and end is not None and (end[2] == _POWER or not only_power):
+            found.setdefault(int(end[1]), change.at_s)
+    return found
