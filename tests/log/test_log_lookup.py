@@ -103,6 +103,16 @@ def test_the_first_entry_with_a_record_of_a_time_or_later(cold: bool) -> None:
             assert found is not None
             assert found.header.base_offset == times.index(max(times[:end]))
         assert await log.entry_of_max_timestamp(0) is None
+        for start in (0, 1, 17, 40, 78, 79, 80):
+            for end in (1, 33, 79, 80):
+                within = times[start:end]
+                for wanted in (-5, 15, 95, 395, 745, 796):
+                    expected = next((start + i for i, t in enumerate(within) if t >= wanted), None)
+                    found = await log.entry_for_time(wanted, end, start)
+                    assert (found and found.header.base_offset) == expected, (wanted, start, end)
+                found = await log.entry_of_max_timestamp(end, start)
+                expected = start + within.index(max(within)) if within else None
+                assert (found and found.header.base_offset) == expected, (start, end)
 
     with_log(fill, files)
     if cold:
