@@ -124,6 +124,27 @@ def test_who_was_away_for_long_reads_all_anew(
     asyncio.run(main())
 
 
+def test_what_changes_while_it_is_read_is_read_again(zookeeper_server: ZookeeperServer) -> None:
+    async def main() -> None:
+        async with bench(zookeeper_server) as b:
+            (first,) = await b.start(1)
+            await first.register_topic("t", 1, 1)
+            reader = b.make()
+            children, changed = b.sessions[1].children, []
+
+            async def children_later(path: str, *, watch: bool = False) -> list[str]:
+                if path == "/consumers" and len(changed) < 2:  # its topics are read already
+                    changed.append(await first.register_topic(f"u{len(changed)}", 1, 1))
+                return await children(path, watch=watch)
+
+            b.sessions[1].children = children_later  # type: ignore[method-assign]
+            await reader.start([])
+            assert [topic.name for topic in reader.get_all_topics()] == ["t", "u0", "u1"]
+            await b.same()
+
+    asyncio.run(main())
+
+
 def test_what_was_decided_on_an_old_state_is_decided_anew(
     zookeeper_server: ZookeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
