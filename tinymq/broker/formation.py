@@ -99,7 +99,7 @@ class Formation:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
                 return
-            entry, membership = self._check_first(cluster_id, packed, self._voters)
+            entry, membership = self._check_first(cluster_id, packed)
             if not membership.lists(self.broker_id, self._folder.identity.incarnation, 0):
                 message = f"the first entry does not list broker {self.broker_id} with this data folder"
                 raise WrongBroker(message, hint="a broker with a new folder joins a formed cluster by itself")
@@ -115,7 +115,7 @@ class Formation:
             if self.first_entry is not None:
                 self._check_same(cluster_id, packed)
                 return
-            entry, _ = self._check_first(cluster_id, packed, self._voters)
+            entry, _ = self._check_first(cluster_id, packed)
             await self._become(cluster_id, entry)
 
     async def observe(self, invitation: Invitation) -> None:
@@ -130,7 +130,7 @@ class Formation:
                 self._check_same(cluster_id, packed)
                 await self._keep(voters)
                 return
-            entry, membership = self._check_first(cluster_id, packed, [v.broker_id for v in voters])
+            entry, membership = self._check_first(cluster_id, packed, voters)
             if membership.replica(self.broker_id) is not None:
                 raise WrongBroker(f"broker {self.broker_id} is one of this cluster's voters", hint=_TAKEN)
             await self._keep(voters)
@@ -156,7 +156,10 @@ class Formation:
         if packed != self.first_entry.head + self.first_entry.payload:
             raise WrongCluster(f"broker {self.broker_id} was formed with other voters")
 
-    def _check_first(self, cluster_id: bytes, packed: bytes, voters: Sequence[int]) -> tuple[Entry, Membership]:
+    def _check_first(
+        self, cluster_id: bytes, packed: bytes, observed: Sequence[PeerAddress] | None = None
+    ) -> tuple[Entry, Membership]:
+        """`observed`: the voters, as a broker is told that is none of them."""
         if len(cluster_id) != 16 or not any(cluster_id):
             raise InvalidRequest("a cluster id is 16 bytes, not all zero")
         try:
@@ -169,11 +172,12 @@ class Formation:
             raise InvalidRequest("not the first entry of a group")
         if membership.group != METADATA_GROUP:
             raise InvalidRequest("not the first entry of the metadata group")
-        if voters is self._voters and membership.replica(self.broker_id) is None:
+        if observed is None and membership.replica(self.broker_id) is None:
             raise WrongBroker(f"the first entry does not list broker {self.broker_id}")
         listed = sorted(r.broker_id for r in membership.replicas)
-        if listed != sorted(voters):
-            raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {sorted(voters)}")
+        voters = self._voters if observed is None else sorted(v.broker_id for v in observed)
+        if listed != voters:
+            raise InvalidRequest(f"the first entry lists brokers {listed}; this broker's voters are {voters}")
         return entry, membership
 
     def _read(self, name: str) -> bytes | None:
