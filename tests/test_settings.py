@@ -159,6 +159,15 @@ def test_defaults_hold_together() -> None:
     assert config.peer_listen.startswith("127.0.0.1")
 
 
+def test_metrics_are_on_for_a_process_and_off_for_a_library(tmp_path: Path, secret: Path) -> None:
+    good = GOOD.format(secret=secret)
+    assert load(write(tmp_path, good)).metrics_listen == "127.0.0.1:9470"
+    assert load(write(tmp_path, 'metrics_listen = ""\n' + good)).metrics_listen == ""
+    assert BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16).metrics_listen == ""
+    with pytest.raises(InvalidConfig, match="9470x"):
+        load(write(tmp_path, 'metrics_listen = "127.0.0.1:9470x"\n' + good))
+
+
 @pytest.mark.parametrize("section", [Limits, Timing])
 def test_every_bound_and_delay_is_used(section: type[Limits] | type[Timing]) -> None:
     """A setting that nobody reads would be obeyed in silence by nobody."""
