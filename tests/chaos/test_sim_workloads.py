@@ -1,0 +1,94 @@
+"""Workloads that need whole brokers: each does what it is for, and what it writes down is enough to be judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.test_workloads import FAKED
+from tinymq_chaos.history import Call, History, Outcome
+from tinymq_chaos.sim.run import Plan, run
+from tinymq_chaos.workloads import WORKLOADS
+from tinymq_chaos.workloads.bounded import ROOM
+
+SECONDS = 14.0
+SEED = 3
+
+
+def told(workload: str, *faults: str, seconds: float = SECONDS, pace: float = 0.5) -> History:
+    """The history of one run, in which nothing is wrong."""
+    plan = Plan(SEED, seconds=seconds, workloads=(workload,), faults=faults, pace=pace)
+    result = run(plan)
+    assert not result.anomalies, "\n".join([*result.anomalies, f"replay it: {plan.command}"])
+    assert result.history is not None
+    return result.history
+
+
+def done(history: History, *kinds: str) -> list[Call]:
+    return [call for call in history.of(*kinds) if call.outcome is Outcome.OK]
+
+
+def test_none_is_left_out() -> None:
+    assert {*FAKED, "cursors", "takers", "rush", "retained", "room", "volatile", "delayed"} == {*WORKLOADS}
+
+
+def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:
+    history = told("cursors", "kill")
+    kinds = Counter(call.kind for call in done(history, "open_channel", "commit", "seek", "channels"))
+    assert all(kinds[kind] >= 3 for kind in ("open_channel", "commit", "seek", "channels")), kinds
+    assert {call.args["channel"] for call in done(history, "commit")} == {"red", "blue"}
+    assert max(call.args["offset"] for call in done(history, "commit")) > 5
+    assert "Fenced" in {call.error for call in history.of("commit", "seek", "read")}
+
+
+def test_takers_share_a_channel_and_ask_again() -> None:
+    history = told("takers", "client_reset", "kill", pace=0.2)
+    taken = [call for call in done(history, "consume") if call.result is not None]
+    requests = Counter(call.args["request"] for call in taken)
+    assert len({call.process for call in taken}) == 3
+    assert len(requests) > 20
+    assert max(requests.values()) > 1
+    assert all(call.result[1] for call in taken)
+
+
+def test_who_rushes_is_refused_what_is_old() -> None:
+    history = told("rush", "client_reset")
+    assert len(done(history, "commit")) > 20
+    assert done(history, "seek")
+    assert done(history, "seek_again")
+    assert {"Fenced", "OffsetOutOfRange"} <= {call.error for call in history.of("commit")}
+
+
+def starts(history: History) -> list[int]:
+    return [log_start for call in done(history, "offsets") for _, log_start, _ in call.result]
+
+
+def test_what_is_old_goes_and_what_is_held_stays() -> None:
+    history = told("retained", "kill", seconds=24.0)
+    assert starts(history)[-1] > starts(history)[0]
+    assert done(history, "hold")
+    assert done(history, "release")
+
+
+def test_a_room_is_full_and_has_room_for_more() -> None:
+    history = told("room", "kill", pace=0.2)
+    assert starts(history)[-1] > ROOM
+    ends = [(log_start, end) for call in done(history, "offsets") for _, log_start, end in call.result]
+    assert max(end - start for start, end in ends) > ROOM - 15
+    assert done(history, "hold")
+
+
+@pytest.mark.parametrize(
+    ("workload", "fault", "loses"),
+    [
+        ("volatile", "kill", False),
+        ("volatile", "kill_of_all", True),
+        ("delayed", "kill_of_all", False),
+        ("delayed", "power_cut_of_all", True),
+    ],
+)
+def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, fault: str, *, loses: bool) -> None:
+    history = told(workload, fault, pace=0.3)
+    assert len(done(history, "send")) > 20
+    assert bool(history.revivals) is loses
