@@ -280,7 +280,7 @@ class FakeCluster:
                 return self.done[request.command_id]
             case Method.ALTER_TOPIC | Method.ADD_PARTITION | Method.DELETE_PARTITION:
                 return self.done.get(request.command_id) or self.done.setdefault(
-                    request.command_id, self._changed(method, request)
+                    request.command_id, _changed(self, method, request)
                 )
             case Method.CREATE_TOPIC:
                 if request.name in self.topics:
@@ -295,22 +295,9 @@ class FakeCluster:
                 self.remove_topic(request.name)
                 return self.done.setdefault(request.command_id, pb.DeleteTopicReply())
             case Method.LIST_OFFSETS:
-                return self._offsets(broker, request)
+                return _offsets(self, broker, request)
             case Method.CLUSTER_STATUS:
                 return pb.ClusterStatusReply(broker_id=broker, state="running", metadata_leader=1, feature_level=1)
-
-    def _changed(self, method: Method, request: Any) -> Any:
-        match method:
-            case Method.ALTER_TOPIC:
-                self.settings.setdefault(request.name, {}).update({s.name: s.value for s in request.settings})
-                return pb.AlterTopicReply(topic=self._info(request.name))
-            case Method.ADD_PARTITION:
-                added = self._partition(request.topic, self.add_partition(request.topic))
-                return pb.AddPartitionReply(partition=added)
-        if request.partition not in self._numbers(request.topic, 0):
-            return pb.DeletePartitionReply(error=to_wire(UnknownPartition("no such partition")))
-        self.remove_partition(request.topic, request.partition)
-        return pb.DeletePartitionReply()
 
     def _info(self, name: str, broker: int = 0) -> pb.TopicInfo:
         """As that broker knows it; 0: as it is."""
@@ -340,25 +327,6 @@ class FakeCluster:
                 reply.topics.append(self._info(name, knows))
             else:
                 reply.topics.add(name=name, error=to_wire(UnknownTopic("no such topic")))
-        return reply
-
-    def _offsets(self, broker: int, request: pb.ListOffsetsRequest) -> pb.ListOffsetsReply:
-        reply = pb.ListOffsetsReply()
-        for query in request.queries:
-            try:
-                at = self.find(request.topic_id, query.partition, broker)
-                if request.leader_only and at.leader != broker:
-                    raise self.not_leader(at)
-                end = at.high_watermark(broker)
-                later = [parse_header(f) for f in at.frames]
-                wanted = [h.base_offset for h in later if h.max_timestamp_us >= query.timestamp_us]
-                offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
-                reply.answers.add(
-                    partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
-                    leader_epoch=at.epoch,
-                )  # fmt: skip
-            except TinymqError as error:
-                reply.answers.add(partition=query.partition, error=to_wire(error))
         return reply
 
 
@@ -507,3 +475,37 @@ class FakeFetchStream(_Stream):
         for task in self.waiting.values():
             task.cancel()
         super().break_off(reason)
+
+
+def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) -> pb.ListOffsetsReply:
+    reply = pb.ListOffsetsReply()
+    for query in request.queries:
+        try:
+            at = cluster.find(request.topic_id, query.partition, broker)
+            if request.leader_only and at.leader != broker:
+                raise cluster.not_leader(at)
+            end = at.high_watermark(broker)
+            later = [parse_header(f) for f in at.frames]
+            wanted = [h.base_offset for h in later if h.max_timestamp_us >= query.timestamp_us]
+            offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
+            reply.answers.add(
+                partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
+                leader_epoch=at.epoch,
+            )  # fmt: skip
+        except TinymqError as error:
+            reply.answers.add(partition=query.partition, error=to_wire(error))
+    return reply
+
+
+def _changed(cluster: FakeCluster, method: Method, request: Any) -> Any:
+    match method:
+        case Method.ALTER_TOPIC:
+            cluster.settings.setdefault(request.name, {}).update({s.name: s.value for s in request.settings})
+            return pb.AlterTopicReply(topic=cluster._info(request.name))
+        case Method.ADD_PARTITION:
+            added = cluster._partition(request.topic, cluster.add_partition(request.topic))
+            return pb.AddPartitionReply(partition=added)
+    if request.partition not in cluster._numbers(request.topic, 0):
+        return pb.DeletePartitionReply(error=to_wire(UnknownPartition("no such partition")))
+    cluster.remove_partition(request.topic, request.partition)
+    return pb.DeletePartitionReply()

@@ -134,17 +134,11 @@ class Batcher:
         with self._lock:
             sink = self.sinks.get(topic)
             if sink is None or sink.topic_id != topic_id:
-                sink = self.sinks[topic] = Sink(topic, topic_id, self._lanes(topic, topic_id, partitions), self._rng)
+                lanes = _open_lanes(self.lanes, topic, topic_id, partitions, self._config)
+                sink = self.sinks[topic] = Sink(topic, topic_id, lanes, self._rng)
             elif tuple(sink.by_number) != tuple(partitions):
-                sink.replace(self._lanes(topic, topic_id, partitions), self._rng)
+                sink.replace(_open_lanes(self.lanes, topic, topic_id, partitions, self._config), self._rng)
             return sink
-
-    def _lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[Lane]:
-        for p in partitions:
-            if (topic_id, p) not in self.lanes:
-                lane = Lane(topic, topic_id, p, limit=self._config.inflight, numbered=self._config.numbered)
-                self.lanes[topic_id, p] = lane
-        return [self.lanes[topic_id, p] for p in partitions]
 
     def append(
         self,
@@ -155,7 +149,7 @@ class Batcher:
         timestamp: Timestamp | None,
         partition: int | None,
     ) -> Delivery | None:
-        """Take one record. None: not now, because the topic is not open, the partition not known or the buffer full.
+        """Take one record. None: not now, for the topic is not open, the partition not known, or the buffer full.
         For what will never do it raises InvalidRequest, BatchTooLarge or UnknownPartition; nothing is taken then."""
         try:
             sink = self.sinks.get(topic)
@@ -171,25 +165,22 @@ class Batcher:
                 key = check_key(key)
             size += len(key)
         pairs = check_headers(headers) if headers is not None else None
-        if pairs:
-            size += header_bytes(pairs)
+        size += header_bytes(pairs) if pairs else 0
         time_us = self._wall_us() if timestamp is None else check_timestamp(timestamp)
         if size > self._record_bytes_max:
             raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self._record_bytes_max}")
         full, free = None, False  # free: the record may go to any partition
         with self._lock:
             if partition is not None:
-                found = sink.lane(partition)
-                if found is None:
+                lane = sink.lane(partition)
+                if lane is None:
                     return None
-                lane = found
             elif self._partitioner is not None:
                 lane = sink.pick(self._partitioner(key, len(sink.lanes)))
             elif key and self._keyed:
                 lane = sink.lanes[crc32(key) % len(sink.lanes)]
             else:
-                lane = sink.sticky
-                free = True
+                lane, free = sink.sticky, True
             batch = lane.open
             if batch is None:
                 batch = self._open(lane)
@@ -339,3 +330,13 @@ class Batcher:
             self.sinks = {}
             waiting, self._waiting = self._waiting, []
             return waiting
+
+
+def _open_lanes(
+    known: dict[tuple[bytes, int], Lane], topic: str, topic_id: bytes, partitions: Sequence[int], config: ProducerConfig
+) -> list[Lane]:
+    """The lanes of these partitions, out of `known`, and into it."""
+    for p in partitions:
+        if (topic_id, p) not in known:
+            known[topic_id, p] = Lane(topic, topic_id, p, limit=config.inflight, numbered=config.numbered)
+    return [known[topic_id, p] for p in partitions]

@@ -239,22 +239,6 @@ class Cluster:
         self._names.add(name)
         return known
 
-    async def topic_with(self, name: str, partitions: Iterable[int], timeout_s: float) -> Topic:
-        """The topic with these partitions, asked for afresh where one is not known: it may be new.
-
-        Raises as `topic`, UnknownPartition.
-        """
-        left = self.countdown(timeout_s)
-        topic = await self.topic(name, left())
-        missing = [number for number in partitions if topic.partition(number) is None]
-        if missing:
-            view = await self.refresh([name], timeout_s=left(), fresh=True)
-            topic = view.topics.get(name, topic)
-        for number in missing:
-            if topic.partition(number) is None:
-                raise topic.unknown(number)
-        return topic
-
     async def _look_up(self, name: str, timeout_s: float) -> Topic:
         deadline_s = self.clock.monotonic() + timeout_s
         view = await self.refresh([name], timeout_s=timeout_s)

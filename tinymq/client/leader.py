@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinymq.client import lookups
 from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
@@ -29,8 +30,8 @@ LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than 
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
-    """As Cluster.topic_with, of one partition."""
-    return await cluster.topic_with(name, (partition,), timeout_s)
+    """As tinymq.client.lookups.topic_with, of one partition."""
+    return await lookups.topic_with(cluster, name, (partition,), timeout_s)
 
 
 def no_refusal(_reply: Any) -> TinymqError | None:

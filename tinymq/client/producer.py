@@ -20,6 +20,7 @@ from tinymq.client.checks import check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import BatchDelivery, Delivery, Pending
+from tinymq.client.lookups import topic_with
 from tinymq.client.sender import Sender
 from tinymq.client.splitting import by_partition, by_size
 from tinymq.client.values import HeadersLike, Timestamp
@@ -148,7 +149,8 @@ class AsyncProducer:
         if sink is None or (partition is not None and sink.lane(partition) is None):
             check_topic(topic)
             wanted = () if partition is None else (partition,)
-            known = await self._cluster.topic_with(topic, wanted, self._look_up_s(deadline_s - clock.monotonic()))
+            look_up_s = self._look_up_s(deadline_s - clock.monotonic())
+            known = await topic_with(self._cluster, topic, wanted, look_up_s)
             if self._closed:
                 raise Closed("the producer is closed")
             self._batcher.add_topic(topic, known.topic_id, known.numbers)

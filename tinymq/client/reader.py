@@ -18,6 +18,7 @@ from tinymq.client.cluster import Cluster
 from tinymq.client.config import ReaderConfig
 from tinymq.client.follow import Cursor, Follower
 from tinymq.client.intake import Intake
+from tinymq.client.lookups import topic_with
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Known, Places, by_partition, check_range
 from tinymq.client.records import Chunk, Message, to_table
@@ -185,7 +186,7 @@ class AsyncReader:
 
     async def _open(self) -> None:
         left = self._cluster.countdown(self._cluster.config.request_timeout_ms / 1000)
-        topic = await self._cluster.topic_with(self.topic, self._wanted or (), left())
+        topic = await topic_with(self._cluster, self.topic, self._wanted or (), left())
         partitions = self._wanted if self._wanted is not None else topic.numbers
         starts = by_partition(self._start, partitions)
         asked = await self._ask(topic, starts, left())
