@@ -103,8 +103,8 @@ class ZookeeperServer:
 def shared_server() -> ZookeeperServer:
     """One for all tests of a process, until it ends."""
     server = ZookeeperServer(Path(tempfile.mkdtemp(prefix="tinymq-zookeeper-")))
-    server.start()
     atexit.register(server.remove)
+    server.start()
     return server
 
 

@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-JARS = ROOT / ".venv" / "tools" / "zookeeper"
+JARS = Path(sys.prefix) / "tools" / "zookeeper"  # of the virtual environment that runs the tests
 NAMES = ("zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "metrics-core", "snappy-java")
 DEBIAN = ("libzookeeper-java", "libslf4j-java", "libdropwizard-metrics-java", "libsnappy-java")
 MAVEN = (
