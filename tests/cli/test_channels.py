@@ -101,6 +101,9 @@ def test_a_queue_by_hand(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"c\nd\n")))
     assert run(["queue", "push", queue]) == Exit.OK
     assert "2 pushed" in capfd.readouterr().err
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"x\n" * 10_001)))
+    assert run(["queue", "push", queue]) == Exit.USAGE
+    assert f"tinymq produce {topic} --partition 1" in capfd.readouterr().err
     assert printed(capfd, "queue", "size", queue) == "4\n"
     assert printed(capfd, "queue", "peek", queue, "-c", "me") == "a\n"
     assert run(["queue", "size", queue, "-c", "me"]) == Exit.NOT_FOUND, "peeking makes no channel"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 app = App(name="queue", help="A partition as a queue, by hand: push to it, poll it through a channel, look into it.")
 
 RECORDS_PER_POLL_MAX = 1000
+PUSHED_MAX = 10_000
 Queue = Annotated[str, Parameter(help="TOPIC, which is its partition 0, or TOPIC/PARTITION.")]
 Channel = Annotated[str, Parameter(name=["--channel", "-c"], help="The reader's own place in the partition.")]
 Format = Annotated[
@@ -42,11 +44,17 @@ def push(
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
-    """Write messages, and wait until a majority has them on disk."""
+    """Write messages, up to 10,000, and wait until a majority has them on disk."""
     topic, partition = parse_queue(queue)
     headers = parse_headers(header or [])
     key_bytes = key.encode() if key is not None else None
-    messages = [value.encode() for value in values] if values else without_ends(sys.stdin.buffer)
+    messages = [value.encode() for value in values or ()] or list(
+        islice(without_ends(sys.stdin.buffer), PUSHED_MAX + 1)
+    )
+    if len(messages) > PUSHED_MAX:
+        raise InvalidRequest(
+            f"more than {PUSHED_MAX} messages", hint=f"for many: tinymq produce {topic} --partition {partition}"
+        )
     with where.connect() as mq, mq.queue(topic, partition) as to:
         sent = [to.push_nowait(value, key_bytes, headers) for value in messages]
         written = [delivery.result().offset for delivery in sent]
