@@ -126,6 +126,39 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
 
 
+def test_most_voters_are_lost_and_the_others_go_on_around_the_observers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    with Cluster(3) as cluster:
+        cluster.add()
+        cluster.add()
+        client = cluster.client()
+        client.admin.create_topic("t", partitions=5, replication_factor=3)
+        for number in range(10):
+            client.send("t", b"%d" % number, partition=number % 5)
+        for broker_id in (1, 2):
+            cluster.kill(broker_id)
+            cluster.wipe(broker_id)
+        for broker_id in (1, 2):
+            cluster.run(cluster._start(broker_id))
+        where = ["-s", cluster.servers, "--secret-file", str(secret)]
+        until(lambda: "3 listed" in _survey(capfd, where), "the survey shows who is left")
+        assert run(["cluster", "recover", *where]) == Exit.FAILED
+        until(lambda: run(["cluster", "recover", "--accept-loss", *where]) == Exit.OK, "all groups go on")
+        until(lambda: run(["cluster", "status", "-s", cluster.servers]) == Exit.OK, "all is well")
+        with client.reader("t", end="latest") as reader:
+            assert sorted(int(record.value or b"") for record in reader) == list(range(10))
+
+
+def _survey(capfd: pytest.CaptureFixture[str], where: list[str]) -> str:
+    capfd.readouterr()
+    run(["cluster", "recover", *where])
+    return capfd.readouterr().out
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
