@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.metrics.pages import get
 from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
@@ -49,6 +50,7 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "up", "-n", "3", "--port", "0", *where, "-o", "json"]) == Exit.OK
     states = json.loads(capfd.readouterr().out)["brokers"]
     assert [(b["id"], b["state"]) for b in states] == [(1, "running"), (2, "running"), (3, "running")]
+    assert [get(b["metrics"], "/status")[0] for b in states] == [200, 200, 200]
     started = _processes(folder)
     assert [p.pid for p in started] == [b["pid"] for b in states]
 

@@ -19,7 +19,7 @@ from typing import Any
 from tinymq.testing.cluster import free_ports
 
 TOOLS = Path(sys.prefix) / "tools" / "prometheus" / "usr" / "bin"
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 REQUEST_S = 5.0
 MISSING = "there is no {} here. Run: sh tests/tools/prometheus.sh    (or, on Debian: apt-get install prometheus)"
 
@@ -42,7 +42,7 @@ def promtool(*arguments: str, given: str = "") -> str:
 class Prometheus:
     """Scrapes `targets` from entering to leaving."""
 
-    def __init__(self, folder: Path, targets: Sequence[str], interval: str = "250ms") -> None:
+    def __init__(self, folder: Path, targets: Sequence[str], interval: str = "1s") -> None:
         self._address = f"127.0.0.1:{free_ports(1)[0]}"
         self._log = folder / "prometheus.log"
         self.config = folder / "prometheus.yml"

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from tests.fakes.queue_client import QueueClient
-from tests.metrics.pages import OPENMETRICS, get, parsed, scrape, status_of, value
+from tests.metrics.pages import OPENMETRICS, PATIENT, get, parsed, scrape, status_of, value
 from tests.test_app import config
 from tinymq.app import BrokerApp
 from tinymq.log.files import Files
@@ -32,7 +32,7 @@ RECORDS = 25
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Three brokers, and a topic of one partition that was written, read, and is read by a channel."""
-    with Cluster(3, metrics=True) as made:
+    with Cluster(3, metrics=True, timing=PATIENT) as made:
         client = made.client()
         client.admin.create_topic(TOPIC, partitions=1, replication_factor=3)
         for n in range(RECORDS):
@@ -161,7 +161,7 @@ def test_no_more_replicas_are_named_than_a_page_may_have(cluster: Cluster, monke
 
 
 def test_a_broker_that_is_gone_is_seen_and_its_lag_grows() -> None:
-    with Cluster(3, metrics=True) as cluster:
+    with Cluster(3, metrics=True, timing=PATIENT) as cluster:
         client = cluster.client()
         client.admin.create_topic(TOPIC, partitions=1, replication_factor=3)
         client.send(TOPIC, b"before")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.metrics.pages import scrape
+from tests.metrics.pages import PATIENT, scrape
 from tinymq.config import Limits
 from tinymq.errors import TopicExists
 from tinymq.testing import Cluster
@@ -39,7 +39,7 @@ def documented() -> list[Shown]:
 def exposed() -> Iterator[list[Shown]]:
     """What brokers show that have done a little of everything."""
     limits = Limits(client_produce_bytes_per_s=1000, segment_bytes=64 << 20)
-    with Cluster(3, metrics=True, limits=limits) as cluster:
+    with Cluster(3, metrics=True, limits=limits, timing=PATIENT) as cluster:
         client = cluster.client()
         client.admin.create_topic("t", partitions=1, replication_factor=3)
         for _ in range(3):
