@@ -116,6 +116,8 @@ def test_a_queue_by_hand(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyP
     assert printed(capfd, "queue", "get", queue, "2") == "c\n"
     assert run(["queue", "get", queue, "4"]) == Exit.USAGE
     assert printed(capfd, "queue", "size", topic) == "0\n"
+    document(capfd, "queue", "push", topic, "not text: \udcff")
+    assert json.loads(printed(capfd, "queue", "get", topic, "0", "-o", "json"))["value_base64"] == "bm90IHRleHQ6IP8="
     for wrong in ("poll", "peek"):
         assert run(["queue", wrong, f"{topic}/9"]) == Exit.NOT_FOUND
         assert run(["queue", wrong, f"{topic}/x"]) == Exit.USAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -47,8 +48,8 @@ def push(
     """Write messages, up to 10,000, and wait until a majority has them on disk."""
     topic, partition = parse_queue(queue)
     headers = parse_headers(header or [])
-    key_bytes = key.encode() if key is not None else None
-    messages = [value.encode() for value in values or ()] or list(
+    key_bytes = os.fsencode(key) if key is not None else None  # whatever bytes were given
+    messages = [os.fsencode(value) for value in values or ()] or list(
         islice(without_ends(sys.stdin.buffer), PUSHED_MAX + 1)
     )
     if len(messages) > PUSHED_MAX:
