@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
+from tests.raft.harness import Cluster, simulate
 from tinymq.config import Timing
 from tinymq.proto import peer_pb2 as pb
+from tinymq.raft import Host
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.transport import Channel, PeerIdentity
 
@@ -125,3 +127,36 @@ def test_a_busy_loop_finds_the_dead_all_the_same() -> None:
         b.clock.stand_still(0.35)
         b.clock.advance(0.0)
     assert b.gone[0][1] < heard_at + 1.5
+
+
+def test_where_it_can_be_dialled_is_said_first_whenever_a_broker_is_reached() -> None:
+    b = Bench()
+    assert not any(message.HasField("here") for _, message in b.wire.sent), "it does not know"
+    b.neighbours.here = lambda: "10.0.0.1:7170"
+    for _ in range(2):
+        b.wire.sent.clear()
+        b.neighbours.reached(3, [])
+        peer, first = b.wire.sent[0]
+        assert (peer, first.here.peer_address) == (3, "10.0.0.1:7170")
+        b.neighbours.lost(3)
+
+
+def test_where_another_can_be_dialled_is_passed_on() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        told: list[tuple[int, int, str]] = []
+        real = Host.start
+
+        async def start(host: Host) -> None:
+            me = host.broker_id
+            host.introduce(lambda: f"memory:{me}", lambda peer, where: told.append((me, peer, where)))
+            await real(host)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Host, "start", start)
+            await cluster.start()
+            await cluster.until(lambda: len(told) == 6, 2.0)
+            assert sorted(told) == [(a, b, f"memory:{b}") for a in (1, 2, 3) for b in (1, 2, 3) if a != b]
+            cluster.network.reset(1, 2)
+            await cluster.until(lambda: len(told) == 8, 2.0)
+
+    simulate(scenario, start=False)
