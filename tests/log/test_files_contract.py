@@ -139,3 +139,27 @@ def test_a_lock_is_held_until_it_is_closed(files: Files) -> None:
         files.lock("LOCK")
     lock.close()
     files.lock("LOCK").close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_writes_and_cuts_leave_what_they_say(files: Files, seed: int) -> None:
+    rng, model = random.Random(seed), bytearray()
+    file = files.open("a", create=True)
+    for _ in range(60):
+        size = rng.choice((1, 64, 700, 5000, 70_000))
+        if rng.random() < 0.2:
+            cut = rng.randint(0, len(model) + 100)
+            file.truncate(cut)
+            model = model[:cut] + bytes(max(0, cut - len(model)))
+        else:
+            at = len(model) if rng.random() < 0.7 else rng.randint(0, len(model) + 50)
+            chunks = [rng.randbytes(size), b"", rng.randbytes(rng.randrange(100))]
+            file.write(at, chunks)
+            data = b"".join(chunks)
+            model += bytes(max(0, at - len(model)))
+            model[at : at + len(data)] = data
+        assert file.size() == len(model)
+        start = rng.randint(0, len(model))
+        length = rng.choice((10, 1000, 200_000))
+        assert file.read(start, length) == model[start : start + length]
+    assert file.read(0, len(model) + 1) == model

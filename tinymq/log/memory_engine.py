@@ -27,7 +27,6 @@ from tinymq.log.runner import InlineRunner
 from tinymq.log.states import AppliedState
 from tinymq.types import GroupId
 
-TAIL_BYTES_MAX = 256 * 1024  # of what is in memory anyway; taking it from there costs little
 FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
 
 
@@ -124,7 +123,7 @@ class MemoryEngine:
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
-            config=config, tail_bytes_max=min(TAIL_BYTES_MAX, self._limits.tail_cache_bytes_max),
+            config=config, tail_bytes_max=min(config.segment_bytes, self._limits.tail_cache_bytes_max),
         )  # fmt: skip
         log.room = self._check_room
         return log

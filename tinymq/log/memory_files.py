@@ -7,22 +7,66 @@ from __future__ import annotations
 
 import errno
 import posixpath
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from tinymq.errors import FolderInUse
 from tinymq.log.files import File, Lock, sync_failed
 
+LARGE_BYTES = 4 * 1024  # a chunk of this size is kept as it is
+PIECE_BYTES = 64 * 1024  # small ones are put together up to this
 Names = list[str]  # named, because a method below is called `list`
 
 
 class _Content:
-    """What a file holds, whatever its names."""
+    """What a file holds, whatever its names: pieces end to end.
 
-    __slots__ = ("data", "linked")
+    Not one buffer: to grow a large one means to copy it, and what is appended is there already (the tail of the log
+    holds the same bytes). Small pieces are put together, so that each costs no more than it holds.
+    """
+
+    __slots__ = ("linked", "pieces", "size", "starts")
 
     def __init__(self) -> None:
-        self.data = bytearray()
         self.linked = True
+        self.size = 0
+        self.pieces: list[bytes | bytearray] = []  # only the last one may be a bytearray, which grows
+        self.starts: list[int] = []  # where each begins
+
+    def append(self, chunk: bytes) -> None:
+        last = self.pieces[-1] if self.pieces else b""
+        if len(chunk) >= LARGE_BYTES or not isinstance(last, bytearray):
+            self._freeze()
+            self.starts.append(self.size)
+            self.pieces.append(bytes(chunk) if len(chunk) >= LARGE_BYTES else bytearray(chunk))
+        else:
+            last += chunk
+            if len(last) >= PIECE_BYTES:
+                self._freeze()
+        self.size += len(chunk)
+
+    def _freeze(self) -> None:
+        if self.pieces and isinstance(self.pieces[-1], bytearray):
+            self.pieces[-1] = bytes(self.pieces[-1])
+
+    def read(self, position: int, length: int) -> bytes:
+        end, parts = min(position + length, self.size), []
+        at = max(0, bisect_right(self.starts, position) - 1)
+        while position < end:
+            start, piece = self.starts[at], self.pieces[at]
+            parts.append(bytes(piece[position - start : end - start]))
+            position, at = start + len(piece), at + 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def cut(self, size: int) -> None:
+        """Forget what is at `size` and above."""
+        at = max(0, bisect_right(self.starts, size) - 1)
+        start = self.starts[at] if self.starts else 0
+        kept = self.read(start, size - start)
+        del self.starts[at:], self.pieces[at:]
+        self.size = start
+        if kept:
+            self.append(kept)
 
 
 class MemoryFile:
@@ -38,31 +82,31 @@ class MemoryFile:
         return self._path
 
     def write(self, position: int, chunks: Sequence[bytes]) -> None:
-        data, before = self._content.data, len(self._content.data)
-        if position > before:
-            data += bytes(position - before)
-        if position >= before:
-            for chunk in chunks:
-                data += chunk
-        else:
-            joined = b"".join(chunks)
-            data[position : position + len(joined)] = joined
-        self._files.resized(self._content, before)
+        content, before = self._content, self._content.size
+        rest = b""
+        if position < before:  # opening writes what it has read once more
+            rest = content.read(position + sum(map(len, chunks)), before)
+            content.cut(position)
+        elif position > before:
+            content.append(bytes(position - before))
+        for chunk in (*chunks, rest):
+            if chunk:
+                content.append(chunk)
+        self._files.resized(content, before)
 
     def read(self, position: int, length: int) -> bytes:
-        with memoryview(self._content.data) as view:
-            return bytes(view[position : position + length])
+        return self._content.read(position, length)
 
     def size(self) -> int:
-        return len(self._content.data)
+        return self._content.size
 
     def truncate(self, size: int) -> None:
-        data, before = self._content.data, len(self._content.data)
-        if size <= before:
-            del data[size:]
-        else:
-            data += bytes(size - before)
-        self._files.resized(self._content, before)
+        content, before = self._content, self._content.size
+        if size < before:
+            content.cut(size)
+        elif size > before:
+            content.append(bytes(size - before))
+        self._files.resized(content, before)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -89,7 +133,7 @@ class MemoryFiles:
     def resized(self, content: _Content, before: int) -> None:
         """For open files: one has another size than `before`."""
         if content.linked:
-            self.bytes += len(content.data) - before
+            self.bytes += content.size - before
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         content = self._files.get(path)
@@ -117,7 +161,7 @@ class MemoryFiles:
         content = self._files.pop(path, None)
         if content is not None:
             content.linked = False
-            self.bytes -= len(content.data)
+            self.bytes -= content.size
             parent, name = posixpath.split(path)
             del self._folders[parent][name]
 
@@ -142,7 +186,7 @@ class MemoryFiles:
         self._files[path] = content
         self._folders[parent][name] = None
         content.linked = True
-        self.bytes += len(content.data)
+        self.bytes += content.size
 
     def sync(self, files: Sequence[File]) -> None:
         assert all(isinstance(file, MemoryFile) for file in files), "a file of another Files"
