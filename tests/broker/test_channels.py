@@ -49,7 +49,8 @@ def error(at: Applied, command: pb.Command) -> type[TinymqError]:
 def test_a_channel_is_made_within_the_log(at: Applied, start: int, position: int) -> None:
     outcome = one(at, opens(start=start, epoch=7))
     assert (outcome.error, outcome.position, outcome.epoch, outcome.generation) == (None, position, 7, 1)
-    assert at.state.channels["c"].moved_us == at.now_us
+    cursor = at.state.channels["c"]
+    assert (cursor.position, cursor.moved_us) == (position, at.now_us)
 
 
 def test_opening_again_fences_who_came_before_and_nobody_with_epoch_0(at: Applied) -> None:
