@@ -116,7 +116,10 @@ def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["dev", "status", "-o", "json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert document == {
-        "brokers": [{"id": b.id, "pid": None, "address": b.address, "state": "stopped"} for b in folder.brokers]
+        "brokers": [
+            {"id": b.id, "pid": None, "address": b.address, "metrics": b.metrics_address, "state": "stopped"}
+            for b in folder.brokers
+        ]
     }
     assert run(["dev", "status"]) == Exit.OK
     assert "\x1b" not in capsys.readouterr().out
