@@ -113,9 +113,5 @@ class SqliteRegistry(CommandedRegistry):
 
     def _end(self, gone: pb.Command) -> None:
         key = (gone.unregister_broker.broker_id, gone.unregister_broker.session)
-
-        def work() -> None:
-            self._db.execute("DELETE FROM leases WHERE broker_id = ? AND session = ?", key)
-            self._store(gone)
-
-        self._transact(work, gone)
+        over = "DELETE FROM leases WHERE broker_id = ? AND session = ?"
+        self._transact(lambda: (self._db.execute(over, key), self._store(gone)), gone)  # type: ignore[func-returns-value]
