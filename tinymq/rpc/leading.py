@@ -20,6 +20,7 @@ from tinymq.errors import (
     NotReady,
     OutcomeUnknown,
     TinymqError,
+    Unavailable,
     UnknownPartition,
 )
 from tinymq.registry.values import QueueRecord, TopicRecord
@@ -125,6 +126,10 @@ class Leading:
                 if not repeatable:
                     raise
                 last = unclear = error
+            except Unavailable as error:  # a refusal, unless an earlier attempt may have been heard
+                if unclear is None:
+                    raise
+                last = error
             except Closed as error:  # this broker stops
                 raise unclear or error from None
             if call.forwarded or not (patient or unclear) or not self.stays:
