@@ -204,7 +204,7 @@ class BrokerConfig:
             raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint=hint)
         if self.registry == "memory" and (len(self.voters) > 1 or not self.voters):
             hint = "brokers of one cluster share a registry: use 'replicated'"
-            raise InvalidConfig(f"a registry in memory with more than one broker", hint=hint)
+            raise InvalidConfig("a registry in memory with more than one broker", hint=hint)
         for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise, self.metrics_listen):
             if text:
                 parse_address(text)
