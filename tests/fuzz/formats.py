@@ -259,7 +259,9 @@ def targets() -> list[Target]:
         Target("index", lambda: _of(".index"), parse_index, (reseal.index,)),
         Target("state", lambda: _of(".state"), lambda data: parse_state(data[:40], data[40:]), (reseal.at_twelve,)),
         Target("registry.command", lambda: [c.SerializeToString() for c in commands()], apply_command),
-        Target("registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 10, 14)], load_registry, (reseal.leading,)),
+        Target(
+            "registry.dump", lambda: [registry(n).dump() for n in (0, 4, 5, 10, 14)], load_registry, (reseal.leading,)
+        ),
         Target("partition.state", partition_states, load_partition, (reseal.leading,)),
         Target(
             "partition.commands",
