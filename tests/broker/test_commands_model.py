@@ -188,8 +188,7 @@ class CommandsLife(RuleBasedStateMachine):
         self.say(values.releases(number), together)
 
     def command(self, commands: list[pb.Command]) -> None:
-        call, length = Call(commands), len(self.entries)
-        before = Naive(self.entries[: self.bench.group.applied])
+        call, length, before = Call(commands), len(self.entries), Naive(self.entries[: self.bench.group.applied])
 
         def do() -> None:
             try:
