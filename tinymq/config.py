@@ -213,9 +213,7 @@ class BrokerConfig:
         """A voter, which names all of them; or a broker that joins, and names whom it asks. One that has joined needs
         to name nobody: its data folder knows."""
         ids = [v.broker_id for v in self.voters]
-        _require(
-            not (ids and self.join), "voters and join exclude one another: a voter does not join"
-        )
+        _require(not (ids and self.join), "voters and join exclude one another: a voter does not join")
         _require(len(ids) in (0, 1, 3, 5), f"the metadata group has 1, 3 or 5 voters, not {len(ids)}")
         _require(len(set(ids)) == len(ids), "two voters have one broker id")
         if ids and self.broker_id not in ids:

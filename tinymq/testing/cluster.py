@@ -45,7 +45,7 @@ SEGMENT_BYTES = 64 << 20
 
 
 class Cluster:
-    """Brokers 1 to `nodes`, and those that are added. All methods may be called from any thread but the cluster's own."""
+    """Brokers 1 to `nodes`, and those that `add` adds. All methods may be called from any thread but its own."""
 
     def __init__(
         self,
