@@ -307,3 +307,22 @@ def test_synced_at_intervals_two_power_cuts_lose_nothing_that_the_third_has(seed
         assert all(b.machine().payloads == [*WRITES, *WRITES, b"on"] for b in brokers(world))
 
     with_world(body, LAZY, seed)
+
+
+def test_synced_at_intervals_a_leader_whose_disk_hangs_hands_over() -> None:
+    """Nothing waits for its syncs; what is not even written is noticed all the same."""
+
+    async def body(world: World) -> None:
+        cluster = world.cluster
+        await world.write()
+        leader = cluster.leader()
+        cluster.background(cluster.load())
+        leader.disk.hung = cluster.loop.create_future()
+        await cluster.until(lambda: cluster.leaders() and cluster.leader() is not leader, 4.0, "another one leads")
+        leader.disk.hung.set_result(None)
+        leader.disk.hung = None
+        cluster.end_background()
+        await cluster.settle()
+        await cluster.check_logs()
+
+    with_world(body, LAZY)
