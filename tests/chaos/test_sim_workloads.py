@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.test_workloads import FAKED
-from tinymq_chaos.history import Call, History, Outcome
+from tinymq_chaos.history import METADATA, Call, History, Outcome
 from tinymq_chaos.sim.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import ROOM
@@ -92,3 +92,14 @@ def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, faul
     history = told(workload, fault, pace=0.3)
     assert len(done(history, "send")) > 20
     assert bool(history.revivals) is loses
+
+
+@pytest.mark.parametrize(("seed", "joined"), [(1, []), (3, [4, 5])])
+def test_half_of_the_larger_clusters_have_grown(seed: int, joined: list[int]) -> None:
+    """Brokers beyond three voters join while they form, and hold partitions as the others do."""
+    result = run(Plan(seed, nodes=5, seconds=12.0, workloads=("lone",), faults=("kill",)))
+    assert not result.anomalies, result.anomalies
+    assert result.history is not None
+    replicas = result.history.replicas
+    assert [r.broker for r in replicas if r.log == METADATA and r.role == "observer"] == joined
+    assert {r.broker for r in replicas if r.log != METADATA} & {4, 5}

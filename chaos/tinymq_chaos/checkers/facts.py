@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tinymq_chaos.history import METADATA, Call, History, Log, Outcome, Replica
 
-WELL = ("leader", "follower")  # roles of replicas that take part
+WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,9 @@ class SimBroker:
         broker = self.app.serving.broker
         if broker is None:
             return f"broker {self.id} is starting"
-        bad = [g for g in self.groups() if g.role not in (Role.LEADER, Role.FOLLOWER) or g.leader is None]
+        bad = [
+            g for g in self.groups() if g.role not in (Role.LEADER, Role.FOLLOWER, Role.OBSERVER) or g.leader is None
+        ]
         if bad:
             status = bad[0].status()
             return f"broker {self.id}: {status.group} is {status.role.value}, leader {status.leader}, {status.reason}"

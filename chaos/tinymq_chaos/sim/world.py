@@ -39,6 +39,7 @@ LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
 INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
+VOTERS, JOINING = 3, 0.5  # of worlds with more brokers, so many have three voters, whom the others join
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Surroundings:
     nodes: int = 3
     segment_bytes: int | None = None  # None: the seed's choice
     latency_s: float = LINK_S[0]  # of every link
+    joining: bool | None = None  # are there only VOTERS voters; None: the seed's choice
 
 
 class World:
@@ -77,6 +79,8 @@ class World:
         self.faults: Counter[str] = Counter()  # how many of each kind began
         self.over = False  # nobody is started any more
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
+        joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
+        self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
         self.replication_factor = 3 if like.nodes == 3 else self.rng.choice((3, 5))
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
@@ -95,28 +99,30 @@ class World:
     # ---- what it is made of --------------------------------------------------------------------------
 
     def config(self, broker_id: int) -> BrokerConfig:
-        voters = tuple(PeerAddress(n, HOST, n) for n in self.brokers)
-        at = f"{HOST}:{broker_id}"
+        voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
+        at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
         return BrokerConfig(
-            broker_id, "data", voters, self.secret, listen=at, peer_listen=at, limits=self.limits, timing=self.timing
-        )
+            broker_id, "data", () if joins else voters, self.secret, listen=at, peer_listen=at, limits=self.limits,
+            timing=self.timing, join=tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else (),
+        )  # fmt: skip
 
     async def form(self) -> None:
-        """Start every broker, and do what `tinymq cluster init` does."""
+        """Start every broker, and do what `tinymq cluster init` does with the voters: the others join by themselves."""
         for broker_id in self.brokers:
             self.links(broker_id, *self.link_s)
             self.brokers[broker_id].start()
         await self.until(lambda: all(b.running or b.app._server for b in self.brokers.values()), 10.0, "brokers listen")
         await self.clock.sleep(0.05)
         replicas = []
-        for broker in self.brokers.values():
+        voters = [self.brokers[n] for n in self.voters]
+        for broker in voters:
             nonce = self.rng.randbytes(NONCE_BYTES)
             ask = pb.DescribeSelfRequest(nonce=nonce, proof=describe_proof(self.secret, nonce))
             described = await self._admin(broker, "DescribeSelf", ask)
             replicas.append(Replica(broker.id, described.incarnation))
         entry = make_first_entry(METADATA_GROUP, replicas, self.clock.wall_us())
         cluster_id, packed = self.rng.randbytes(16), entry.head + entry.payload
-        for broker in self.brokers.values():
+        for broker in voters:
             nonce = self.rng.randbytes(NONCE_BYTES)
             proof = form_proof(self.secret, nonce, cluster_id, packed)
             form = pb.FormRequest(cluster_id=cluster_id, first_entry=packed, nonce=nonce, proof=proof)

@@ -126,7 +126,7 @@ async def takers(context: Context) -> None:
 
 async def _make(context: Context, client: AsyncClient, topic: str) -> None:
     while True:
-        queue = client.queue(topic, 0, CHANNELS[0], **QUEUE)
+        queue = client.queue(topic, 0, CHANNELS[0], consumer="maker", **QUEUE)
         try:
             await queue.open()
             return
