@@ -40,8 +40,8 @@ def broker(
     join: Annotated[
         str | None,
         Parameter(
-            help="host:port[,host:port…] for other brokers of brokers that run: become one more broker of their "
-            "cluster, beyond its voters. Only the first time: then the data folder knows."
+            help="host:port[,host:port…] where running brokers listen for other brokers (peer_listen): become one more "
+            "broker of their cluster, without a vote on its metadata. Needed once: then the data folder knows."
         ),
     ] = None,
     secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
