@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.raft.harness import Broker, Cluster, Ledger, simulate
+from tests.raft.values import GROUP
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.revival import Revival
+from tinymq.errors import NotReady
 from tinymq.log import DISK, LogConfig, boots
 from tinymq.raft import Role
 from tinymq.topic_config import Storage
@@ -199,6 +201,32 @@ def test_a_disk_that_was_replaced_is_waited_for() -> None:
         assert one.group().log.last_index > 5
 
     with_world(body, LAZY)
+
+
+def test_a_promise_is_durable_and_given_to_one() -> None:
+    """Who prepares a take-over knows what another one got done before, whatever either of them is told late."""
+
+    async def body(world: World) -> None:
+        await world.write()
+        world.end("kill")
+        await world.cluster.start()  # and nobody revives anything
+        one, two, three = brokers(world)
+        term = one.group().term + 100
+        report = await two.process.run(two.group().promise(term, 1.0))
+        assert (report.term, report.replica.count) == (term, 1)
+        for again in (term, term - 1):
+            with pytest.raises(NotReady):
+                await two.process.run(two.group().promise(again, 1.0))
+        replicas = [b.group().core.me for b in brokers(world)]
+        with pytest.raises(NotReady):
+            three.group().take_over(three.group().term, replicas)
+        two.kill()
+        await two.start()
+        assert two.store.ballots.get(GROUP) == (term, None)
+        with pytest.raises(NotReady):
+            two.group().take_over(term, replicas)
+
+    with_world(body, MEMORY)
 
 
 def test_topics_on_the_disk_are_never_revived() -> None:

@@ -73,7 +73,7 @@ def test_two_that_are_listed_elect_one_of_them(gone: int) -> None:
 
 
 def test_a_leader_that_can_commit_is_not_disturbed() -> None:
-    """Though nobody could be elected now: broker 2 is listed, and has yet to be filled up to the CONFIG that says so."""
+    """Though nobody could be elected now: broker 2 is listed, and lacks the CONFIG that says so."""
     leader = report(1, leads=True, applied=config(0, 1, 0, epoch=2))
     reports = [leader, report(2, 1, position=(1, 4)), begun_anew(3)]
     assert revive(reports, MEMBERS) is None

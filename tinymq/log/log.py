@@ -190,8 +190,7 @@ class Log(TimedView):
         self._wake()
 
     def remove_before_offset(self, offset: int) -> None:
-        """As `remove_before`: the segments that hold no record at or above `offset`, and nothing that is behind one. Of a
-        log that has ended, none."""
+        """As `remove_before`: the segments that hold no record at or above `offset`. Of a log that has ended, none."""
         if self.failed is None and self._segments[0].next_offset <= offset:  # cheap: it is asked again and again
             gone = [s.last_index + 1 for s in self._segments[:-1] if s.next_offset <= offset]
             self.remove_before(gone[-1] if gone else 0)
