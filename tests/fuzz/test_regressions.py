@@ -89,7 +89,8 @@ def test_a_partitions_state_remembers_no_more_producers_than_it_may() -> None:
     """One more for each entry that brings a new one: it would never come back below its bound."""
     producer = (1).to_bytes(8, "little") + bytes(4) + (1).to_bytes(4, "little") + bytes(8) + bytes(28)
     many = b"".join((n + 1).to_bytes(8, "little") + producer[8:] for n in range(6))
-    body = PartitionState().dump()[4:] + many
+    empty = PartitionState().dump()
+    body = empty[4:32] + len(many).to_bytes(8, "little") + many + empty[40:]
     with pytest.raises(CorruptData):
         PartitionState(5).load(crc32c(body).to_bytes(4, "little") + body)
     PartitionState(6).load(crc32c(body).to_bytes(4, "little") + body)

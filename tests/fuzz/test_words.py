@@ -111,7 +111,8 @@ def check_loaded(text: str, environment: dict[str, str]) -> BrokerConfig | None:
     for timing in fields(Timing):
         assert 0 < int(getattr(config.timing, timing.name) * 1000) + 1 < 1 << 32, timing.name  # goes as uint32 ms
     for limit in fields(Limits):
-        assert 0 < getattr(config.limits, limit.name) < 1 << 63, limit.name
+        least = 0 if limit.name.endswith("_per_s") else 1  # 0: no such bound
+        assert least <= getattr(config.limits, limit.name) < 1 << 63, limit.name
     assert 0 < config.limits.grpc_message_bytes_max < 1 << 31, "what gRPC takes"
     assert config.limits.peer_frame_bytes_max < 1 << 32, "what a frame's prefix holds"
     for voter in config.voters:
