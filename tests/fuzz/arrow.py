@@ -106,7 +106,7 @@ def find_time(data: bytes) -> object:
     for entry in entries:
         if entry.header.kind == Kind.DATA:
             try:
-                found.append(_first_at(entry, 1 << 40))
+                found.append(_first_at(entry, 1 << 40, 0))
             except CorruptData:
                 continue
     return found
