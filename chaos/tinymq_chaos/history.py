@@ -18,6 +18,8 @@ names, see records.py):
     offsets       topic                                            [[partition, log start, high watermark], ...]
     create_topic  name, partitions                                 topic id, hex
     delete_topic  name                                             null
+    add_partition topic                                            its number
+    delete_partition  topic, partition                             null
     get_topic     name                                             topic id, hex
     list_topics   prefix                                           {name: topic id, hex} of all that begin so
     open_channel  topic, partition, channel                        position: of its cursor, the next offset to be read

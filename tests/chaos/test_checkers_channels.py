@@ -134,7 +134,19 @@ def given_up_after_kills(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def a_number_that_was_given(s: Story) -> None:
+    for number in (1, 2, 1):
+        s.begin("o", "add_partition", topic=T).ok(number)
+
+
+def an_epoch_for_two(s: Story) -> None:
+    cursor(s, "open_channel", 0, epoch=7)
+    cursor(s, "open_channel", 0, epoch=7, by="c2")
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (a_number_that_was_given, Kind.GIVEN_TWICE),
+    (an_epoch_for_two, Kind.GIVEN_TWICE),
     (given_up_without_need, Kind.NEEDLESS_LOSS),
     (given_up_after_kills, Kind.NEEDLESS_LOSS),
     (a_commit_that_is_forgotten, Kind.LOST_COMMIT),

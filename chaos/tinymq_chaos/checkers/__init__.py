@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import cursors, early, ends, metadata, reads, replicas, retention, weak, writes
+from tinymq_chaos.checkers import cursors, early, ends, given, metadata, reads, replicas, retention, weak, writes
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.ledger import Ledger
@@ -39,6 +39,7 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.innocent_damage,
     replicas.not_healed,
     metadata.not_linearizable,
+    given.given_twice,
     cursors.moved_back,
     cursors.strayed,
     cursors.not_fenced,

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     STALE = "stale"  # a linearizable read of what was over when it began
     UNCOMMITTED = "uncommitted"  # answered or shown, and nobody has it committed yet
     NOT_LINEARIZABLE = "not linearizable"  # metadata
+    GIVEN_TWICE = "given twice"  # a partition's number, or a consumer's epoch
     NO_ANSWER = "no answer"  # by the deadline
     SLOW = "slow"  # writes, when all is quiet
     NO_PROGRESS = "no progress"  # soon after the last fault

@@ -120,14 +120,14 @@ def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
-    """What was given is what lies at that offset."""
+    """What was given is what lies at that offset; "" is what could not be read in time."""
     for call in _taken(facts):
         cursor, (offset, name) = _cursor(call), call.result
         final = facts.finals.get(cursor[0])
         if final is None or not final.certain or offset < final.start:
             continue
         there = final.at(offset)
-        if there != name:
+        if name and there != name:
             what = f"{name} was given at offset {offset}, where there lies {there}"
             yield _anomaly(Kind.DIRTY_READ, what, cursor[0], (offset,), call)
 

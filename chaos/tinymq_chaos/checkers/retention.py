@@ -48,10 +48,12 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             continue
         most_s = float(topic["retention_ms"]) / 1000 * (1 + CLOCKS) + GONE_S
         log_start = max(replica.log_start for replica in replicas)
-        held_s = max((c.ended_s or end_s for c in facts.of("hold", "release") if _held(c)[:2] == log), default=0.0)
+        held = [c for c in facts.of("hold") if _held(c)[:2] == log]
+        released = {_held(c): c.ended_s or end_s for c in facts.of("release")}
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
-            old_s = end_s - max(call.ended_s or end_s, calm_s, held_s)
+            holds_s = [released.get(_held(c), end_s) for c in held if c.args["offset"] <= base]
+            old_s = end_s - max(call.ended_s or end_s, calm_s, *holds_s)
             if where == log and base >= log_start and old_s > most_s:
                 what = f"still there after {old_s:.3f} s, of which {most_s:g} s are too many"
                 yield _anomaly(Kind.KEPT_TOO_LONG, what, log, (base,), call)

@@ -11,9 +11,9 @@ A catch counts only if the same plan without the mutant is clean.
 
 from __future__ import annotations
 
-from tinymq_chaos.mutants import bounds, disks, elections, replication, serving, weak
+from tinymq_chaos.mutants import bounds, disks, elections, registry, replication, serving, weak
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
-ROOMS = (replication, elections, disks, serving, bounds, weak)  # imported for what they enter into MUTANTS
+ROOMS = (replication, elections, disks, serving, bounds, weak, registry)  # imported for what they enter into MUTANTS
 
 __all__ = ["MUTANTS", "ROOMS", "Focus", "Mutant", "Patches", "find", "mutant"]

@@ -132,6 +132,7 @@ def any_config_is_taken(p: Patches) -> None:
 
 
 DAMAGE = Focus(faults=("flip_bits", "remove_group", "isolate_one", "kill"), seconds=16.0, segment_bytes=16 << 10)
+OBSERVED = Focus(faults=("isolate_one", "partition"), workloads=("metadata",), nodes=5, pace=0.3)
 AMNESIA = Focus(faults=("wipe", "kill"), seconds=16.0)
 
 
@@ -183,6 +184,11 @@ def _believing(real: Any) -> Any:
 
 @mutant("22: what a learner acknowledged does not count for a commit", AMNESIA)
 def learners_count(p: Patches) -> None:
+    p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
+
+
+@mutant("a broker that no CONFIG lists observes: what it acknowledges counts for nothing", OBSERVED)
+def observers_count(p: Patches) -> None:
     p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
 
 

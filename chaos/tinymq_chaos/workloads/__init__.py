@@ -75,5 +75,6 @@ WORKLOADS: dict[str, Workload] = {
     "volatile": weak.volatile,
     "delayed": weak.delayed,
     "churn": topics.churn,
+    "partitions": topics.partitions,
     "metadata": topics.metadata,
 }

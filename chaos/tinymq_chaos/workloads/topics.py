@@ -6,7 +6,7 @@ import asyncio
 
 from tinymq.client import AsyncClient
 from tinymq_chaos.history import Outcome, topic_key
-from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
 from tinymq_chaos.workloads.produce import Numbered, lone
 from tinymq_chaos.workloads.read import drain
 
@@ -34,6 +34,29 @@ async def _change_and_look(context: Context, process: str) -> None:
         else:
             await list_all(context, client, process)
         await pause(context, 0.05, 1.0)
+
+
+async def partitions(context: Context) -> None:
+    """Partitions of one topic are added, written to and deleted again: no number is given twice."""
+    name = await context.topic(1)
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key, process = await key_of(context, client, name), f"{context.name}.owner"
+    added: list[int] = []
+    while not context.stop.is_set():
+        if added and context.rng.random() < 0.6:
+            number = added.pop()
+            call = begin(context, process, "delete_partition", topic=key, partition=number)
+            with told(call):
+                await client.admin.delete_partition(name, number, timeout=CALL_S)
+                call.ok()
+        else:
+            call = begin(context, process, "add_partition", topic=key)
+            with told(call):
+                number = (await client.admin.add_partition(name, timeout=CALL_S)).partition
+                call.ok(number)
+            if call.outcome is Outcome.OK:
+                added.append(call.result)
+        await pause(context, 0.1, 1.0)
 
 
 async def churn(context: Context) -> None:

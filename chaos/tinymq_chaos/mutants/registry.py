@@ -1,0 +1,34 @@
+"""Mutants of what the registry gives once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tinymq.registry.state import RegistryState
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
+
+ADDED = Focus(faults=("kill",), workloads=("partitions",), pace=0.5)
+OPENED = Focus(faults=("client_reset",), workloads=("rush",), pace=0.5)
+
+
+@mutant("a partition's number is never given again", ADDED)
+def numbers_are_used_again(p: Patches) -> None:
+    real = RegistryState._put
+
+    def put(self: RegistryState, topic: Any) -> None:
+        after = max((queue.partition for queue in topic.queues), default=-1) + 1
+        real(self, replace(topic, next_partition=after))
+
+    p.set(RegistryState, "_put", put)
+
+
+@mutant("each consumer of a channel has an epoch that none before it had", OPENED)
+def epochs_are_given_again(p: Patches) -> None:
+    real = RegistryState._set_consumer
+
+    def set_consumer(self: RegistryState, wanted: Any, effects: Any) -> int:
+        real(self, wanted, effects)
+        return 1
+
+    p.set(RegistryState, "_set_consumer", set_consumer)
