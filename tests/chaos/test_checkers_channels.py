@@ -144,7 +144,17 @@ def an_epoch_for_two(s: Story) -> None:
     cursor(s, "open_channel", 0, epoch=7, by="c2")
 
 
+def lost_long_after_a_majority(s: Story) -> None:
+    s.history.topics[T] = {"storage": "memory", "replicas": "3"}
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} is killed")
+    s.history.revived(LOG)
+    s.now_s += 30
+    s.send("p-2", at=4)
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (lost_long_after_a_majority, Kind.LOST_WRITE),
     (a_number_that_was_given, Kind.GIVEN_TWICE),
     (an_epoch_for_two, Kind.GIVEN_TWICE),
     (given_up_without_need, Kind.NEEDLESS_LOSS),

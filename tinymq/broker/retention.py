@@ -1,6 +1,7 @@
 """Where a log may start: what is due to go by age and by bytes, and what a move of the start comes to. Pure.
 
-Age is counted in append times alone, from the one that an entry would get now: a clock that jumps removes nothing.
+Age is counted in append times alone, from the one that an entry would get now. Those follow the median of the live
+brokers' clocks when a leader begins (raft/stamps.py): one clock of three that is wrong removes nothing.
 """
 
 from __future__ import annotations

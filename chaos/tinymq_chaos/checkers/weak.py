@@ -15,11 +15,12 @@ FILLED_S = 20.0  # after its end a broker's replica is filled again: one that en
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk)")
 _POWER = "loses power"
 _SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
+ANSWERED_S = 1.0  # that an answer of before may be on its way
 SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
 LOST = frozenset(
     {
         Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET, Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.NONMONOTONIC_POLL,
-        Kind.SKIPPED_POLL, Kind.NONMONOTONIC_SEND, Kind.UNSEEN_WRITE, Kind.UNCOMMITTED, Kind.REORDERED, Kind.GAP,
+        Kind.SKIPPED_POLL, Kind.NONMONOTONIC_SEND, Kind.UNSEEN_WRITE, Kind.REORDERED, Kind.GAP,
     }
 )  # fmt: skip
 """What a group that went on with an earlier end shows to those who know a later one."""
@@ -27,9 +28,12 @@ LOST = frozenset(
 
 def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
     """Is it what was lost when this group went on without a majority? Of a topic that is synced at intervals that is
-    the last moments before, and no more."""
+    the last moments before, and no more. What begins after that is promised as ever."""
     for revival in facts.history.revivals:
-        if revival.log == anomaly.log and anomaly.kind in LOST:
+        about_before = min(anomaly.times_s, default=0.0) < revival.at_s + ANSWERED_S
+        if revival.log == anomaly.log and anomaly.kind is Kind.UNCOMMITTED:
+            return True  # commits are not followed from there on
+        if revival.log == anomaly.log and anomaly.kind in LOST and about_before:
             since_s = _lost_since_s(facts, revival)
             if anomaly.kind is not Kind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:
                 return True
