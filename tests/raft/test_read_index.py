@@ -72,6 +72,20 @@ def test_a_read_holds_what_was_acknowledged_writes_nothing_and_lets_the_group_re
     simulate(scenario)
 
 
+def test_a_group_of_one_asks_nobody_and_waits_for_nothing() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await rest(cluster)
+        [leader] = cluster.running
+        for _ in range(3):
+            begun = cluster.loop.time()
+            assert await leader.process.run(leader.group().read_index(1.0)) == leader.group().log.last_index
+            assert cluster.loop.time() == begun, "no time passes"
+        await rest(cluster)
+
+    simulate(scenario, nodes=1)
+
+
 def test_reads_of_one_moment_share_a_round_and_those_after_it_the_next() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")

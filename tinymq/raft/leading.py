@@ -240,6 +240,7 @@ class LeadingReplica(HandingReplica):
                 self.hand_over(None, now + self._around.timing.hand_over_s)
         leadership.pump(self.commit_index)
         leadership.ask_round(self.commit_index)
+        self._answer_reads()  # a group of one has asked everybody by now
         if leadership.transfer_to is not None:
             self._continue_hand_over(leadership, leadership.transfer_to, now)
         if leadership.quiet(self._configs, self.commit_index):
