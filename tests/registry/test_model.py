@@ -146,11 +146,11 @@ class Model:
             return "UnknownTopic"
         return "" if number in self.topics[name].numbers else "UnknownPartition"
 
-    def delete_queue(self, name: str, number: int) -> Answer:
+    def delete_queue(self, name: str, number: int, with_topic: bool = False) -> Answer:
         if lacks := self.lacks(name, number):
             return lacks, 0
         if len(self.topics[name].numbers) == 1:
-            return "InvalidRequest", 0
+            return self.delete(name) if with_topic else ("InvalidRequest", 0)
         self.topics[name].numbers.remove(number)
         self.forget(lambda topic, partition: (topic, partition) == (name, number))
         return "", 0
@@ -324,10 +324,10 @@ class RegistryLife(RuleBasedStateMachine):
     def add_queue(self, name: str) -> None:
         self.send(pb.Command(create_queue=pb.CreateQueue(topic=name)), lambda: self.model.add_queue(name))
 
-    @rule(name=NAMES, number=st.integers(0, 7))
-    def delete_queue(self, name: str, number: int) -> None:
-        wanted = pb.DeleteQueue(topic=name, partition=number)
-        self.send(pb.Command(delete_queue=wanted), lambda: self.model.delete_queue(name, number))
+    @rule(name=NAMES, number=st.integers(0, 7), with_topic=st.booleans())
+    def delete_queue(self, name: str, number: int, with_topic: bool) -> None:
+        wanted = pb.DeleteQueue(topic=name, partition=number, with_topic=with_topic)
+        self.send(pb.Command(delete_queue=wanted), lambda: self.model.delete_queue(name, number, with_topic))
 
     @rule(name=NAMES, number=st.integers(0, 4), channel=CHANNELS, consumer=st.sampled_from(["me", "you", ""]))
     def set_consumer(self, name: str, number: int, channel: str, consumer: str) -> None:

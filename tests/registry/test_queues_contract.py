@@ -92,6 +92,31 @@ def test_what_is_deleted_is_known_to_be(run: Scenario) -> None:
     run(scenario)
 
 
+def test_the_last_queue_takes_its_topic_along_if_that_was_asked_for(run: Scenario) -> None:
+    async def scenario(b: Bench) -> None:
+        await b.register(1)
+        first = await b.registry.register_topic("t", 2, 1)
+        await b.registry.set_queue_consumer("t", 1, "c", "me")
+        await b.registry.unregister_queue("t", 0, with_topic=True, topic_id=first.topic_id)
+        assert [queue.partition for queue in b.registry.get_queues_by_topic("t")] == [1], "one of two goes alone"
+        with pytest.raises(UnknownPartition):
+            await b.registry.unregister_queue("t", 0, with_topic=True)
+        with pytest.raises(InvalidRequest):
+            await b.registry.unregister_queue("t", 1)
+        await b.registry.unregister_queue("t", 1, with_topic=True, command_id=b"l" * 16)
+        assert b.registry.get_topic("t") is None
+        assert b.registry.is_deleted(first.topic_id)
+        second = await b.registry.register_topic("t", 2, 1)
+        assert b.registry.get_queue_consumer("t", 1, "c") is None
+        await b.registry.unregister_queue("t", 1, with_topic=True, command_id=b"l" * 16)
+        for number in (0, 1):
+            with pytest.raises(UnknownTopic):
+                await b.registry.unregister_queue("t", number, with_topic=True, topic_id=first.topic_id)
+        assert b.registry.get_topic("t") == second, "another topic by now"
+
+    run(scenario)
+
+
 def test_queue_changes_under_the_same_id_are_made_once(run: Scenario) -> None:
     async def scenario(b: Bench) -> None:
         await b.register(1)

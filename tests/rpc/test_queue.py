@@ -14,6 +14,8 @@ from grpc import StatusCode
 from tests.fakes.queue_client import AGAIN, QueueClient
 from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.registry_pb2 import Command, Reply
+from tinymq.registry.commanded import CommandedRegistry
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -160,6 +162,32 @@ def test_queues_come_and_go_and_a_topic_with_them(tinymq_cluster: Cluster) -> No
             await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=number))
         status, error = await client.refused("DeleteQueue", pb.DeleteQueueRequest(topic="grown", queue=3))
         assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownTopic"), "the last one took the topic with it"
+
+    run(tinymq_cluster, scenario)
+
+
+def test_the_last_queue_is_deleted_and_one_is_made_meanwhile(
+    tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes second finds what the first one left: what is acknowledged in the new queue stays."""
+    real, made = CommandedRegistry._change, list[int]()
+
+    async def overtaken(self: CommandedRegistry, command: Command, timeout_s: float | None = None) -> Reply:
+        if not made and (command.HasField("delete_topic") or command.delete_queue.with_topic):
+            made.append((await self.register_queue("overtaken")).partition)
+        return await real(self, command, timeout_s)
+
+    monkeypatch.setattr(CommandedRegistry, "_change", overtaken)
+
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "overtaken")
+        await client.call("DeleteQueue", pb.DeleteQueueRequest(topic="overtaken", queue=0))
+        assert made == [1]
+        status, error = await client.refused("FetchMessage", pb.FetchMessageRequest(topic="overtaken", queue=0))
+        assert (status, error.code) == (StatusCode.NOT_FOUND, "UnknownPartition")
+        kept = (await client.call("ProduceMessage", pb.ProduceMessageRequest(topic="overtaken", value=b"x"))).queue
+        assert kept == 1
+        assert (await client.call("CreateQueue", pb.CreateQueueRequest(topic="overtaken"))).queue == 2
 
     run(tinymq_cluster, scenario)
 

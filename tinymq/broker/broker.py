@@ -197,9 +197,20 @@ class Broker:
         await self._wait_leaders([queue], deadline_s)
         return queue
 
-    async def delete_partition(self, topic: str, partition: int, timeout_s: float, command_id: bytes = b"") -> None:
-        """Raises as `RegistryService.unregister_queue`. Data goes in the background."""
-        await self.registry.unregister_queue(topic, partition, timeout_s, command_id)
+    async def delete_partition(
+        self,
+        topic: str,
+        partition: int,
+        timeout_s: float,
+        command_id: bytes = b"",
+        *,
+        with_topic: bool = False,
+        topic_id: bytes = b"",
+    ) -> None:
+        """As `RegistryService.unregister_queue`. Data goes in the background."""
+        await self.registry.unregister_queue(
+            topic, partition, timeout_s, command_id, with_topic=with_topic, topic_id=topic_id
+        )
         logger.info("partition_removed", topic=topic, partition=partition)
 
     async def _wait_leaders(self, queues: Sequence[QueueRecord], deadline_s: float) -> None:

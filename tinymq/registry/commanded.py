@@ -114,9 +114,17 @@ class CommandedRegistry(ABC):
         return self._state.queue(topic, reply.partition)
 
     async def unregister_queue(
-        self, topic: str, partition: int, timeout_s: float | None = None, command_id: bytes = b""
+        self,
+        topic: str,
+        partition: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+        *,
+        with_topic: bool = False,
+        topic_id: bytes = b"",
     ) -> None:
-        await self._change(commands.delete_queue(topic, partition, self._command_id(command_id)), timeout_s)
+        command = commands.delete_queue(topic, partition, self._command_id(command_id), with_topic, topic_id)
+        await self._change(command, timeout_s)
 
     async def set_queue_consumer(
         self,

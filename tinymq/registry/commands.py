@@ -56,8 +56,13 @@ def create_queue(topic: str, command_id: bytes) -> pb.Command:
     return pb.Command(create_queue=pb.CreateQueue(topic=check_topic_name(topic)), command_id=command_id)
 
 
-def delete_queue(topic: str, partition: int, command_id: bytes) -> pb.Command:
-    wanted = pb.DeleteQueue(topic=check_topic_name(topic), partition=_number("partition", partition))
+def delete_queue(topic: str, partition: int, command_id: bytes, with_topic: bool, topic_id: bytes) -> pb.Command:
+    wanted = pb.DeleteQueue(
+        topic=check_topic_name(topic),
+        partition=_number("partition", partition),
+        with_topic=with_topic,
+        topic_id=topic_id,
+    )
     return pb.Command(delete_queue=wanted, command_id=command_id)
 
 

@@ -118,9 +118,17 @@ class RegistryService(Protocol):
         ...
 
     async def unregister_queue(
-        self, topic: str, partition: int, timeout_s: float | None = None, command_id: bytes = b""
+        self,
+        topic: str,
+        partition: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+        *,
+        with_topic: bool = False,
+        topic_id: bytes = b"",
     ) -> None:
-        """Delete a partition; its number is never used again. The last one of a topic goes with the topic only.
+        """Delete a partition; its number is never used again. The last one of a topic is refused, or, `with_topic`,
+        takes the topic along: which of both it is, is decided with the deletion. `topic_id`: of no other topic.
 
         Raises UnknownTopic, UnknownPartition, InvalidRequest (the last one).
         """

@@ -239,7 +239,12 @@ class RegistryState:
     def _delete_queue(self, wanted: pb.DeleteQueue, effects: list[Effect]) -> None:
         gone = self.queue(wanted.topic, wanted.partition)
         topic = self.topics[gone.topic]
+        if wanted.topic_id not in (b"", topic.topic_id):
+            raise UnknownTopic(f"the topic {topic.name!r} that was meant is deleted, and there is another one")
         if len(topic.queues) == 1:
+            if wanted.with_topic:
+                self._delete(topic.name, effects)
+                return
             raise InvalidRequest(
                 f"partition {gone.partition} is the last one of {gone.topic!r}", hint="delete the topic"
             )

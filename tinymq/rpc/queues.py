@@ -46,14 +46,10 @@ def _of_new_topic(request: pb.CreateQueueRequest) -> bool:
 
 
 async def delete_queue(request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
-    """One queue less; the last one with its topic."""
+    """One queue less; the last one with its topic: which it is, the registry decides, of the topic that was meant."""
     broker, name, number = call.broker, request.topic, request.queue
-    await find_queue(broker, await find_topic(broker, name), number)
-    try:
-        await broker.delete_partition(name, number, max(0.001, call.left_s()))
-    except InvalidRequest:
-        await broker.refresh()
-        if [queue.partition for queue in (await find_topic(broker, name)).queues] != [number]:
-            raise
-        await broker.delete_topic(name, max(0.001, call.left_s()))
+    topic = await find_topic(broker, name)
+    await find_queue(broker, topic, number)
+    timeout_s = max(0.001, call.left_s())
+    await broker.delete_partition(name, number, timeout_s, with_topic=True, topic_id=topic.topic_id)
     return pb.DeleteQueueReply()
