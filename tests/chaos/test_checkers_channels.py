@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -92,7 +93,7 @@ def a_record_that_lies_elsewhere(s: Story) -> None:
 
 
 def removed_too_early(s: Story) -> None:
-    short(s, retention_ms="5000")
+    short(s, retention_ms="20000")
     look(s, 2, 4)
 
 
@@ -226,6 +227,8 @@ def old_enough(s: Story) -> None:
     short(s, retention_ms="5000")
     s.now_s += 6
     look(s, 2, 4)
+    replicas = [s.replica(1, role="leader"), s.replica(2), s.replica(3)]
+    s.end(*(replace(replica, log_start=4) for replica in replicas))
 
 
 def as_much_as_has_room(s: Story) -> None:
@@ -272,7 +275,8 @@ def lost_with_a_majority(s: Story) -> None:
 def test_it_is_none(tell: Spoil) -> None:
     story = good()
     tell(story)
-    story.end()
+    if story.history.ended_s is None:
+        story.end()
     assert story.kinds() == set()
 
 
@@ -291,9 +295,7 @@ def test_a_log_that_begins_inside_a_batch_is_read_from_there() -> None:
     base = sum(len(records) for _, records in story.entries)
     story.send(*names, at=base, by="b")
     story.stored(*names)
-    replicas = [story.replica(n) for n in (1, 2, 3)]
-    for replica in replicas:
-        object.__setattr__(replica, "log_start", base + 1)
+    replicas = [replace(story.replica(n), log_start=base + 1) for n in (1, 2, 3)]
     story.poll(base + 2, "b-2", reader="late")
     story.end(*replicas)
     assert story.kinds() == set()

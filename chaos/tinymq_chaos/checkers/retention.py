@@ -17,7 +17,7 @@ from tinymq_chaos.history import Call, Log, Outcome
 
 CLOCKS = 0.1  # clocks run so far apart, of any time
 SLACK_S = 0.2
-GONE_S = 8.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
+GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
 JUMPS = "wall_jump"  # names a fault in the history
 
 
@@ -46,16 +46,16 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
         replicas = facts.replicas.get(log, [])
         if not _only(topic, "retention_ms") or not replicas:
             continue
-        most_s = float(topic["retention_ms"]) / 1000 * (1 + CLOCKS) + GONE_S
+        retention_s = float(topic["retention_ms"]) / 1000 * (1 + CLOCKS)
         log_start = max(replica.log_start for replica in replicas)
         held = [c for c in facts.of("hold") if _held(c)[:2] == log]
         released = {_held(c): c.ended_s or end_s for c in facts.of("release")}
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
             holds_s = [released.get(_held(c), end_s) for c in held if c.args["offset"] <= base]
-            old_s = end_s - max(call.ended_s or end_s, calm_s, *holds_s)
-            if where == log and base >= log_start and old_s > most_s:
-                what = f"still there after {old_s:.3f} s, of which {most_s:g} s are too many"
+            due_s = max((call.ended_s or end_s) + retention_s, calm_s, *holds_s)
+            if where == log and base >= log_start and end_s - due_s > GONE_S:
+                what = f"still there {end_s - due_s:.3f} s after its time"
                 yield _anomaly(Kind.KEPT_TOO_LONG, what, log, (base,), call)
                 break
 

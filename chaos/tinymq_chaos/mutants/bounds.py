@@ -18,6 +18,9 @@ RESTARTS = Focus(
     faults=("kill_of_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3
 )
 KEEPS = Focus(faults=("kill", "isolate_one"), workloads=("retained",), seconds=18.0, pace=0.5)
+BEGUN = Focus(
+    faults=("kill_of_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
+)
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
 
@@ -125,7 +128,7 @@ def everything_makes_room(p: Patches) -> None:
     p.set(partitions, "room", room)
 
 
-@mutant("the applied state restores where the log starts", RESTARTS)
+@mutant("the applied state restores where the log starts", BEGUN)
 def the_start_is_forgotten(p: Patches) -> None:
     real = PartitionState.load
 

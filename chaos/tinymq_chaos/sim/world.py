@@ -39,6 +39,7 @@ LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
 INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
+RETENTION_CHECK_S = 1.0  # a run is short
 VOTERS, JOINING = 3, 0.5  # of worlds with more brokers, so many have three voters, whom the others join
 
 
@@ -65,7 +66,7 @@ class World:
         self.limits = Limits(
             segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes // 2, inflight_bytes_max=INFLIGHT_BYTES
         )
-        self.timing = Timing()
+        self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
         self.clock = VirtualClock(loop)
         self.transcript = transcript
         self.weather = Weather(self.clock, random.Random(f"{seed}/weather"))
