@@ -162,6 +162,8 @@ def _progress(files: list[Path]) -> Iterator[Callable[[int], None]]:
 def _report(tally: Tally, seconds: float, output: Output) -> None:
     for error in tally.errors:
         say(f"error: {error.message} [{error.code}]")
+    for hint in dict.fromkeys(error.hint for error in tally.errors if error.hint):
+        say(f"hint: {hint}")
     if output == "json":
         counts = {"acknowledged": tally.acknowledged, "failed": tally.failed}
         print_json({**counts, "bytes": tally.bytes, "seconds": seconds})
