@@ -1,0 +1,297 @@
+"""Topics in memory, sync, retention, capacity and channels, on three real processes, which are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from tests.fakes.queue_client import QueueClient
+from tests.metrics.pages import get
+from tinymq import Client, Offset
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.client import Delivery
+from tinymq.errors import Fenced, OffsetOutOfRange, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.types import GroupId, TopicId
+
+DEADLINE_S = 40.0
+TIMING = "[timing]\nretention_check_s = 0.3\n"
+ALL = (1, 2, 3)
+BATCH = 16  # records of 1 KiB each, in one entry: a segment of 64 KiB has about four
+HINT = "somebody has to trim it, or raise its bounds"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@dataclass
+class Dev:
+    """A local cluster of three processes."""
+
+    path: Path
+
+    @property
+    def folder(self) -> devfolder.DevFolder:
+        return devfolder.load(self.path)
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL, for all of them before one is waited for."""
+        processes = [self.folder.process(number) for number in numbers]
+        assert all(process is not None and process.signal(signal.SIGKILL) for process in processes)
+        deadline = time.monotonic() + DEADLINE_S
+        assert all(process is not None and process.wait_gone(deadline) for process in processes)
+
+    def up(self) -> None:
+        """Start those that do not run, and wait until each replica takes part again."""
+        devcluster.up(self.path, None, lambda _: None)
+        until(lambda: run(["cluster", "status", "-s", self.folder.servers]) == Exit.OK, "not all take part")
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """Such lines of all three logs."""
+        lines = [line for number in ALL for line in self.folder.log(number).read_text().splitlines() if event in line]
+        return [found for line in lines if (found := json.loads(line))["event"] == event]
+
+    def segments(self, topic_id: bytes) -> dict[int, set[str]]:
+        """Names of the files with the entries of a topic's partition 0, by broker."""
+        paths = {number: self.folder.data(number) / "groups" / topic_id.hex() / "0" for number in ALL}
+        return {number: {file.name for file in path.glob("*.log")} for number, path in paths.items()}
+
+    def log_starts(self, topic: str) -> list[int]:
+        """Of partition 0 on each broker, by its own word."""
+        pages = [json.loads(get(broker.metrics_address, "/status")[2]) for broker in self.folder.brokers]
+        rows = [replica for page in pages for replica in page["replicas"] if replica["topic"] == topic]
+        return [row["log_start"] for row in rows if row["partition"] == 0]
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """All tests' cluster, whole at the beginning of each; of which nothing runs afterwards."""
+    path = tmp_path_factory.mktemp("topics") / "dev"
+    folder = devfolder.create(path, 3)
+    for number in ALL:
+        folder.config(number).write_text(folder.config(number).read_text() + TIMING)
+    devcluster.up(path, None, lambda _: None)
+    try:
+        yield Dev(path)
+    finally:
+        devcluster.down(path, purge=False)
+
+
+@pytest.fixture
+def mq(dev: Dev, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("TINYMQ_SERVERS", dev.folder.servers)
+    dev.up()
+    with Client(dev.folder.servers) as client:
+        yield client
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.05)
+
+
+def answer(capfd: Capture, *command: str) -> Any:
+    capfd.readouterr()
+    assert run([*command, "-o", "json"]) == Exit.OK, capfd.readouterr().err
+    return json.loads(capfd.readouterr().out)
+
+
+def create(name: str, *settings: str) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert run(["topic", "create", name, "-p", "1", "-r", "3", *options]) == Exit.OK
+
+
+def send(client: Client, topic: str, numbers: range, size: int = 1) -> None:
+    """Batches of numbers, of `size` bytes at least; return when all are acknowledged."""
+    with client.producer(delivery_timeout_ms=60_000) as producer:
+        for at in range(numbers.start, numbers.stop, BATCH):
+            for number in range(at, min(at + BATCH, numbers.stop)):
+                producer.send(topic, str(number).encode().rjust(size), partition=0)
+            producer.flush()
+
+
+def read(client: Client, topic: str) -> list[int]:
+    with client.reader(topic, end="latest") as reader:
+        return [int(record.value or b"") for record in reader]
+
+
+def leader_of(client: Client, topic: str) -> int:
+    found = [0]
+
+    def known() -> bool:
+        found.append(client.admin.describe_topic(topic).partitions[0].leader)
+        return found[-1] != 0
+
+    until(known, f"{topic} has no leader")
+    return found[-1]
+
+
+# ---- storage and sync ----------------------------------------------------------------------------------------------
+
+
+def test_a_topic_in_memory_outlives_each_broker_and_not_all_of_them(dev: Dev, mq: Client, capfd: Capture) -> None:
+    create("memory", "storage=memory", "max_bytes=1MiB")
+    promise = answer(capfd, "topic", "describe", "memory")["promise"]
+    assert "in the memory of a majority of its replicas, and on no disk" in promise
+    assert "with nothing left, offsets begin at 0 again" in promise
+    send(mq, "memory", range(100))
+    first = leader_of(mq, "memory")
+    for number in (first, *(other for other in ALL if other != first)):
+        dev.kill(number)
+        assert read(mq, "memory") == list(range(100)), f"broker {number} was one of three"
+        dev.up()
+    assert read(mq, "memory") == list(range(100)), "whoever holds it now was filled by another"
+    assert dev.said("memory_topic_lost") == []
+    topic_id = mq.admin.describe_topic("memory").topic_id
+    assert dev.segments(topic_id) == {number: set() for number in ALL}
+
+    dev.kill(*ALL)
+    dev.up()
+    assert {line["group"] for line in dev.said("memory_topic_lost")} == {str(GroupId(TopicId(topic_id), 0))}
+    (partition,) = answer(capfd, "topic", "describe", "memory")["partitions"]
+    assert (partition["start_offset"], partition["end_offset"]) == (0, 0)
+    with Client(dev.folder.servers) as client:
+        send(client, "memory", range(7))
+        assert read(client, "memory") == list(range(7))
+
+
+def test_a_topic_synced_at_intervals_outlives_all_its_processes(dev: Dev, mq: Client, capfd: Capture) -> None:
+    """None of it was synced: the interval is longer than the test."""
+    create("lazy", "sync=60s")
+    assert "Brokers that crash lose nothing" in answer(capfd, "topic", "describe", "lazy")["promise"]
+    sent: list[Delivery] = []
+    acknowledged = threading.Semaphore(0)
+    over = threading.Event()
+
+    def produce() -> None:
+        with mq.producer(delivery_timeout_ms=60_000) as producer:
+            while not over.is_set():
+                sent.append(producer.send("lazy", b"%d" % len(sent), partition=0))
+                if len(sent) % BATCH == 0:
+                    sent[-1].result(DEADLINE_S)
+                    acknowledged.release()
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert acknowledged.acquire(timeout=DEADLINE_S)
+        dev.kill(*ALL)
+        before = sum(delivery.done() for delivery in list(sent))
+        assert before >= 20 * BATCH
+        dev.up()
+        assert acknowledged.acquire(timeout=DEADLINE_S), "the producer goes on"
+    finally:
+        over.set()
+        thread.join(DEADLINE_S)
+    assert read(mq, "lazy") == list(range(len(sent))), "each once, in order, and the acknowledged ones above all"
+
+
+# ---- retention and capacity ----------------------------------------------------------------------------------------
+
+
+def test_what_is_too_old_goes_from_all_three_disks(dev: Dev, mq: Client, capfd: Capture) -> None:
+    create("old", "segment_bytes=64KiB", "segment_ms=1s")
+    send(mq, "old", range(300), size=1024)
+    topic_id = mq.admin.describe_topic("old").topic_id
+    until(lambda: all(len(names) >= 4 for names in dev.segments(topic_id).values()), "all three have it")
+    before = dev.segments(topic_id)
+    assert dev.log_starts("old") == [0] * 3
+
+    assert answer(capfd, "topic", "alter", "old", "--set", "retention_ms=1s")["settings"]["retention_ms"] == "1000"
+    until(lambda: dev.log_starts("old") == [300] * 3, "the log start moves on all three")
+    until(lambda: not any(before[n] & names for n, names in dev.segments(topic_id).items()), "the files are gone")
+    with pytest.raises(OffsetOutOfRange) as gone, mq.reader("old", [0], Offset(5)) as reader:
+        reader.poll(DEADLINE_S)
+    assert (gone.value.detail["log_start"], gone.value.detail["high_watermark"]) == ("300", "300")
+    capfd.readouterr()
+    assert run(["consume", "old", "--offset", "5", "-e"]) == Exit.USAGE
+    assert "offset 5 is below the log start 300 [OffsetOutOfRange]" in capfd.readouterr().err
+
+    answer(capfd, "topic", "alter", "old", "--set", "retention_ms=none")
+    send(mq, "old", range(300, 310))
+    create("control", "retention_ms=1s")
+    mq.admin.transfer_leader("control", 0, leader_of(mq, "old"))  # who looks at the one looks at the other
+    send(mq, "control", range(10))
+    until(lambda: dev.log_starts("control") == [10] * 3, "what came later is gone")
+    assert read(mq, "old") == list(range(300, 310))
+    assert dev.log_starts("old") == [300] * 3
+
+
+def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
+    dev: Dev, mq: Client, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create("full", "max_records=100", "on_full=reject")
+
+    def produce(numbers: range, timeout_s: float) -> int:
+        lines = io.BytesIO(b"".join(b"%d\n" % number for number in numbers))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines))
+        capfd.readouterr()
+        return run(["produce", "full", "--partition", "0", "--timeout", str(timeout_s)])
+
+    assert produce(range(100), DEADLINE_S) == Exit.OK
+    assert produce(range(100, 110), 2.0) == Exit.FAILED
+    said = capfd.readouterr().err
+    assert "0 acknowledged, 10 not" in said
+    assert "not written: the partition is full" in said
+    status, error = asyncio.run(refused(dev.folder.servers, pb.ProduceMessageRequest(topic="full", value=b"x")))
+    assert (status, error.code, error.hint) == (StatusCode.RESOURCE_EXHAUSTED, "QuotaExceeded", HINT)
+    assert int(error.detail["retry_after_ms"]) > 0
+    assert read(mq, "full") == list(range(100))
+
+    answer(capfd, "topic", "alter", "full", "--set", "on_full=drop_oldest")
+    assert produce(range(100, 110), DEADLINE_S) == Exit.OK
+    assert read(mq, "full") == list(range(10, 110))
+
+
+async def refused(servers: str, request: pb.ProduceMessageRequest) -> tuple[StatusCode, TinymqError]:
+    """How the brokers answer one message."""
+    async with QueueClient(servers.split(",")) as client:
+        return await client.refused("ProduceMessage", request)
+
+
+# ---- channels ------------------------------------------------------------------------------------------------------
+
+
+def test_a_channel_goes_on_where_it_was_and_has_one_consumer(dev: Dev, mq: Client, capfd: Capture) -> None:
+    create("queue")
+    send(mq, "queue", range(100))
+    with mq.queue("queue", channel="c", auto_commit=False) as first:
+        assert [m.offset for m in first.poll(10)] == list(range(10))
+        first.commit()
+        dev.kill(leader_of(mq, "queue"))
+        assert [m.offset for m in first.poll(10)] == list(range(10, 20))
+        first.commit()
+        dev.kill(*(n for n in ALL if (found := dev.folder.process(n)) is not None and found.alive))
+        dev.up()
+        (channel,) = answer(capfd, "channel", "list", "queue")["channels"]
+        assert (channel["position"], channel["lag"]) == (20, 80)
+        assert [m.offset for m in first.poll(10)] == list(range(20, 30)), "it needs not to be opened again"
+        first.commit()
+        assert [m.offset for m in first.poll(10)] == list(range(30, 40))
+    with mq.queue("queue", channel="c", auto_commit=False) as again:
+        assert [m.offset for m in again.poll(5)] == list(range(30, 35)), "what was not committed comes again"
+        with mq.queue("queue", channel="c", auto_commit=False) as second:
+            assert [m.offset for m in second.poll(100)] == list(range(30, 100))
+            with pytest.raises(Fenced):
+                again.commit()
+            second.commit()
+    (channel,) = answer(capfd, "channel", "list", "queue")["channels"]
+    assert (channel["position"], channel["lag"]) == (100, 0)
