@@ -95,7 +95,8 @@ class UnsupportedVersion(InvalidRequest):
 
 
 class OffsetOutOfRange(InvalidRequest):
-    """Below the log start, or negative. detail: log_start, high_watermark."""
+    """Below the log start, beyond the end, or of a record that was lost. detail: log_start, high_watermark, and
+    history_start where records from there on were lost."""
 
     default_hint = "start from 'earliest', or from log_start in the error's detail"
 

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.broker.test_partition import Bench
-from tests.broker.values import moves
+from tests.broker.values import moves, takes_over
 from tests.fakes.batches import TIME_US, checked
 from tinymq.batch import encode, pack_batch
 from tinymq.broker.fetch import Answer, Ask, Fetch
-from tinymq.broker.offsets import EARLIEST, OF_MAX_TIMESTAMP, find_offset
+from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
 from tinymq.broker.partition import Acks
-from tinymq.entry import iter_entries
+from tinymq.entry import Kind, iter_entries
 from tinymq.errors import (
     CorruptData,
     NotLeader,
@@ -140,6 +140,56 @@ def test_a_replica_behind_the_readers_epoch_says_so(bench: Bench) -> None:
     assert Reader(bench, 0, leader_epoch=1).error is None
 
 
+def take_over(bench: Bench, term: int) -> None:
+    bench.group.term = term
+    bench.group.propose(Kind.CONFIG, takes_over(term, term).payload)
+    bench.group.commit()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_offset_of_what_was_lost_is_refused_on_every_replica(bench: Bench, leads: bool) -> None:
+    take_over(bench, 7)
+    bench.send(10)
+    bench.group.commit()
+    bench.group.log.log_start_offset = 35
+    if not leads:
+        bench.group.lose_leadership()
+    for offset in (31, 36, 41):
+        error = Reader(bench, offset, history=0).error
+        assert isinstance(error, OffsetOutOfRange)
+        assert error.detail == {"log_start": "35", "high_watermark": "40", "history_start": "30"}
+    assert Reader(bench, 36, history=7).answer.history == 7
+    assert Reader(bench, 36).error is None, "who has no answer yet takes what is there"
+    assert isinstance(Reader(bench, 36, history=8).error, NotReady)
+    assert look_up_end(bench).history == 7
+
+
+def test_what_was_read_before_the_loss_still_holds(bench: Bench) -> None:
+    waiting, beyond = (
+        Reader(bench, 30, wait_s=5.0, history=0),
+        Reader(bench, 30, wait_s=5.0, history=0, bytes_min=1 << 20),
+    )
+    take_over(bench, 7)
+    bench.send(10)
+    bench.group.commit()
+    assert (offsets(waiting.answer), waiting.answer.history) == ([30], 7)
+    assert beyond.ready == 0
+    assert offsets(Reader(bench, 15, history=0).answer) == [10, 20, 30]
+
+
+def test_frames_from_disk_are_of_the_history_in_which_the_reading_began(bench: Bench) -> None:
+    bench.group.log.cold = True
+    read = bench.group.log.read_from_offset
+
+    async def slow(offset: int, end_offset: int, bytes_max: int) -> bytes:
+        frames = await read(offset, end_offset, bytes_max)
+        take_over(bench, 7)
+        return frames
+
+    bench.group.log.read_from_offset = slow  # type: ignore[method-assign]
+    assert asyncio.run(Reader(bench, 0).fetch.read()).history == 0
+
+
 def test_leader_only(bench: Bench) -> None:
     assert Reader(bench, 0, leader_only=True).error is None
     waiting = Reader(bench, 30, leader_only=True, wait_s=5.0)
@@ -220,6 +270,10 @@ def test_one_that_reads_from_disk_meanwhile_is_told_too(bench: Bench) -> None:
         answer = asyncio.run(reader.fetch.read())
         assert isinstance(answer.error, OffsetOutOfRange)
         assert (answer.frames, answer.error.detail["log_start"]) == (b"", str(start + 1))
+
+
+def look_up_end(bench: Bench) -> Found:
+    return asyncio.run(find_offset(bench.partition, END, False, InlineRunner()))
 
 
 def look_up(bench: Bench, timestamp_us: int) -> tuple[int, int, int]:

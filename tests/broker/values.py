@@ -7,6 +7,8 @@ from tests.fakes.raft_group import NOW_US
 from tinymq.broker.state import PartitionState
 from tinymq.entry import Entry, Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
+from tinymq.raft.membership import Membership, Replica, pack_membership
+from tinymq.types import GroupId, TopicId
 
 Reason = pb.MoveStart.Reason
 
@@ -46,6 +48,16 @@ def holds(offset: int, number: int = 1, lease_ms: int = 1000) -> pb.Command:
 
 def releases(number: int = 1) -> pb.Command:
     return pb.Command(release=pb.Release(hold_id=request(number)))
+
+
+def takes_over(term: int, generation: int, offset: int = 0) -> Entry:
+    """The CONFIG of a take-over, or any other of its generation."""
+    group = GroupId(TopicId(b"t" * 16), 0)
+    return make_entry(
+        kind=Kind.CONFIG, index=1, term=term, prev_crc=0, base_offset=offset, record_count=0, append_time_us=NOW_US,
+        max_timestamp_us=NOW_US,
+        payload=pack_membership(Membership(group, 2, (Replica(1, b"i" * 16),), generation)),
+    )  # fmt: skip
 
 
 class Applied:

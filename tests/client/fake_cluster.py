@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from tests.broker.values import takes_over
 from tinymq.batch import check_batch, parse_batch_header
+from tinymq.broker.histories import Histories
 from tinymq.broker.producers import Producer, extend, judge
 from tinymq.client.ports import Fetched, Method
 from tinymq.client.wire import read_fetched
@@ -52,6 +54,7 @@ class FakePartition:
     log_start: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
     shown: dict[int, int] = field(default_factory=dict)  # broker -> high watermark, where it lags
+    histories: Histories = field(default_factory=Histories)
 
     def high_watermark(self, broker: int) -> int:
         return self.shown.get(broker, self.next_offset)
@@ -71,6 +74,13 @@ class FakePartition:
             known = self.producers.get(checked.header.producer_id)
             self.producers[checked.header.producer_id] = extend(known, checked.header, base, NOW_US)
         return base
+
+    def lose(self, offset: int) -> None:
+        """What lies from there on is gone, on all replicas; they go on, in another history."""
+        self.frames = [frame for frame in self.frames if _header(frame).next_offset <= offset]
+        self.next_offset = offset
+        self.epoch += 1
+        self.histories.note(takes_over(self.epoch, self.epoch, offset))
 
     def read(self, offset: int, end: int, bytes_max: int) -> bytes:
         out: list[bytes] = []
@@ -252,11 +262,14 @@ class FakeCluster:
             at = self.find(request.topic_id, request.partition, broker)
             end = at.high_watermark(broker)
             reply.high_watermark, reply.log_start = end, at.log_start
-            reply.leader, reply.leader_epoch = at.leader, at.epoch
+            reply.leader, reply.leader_epoch, reply.history = at.leader, at.epoch, at.histories.newest
             if request.leader_only and at.leader != broker:
                 raise self.not_leader(at)
             if request.leader_epoch > at.epoch:
                 raise NotReady("behind")
+            start = at.histories.start_after(request.history) if request.HasField("history") else None
+            if start is not None and request.offset > start:
+                raise OffsetOutOfRange("lost", log_start=at.log_start, history_start=start)
             if request.offset < at.log_start:
                 raise OffsetOutOfRange("below the log start", log_start=at.log_start)
             if request.offset > end:
@@ -464,7 +477,7 @@ class FakeFetchStream(_Stream):
                 at = self.cluster.find(request.topic_id, request.partition, self.broker)
                 reply = pb.FetchReply(
                     request_id=request.request_id, next_offset=request.offset, leader=at.leader,
-                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker),
+                    leader_epoch=at.epoch, high_watermark=at.high_watermark(self.broker), history=at.histories.newest,
                 )  # fmt: skip
         self.waiting.pop(request.request_id, None)
         if reply is not None:
@@ -490,7 +503,7 @@ def _offsets(cluster: FakeCluster, broker: int, request: pb.ListOffsetsRequest) 
             offset = {-1: end, -2: at.log_start}.get(query.timestamp_us, min(wanted, default=end))
             reply.answers.add(
                 partition=query.partition, offset=offset, high_watermark=end, log_start=at.log_start,
-                leader_epoch=at.epoch,
+                leader_epoch=at.epoch, history=at.histories.newest,
             )  # fmt: skip
         except TinymqError as error:
             reply.answers.add(partition=query.partition, error=to_wire(error))

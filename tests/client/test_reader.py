@@ -297,6 +297,57 @@ def test_offsets_out_of_range() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("on_trimmed", ["raise", "skip"])
+@pytest.mark.parametrize("read", [0, 40])
+def test_records_that_took_the_place_of_what_was_read_are_not_gone_on_with(on_trimmed: str, read: int) -> None:
+    """Not by a reader that only knows where the end was, either; one that is opened afterwards reads them."""
+
+    async def scenario() -> None:
+        cluster = filled()
+        at = cluster.topics["t"][1][0]
+        async with client_of(cluster) as mq:
+            start = Offset(60) if read else "latest"
+            reader = mq.reader("t", start=start, on_trimmed=on_trimmed, fetch_wait_ms=20)
+            seen = 0
+            while seen < read:
+                seen += len(await reader.poll(5))
+            await reader.open()
+            at.lose(30)
+            for _ in range(9):
+                at.append(payload(10))
+            at.log_start = 110
+            cluster.notify()
+            with pytest.raises(OffsetOutOfRange) as raised:
+                await reader.poll(5)
+            assert raised.value.detail == {"log_start": "110", "history_start": "30"}
+            assert [m.offset for m in await mq.reader("t", start=Offset(110)).poll(5, 10)] == list(range(110, 120))
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("lost", [60, 100])
+def test_a_reader_goes_on_before_what_was_lost_and_into_what_comes_then(lost: int) -> None:
+    async def scenario() -> None:
+        cluster = filled()
+        at = cluster.topics["t"][1][0]
+        async with client_of(cluster) as mq:
+            reader = mq.reader("t", fetch_bytes_max=1, buffer_bytes_max=1, fetch_wait_ms=20)
+            offsets = [m.offset for m in await reader.poll(5, 10)]
+            at.lose(lost)
+            at.append(payload(30))
+            cluster.notify()
+            while len(offsets) < lost + 30:
+                offsets += [m.offset for m in await reader.poll(5)]
+            assert offsets == list(range(lost + 30))
+            at.lose(lost + 10)
+            at.append(payload(80))
+            cluster.notify()
+            with pytest.raises(OffsetOutOfRange):
+                await reader.poll(5)
+
+    run(scenario())
+
+
 def test_a_reader_tails_and_ends_with_its_topic() -> None:
     async def scenario() -> None:
         cluster = filled(batches=1)

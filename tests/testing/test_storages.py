@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tinymq import Client
+from tinymq.errors import OffsetOutOfRange
 from tinymq.testing import Cluster
 from tinymq.topic_config import Storage, TopicConfig
 
@@ -68,6 +71,31 @@ def test_all_brokers_at_once() -> None:
         write(cluster.client(), "memory", [b"new"])
         everybody_votes(cluster)
         assert records(client, "memory") == [b"new"]
+
+
+def test_a_reader_that_is_open_while_everything_is_lost_hears_of_it() -> None:
+    """More is written afterwards than it has read; twice, for the log begins anew with its generations."""
+    with Cluster(nodes=3) as cluster:
+        make(cluster, "memory", MEMORY)
+        client = cluster.client()
+        write(client, "memory", [b"old"] * 10)
+        for _ in range(2):
+            reader = client.reader("memory", on_trimmed="skip")
+            seen = 0
+            while seen < 10:
+                seen += len(reader.poll(timeout=30))
+            for broker_id in (1, 2, 3):
+                cluster.kill(broker_id)
+            for broker_id in (1, 2, 3):
+                cluster.run(cluster._start(broker_id))
+            for partition in (0, 1):
+                cluster.wait_leader("memory", partition)
+            write(cluster.client(), "memory", [b"new"] * 20)
+            with pytest.raises(OffsetOutOfRange, match="is lost") as raised:
+                reader.poll(timeout=30)
+            assert raised.value.detail["history_start"] == "0"
+            reader.close()
+            assert records(client, "memory") == [b"new"] * 20
 
 
 def everybody_votes(cluster: Cluster) -> None:

@@ -25,6 +25,7 @@ class Ask:
     wait_s: float
     leader_epoch: int = 0  # the newest that the reader knows; 0: none
     leader_only: bool = False
+    history: int | None = None  # of the answer that `offset` comes from; None: whatever lies there now
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Answer:
     leader: int  # 0: unknown
     frames: bytes
     next_offset: int  # where to go on when frames holds no record
+    history: int = 0  # of the frames
     error: TinymqError | None = None
 
 
@@ -57,6 +59,10 @@ def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
             hint="it is behind: read from another replica",
             leader_epoch=group.term,
         )
+    if ask.history is not None and ask.history != partition.state.histories.newest:
+        another = _of_another_history(partition, ask.offset, ask.history)
+        if another is not None:
+            return another
     if ask.offset < log_start:
         return OffsetOutOfRange(
             f"{partition}: offset {ask.offset} is below the log start {log_start}",
@@ -73,10 +79,29 @@ def refusal(partition: Partition, ask: Ask) -> TinymqError | None:
     return None
 
 
+def _of_another_history(partition: Partition, offset: int, known: int) -> TinymqError | None:
+    """A reader's offset comes from a history that this replica is behind, or that was lost from some offset on."""
+    histories = partition.state.histories
+    if known > histories.newest:
+        return NotReady(
+            f"{partition}: this replica is behind what the reader has read", hint="read from another replica"
+        )
+    start = histories.start_after(known)
+    if start is None or offset <= start:
+        return None
+    return OffsetOutOfRange(
+        f"{partition}: what it had from offset {start} on is lost, and other records take its place",
+        hint="what was read from there on is gone; open a new reader, at history_start in the error's detail",
+        log_start=partition.log_start,
+        high_watermark=partition.high_watermark,
+        history_start=start,
+    )
+
+
 class Fetch:
     """One fetch, from the asking to the reading. `ready` is called once, at once or on a later commit."""
 
-    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_partition", "_ready", "_ticket", "done")
+    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_history", "_partition", "_ready", "_ticket", "done")
 
     def __init__(self, partition: Partition, ask: Ask, deadlines: Deadlines, ready: Callable[[Fetch], None]) -> None:
         self._partition = partition
@@ -85,6 +110,7 @@ class Fetch:
         self._ready = ready
         self._ticket: Ticket | None = None
         self._bytes_wanted = 0
+        self._history = 0  # as it was before the bytes were read
         self.done = False
 
     @property
@@ -155,6 +181,7 @@ class Fetch:
     def _look_again(self) -> tuple[TinymqError | None, int]:
         """(error, high watermark) as they are at the time of reading."""
         partition = self._partition
+        self._history = partition.state.histories.newest
         error = refusal(partition, self._ask)
         end = partition.high_watermark
         if error is None and self._ask.offset > end:
@@ -168,7 +195,7 @@ class Fetch:
     def _answer(self, frames: bytes, error: TinymqError | None) -> Answer:
         partition, offset = self._partition, self._ask.offset
         if partition.closed is not None:
-            return Answer(0, 0, 0, 0, b"", offset, partition.closed)
+            return Answer(0, 0, 0, 0, b"", offset, error=partition.closed)
         group = partition.group
         return Answer(
             partition.high_watermark,
@@ -177,6 +204,7 @@ class Fetch:
             group.leader or 0,
             frames,
             offset,
+            self._history,
             error,
         )
 

@@ -41,6 +41,7 @@ class Found:
     high_watermark: int
     log_start: int
     leader_epoch: int
+    history: int
 
 
 async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, runner: Runner) -> Found:
@@ -52,7 +53,7 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
     refused = refusal(partition, Ask(start, 0, 0, 0.0, leader_only=leader_only))
     if refused is not None:
         raise refused
-    log, end = partition.group.log, partition.high_watermark
+    log, end, history = partition.group.log, partition.high_watermark, partition.state.histories.newest
     found: tuple[int, int] | None = None
     if timestamp_us == EARLIEST:
         found = start, -1
@@ -63,7 +64,7 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
             raise InvalidRequest(f"{timestamp_us} is not a time in microseconds")
         found = await _first_of_time(log, timestamp_us, start, end, runner)
     offset, at_us = found or (end, -1)
-    return Found(offset, at_us, end, start, partition.group.term)
+    return Found(offset, at_us, end, start, partition.group.term, history)
 
 
 async def _first_of_time(

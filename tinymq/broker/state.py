@@ -9,7 +9,7 @@
         24    8 record_bytes    u64  payload bytes of all records up to it
         32    8 producers       u64  bytes of what comes next
         40    … producers            tinymq/broker/producers.py
-         …    … State                tinymq/proto/partition.proto: log start, channels, milestones, holds
+         …    … State                tinymq/proto/partition.proto: log start, channels, milestones, holds, histories
 
 Equal logs give equal bytes. `apply` is total: whatever was committed is counted, never refused; a command that cannot
 be carried out has an error for its outcome, and changes nothing.
@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 
 from tinymq.batch import BatchHeader, parse_batch_header
 from tinymq.broker.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
+from tinymq.broker.histories import Histories
 from tinymq.broker.holds import Holds
 from tinymq.broker.milestones import Milestones
 from tinymq.broker.outcome import Extent, Outcome
@@ -41,7 +42,8 @@ class PartitionState:
     """Changed by `apply` and `load` alone."""
 
     __slots__ = (
-        "_channels", "applied_index", "high_watermark", "holds", "log_start", "milestones", "producers", "record_bytes",
+        "_channels", "applied_index", "high_watermark", "histories", "holds", "log_start", "milestones", "producers",
+        "record_bytes",
     )  # fmt: skip
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
@@ -52,6 +54,7 @@ class PartitionState:
         self.producers = Producers(producers_max)
         self.milestones = Milestones()
         self.holds = Holds()
+        self.histories = Histories()
         self._channels = Channels()
 
     @property
@@ -79,7 +82,11 @@ class PartitionState:
         self.applied_index = header.index
         self.high_watermark = header.next_offset
         if header.kind != Kind.DATA:
-            return self._apply_commands(entry) if header.kind == Kind.COMMAND else None
+            if header.kind == Kind.COMMAND:
+                return self._apply_commands(entry)
+            if header.kind == Kind.CONFIG:
+                self.histories.note(entry)
+            return None
         below, append_us, marks = self.record_bytes, header.append_time_us, self.milestones
         self.record_bytes = below + header.length
         if self.record_bytes > marks.bytes_due or append_us > marks.us_due:  # asked here, for it is once per batch
@@ -142,6 +149,7 @@ class PartitionState:
         self._channels.dump(state)
         self.milestones.dump(state)
         self.holds.dump(state)
+        self.histories.dump(state)
         head = _HEAD.pack(
             0, STATE_VERSION, 0, self.applied_index, self.high_watermark, self.record_bytes, len(producers)
         )
@@ -166,10 +174,11 @@ class PartitionState:
         channels = Channels.load(state, high_watermark)
         milestones = Milestones.load(state, high_watermark, record_bytes)
         holds = Holds.load(state, high_watermark)
+        histories = Histories.load(state, high_watermark)
         self.producers.load(data[_HEAD.size : end])
         self.applied_index, self.high_watermark, self.record_bytes = applied_index, high_watermark, record_bytes
         self.log_start = state.log_start
-        self._channels, self.milestones, self.holds = channels, milestones, holds
+        self._channels, self.milestones, self.holds, self.histories = channels, milestones, holds, histories
 
 
 def _parse(data: bytes) -> pb.State:

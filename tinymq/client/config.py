@@ -152,7 +152,7 @@ class ReaderConfig:
     unreachable_ms_max: a partition that no replica serves for this long raises.
     stale_ms_max: silence of a follower after which others are asked whether there is more.
     on_trimmed: what to do when the next record is gone, by retention, capacity or a trim: "raise" OffsetOutOfRange, or
-        "skip" to the first that is kept, and count what was skipped.
+        "skip" to the first that is kept, and count what was skipped. What was lost, and not removed, always raises.
     """
 
     replica: str = "leader"

@@ -50,6 +50,7 @@ class Cursor:
     end_seen: int  # the high watermark at opening
     epoch: int = 0  # the newest leader epoch that any replica told
     skipped: int = 0  # offsets that were gone before they were fetched
+    history: int = 0  # of the answer that the offset comes from
 
     @property
     def done(self) -> bool:
@@ -147,6 +148,7 @@ class Follower:
             max_wait_ms=int(wait_ms),
             leader_epoch=self.cursor.epoch,
             leader_only=self.config.replica == "leader",
+            history=self.cursor.history,
         )
         return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
 
@@ -162,6 +164,7 @@ class Follower:
             self.cluster.update(learned)
         if fetched.error is not None:
             raise fetched.error
+        cursor.history = fetched.history
         now_s = self.cluster.clock.monotonic()
         after = next_offset_after(fetched.frames)
         start, cursor_end = cursor.offset, cursor.end
@@ -228,7 +231,10 @@ class Follower:
         await self._wait_for_another(error.message)
 
     def _skips(self, error: OffsetOutOfRange) -> bool:
-        """Go on at the log start, if that has passed us by and we may."""
+        """Go on at the log start, if that has passed us by and we may. Not when records were lost: others come under
+        offsets that the application has had."""
+        if "history_start" in error.detail:
+            return False
         log_start = error.detail.get("log_start", "")
         if self.config.on_trimmed != "skip" or not log_start.isdigit() or int(log_start) <= self.cursor.offset:
             return False

@@ -51,6 +51,7 @@ class Fetched:
     frames: memoryview
     error: TinymqError | None
     throttled_ms: int = 0
+    history: int = 0
 
 
 class ProduceStream(Protocol):

@@ -200,7 +200,10 @@ class AsyncReader:
             answers = await self._ask(topic, times, left()) if times else {}
             for p, place in places.items():
                 ends[p] = place.offset if isinstance(place, Known) else answers[p].offset if p in times else seen[p]
-        cursors = {p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch) for p in partitions}
+        cursors = {
+            p: Cursor(p, offsets[p], ends[p], seen[p], asked[p].leader_epoch, history=asked[p].history)
+            for p in partitions
+        }
         self.intake.begin(cursors)
         for cursor in cursors.values():
             follower = Follower(

@@ -124,6 +124,7 @@ def read_fetched(data: bytes) -> Fetched:
         memoryview(data)[start:end],
         read_error(reply.error) if reply.HasField("error") else None,
         reply.throttled_ms,
+        reply.history,
     )
 
 

@@ -333,6 +333,8 @@ class State(_message.Message):
     HOLDS_FIELD_NUMBER: _builtins.int
     LAST_APPEND_US_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
+    HISTORIES_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     numbers_given: _builtins.int
     """the newest number of a cursor, or generation of one"""
@@ -340,6 +342,8 @@ class State(_message.Message):
     """of the newest record"""
     taken: _builtins.bytes
     """28 bytes each, oldest first, bounded: drawn in tinymq/broker/channels.py"""
+    generation: _builtins.int
+    """of the newest CONFIG that began one"""
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cursor]:
         """by name"""
@@ -352,6 +356,10 @@ class State(_message.Message):
     def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldRange]:
         """by id"""
 
+    @_builtins.property
+    def histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___History]:
+        """oldest first, bounded; none where nothing acknowledged was ever lost"""
+
     def __init__(
         self,
         *,
@@ -362,10 +370,12 @@ class State(_message.Message):
         holds: _abc.Iterable[Global___HeldRange] | None = ...,
         last_append_us: _builtins.int = ...,
         taken: _builtins.bytes = ...,
+        histories: _abc.Iterable[Global___History] | None = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "holds", b"holds", "last_append_us", b"last_append_us", "log_start", b"log_start", "milestones", b"milestones", "numbers_given", b"numbers_given", "taken", b"taken"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "generation", b"generation", "histories", b"histories", "holds", b"holds", "last_append_us", b"last_append_us", "log_start", b"log_start", "milestones", b"milestones", "numbers_given", b"numbers_given", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,6 +421,32 @@ class Cursor(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
+
+@_typing.final
+class History(_message.Message):
+    """The partition went on with less than it had acknowledged (a take-over): what lies behind `start` is of another history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    term: _builtins.int
+    """of the CONFIG entry that says so: rises, even when the log begins anew"""
+    start: _builtins.int
+    """that entry's base offset"""
+    def __init__(
+        self,
+        *,
+        term: _builtins.int = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["start", b"start", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___History: _TypeAlias = History  # noqa: Y015
 
 @_typing.final
 class Milestone(_message.Message):

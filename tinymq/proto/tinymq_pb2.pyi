@@ -639,6 +639,7 @@ class FetchRequest(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LEADER_ONLY_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -652,6 +653,8 @@ class FetchRequest(_message.Message):
     leader_only: _builtins.bool
     cancel: _builtins.bool
     """drop the waiting fetch with this request_id; no answer to this message"""
+    history: _builtins.int
+    """of the answer that `offset` comes from; none: whatever lies there now"""
     def __init__(
         self,
         *,
@@ -665,12 +668,15 @@ class FetchRequest(_message.Message):
         leader_epoch: _builtins.int = ...,
         leader_only: _builtins.bool = ...,
         cancel: _builtins.bool = ...,
+        history: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "cancel", b"cancel", "history", b"history", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
+    _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history) -> _WhichOneofReturnType__history | None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
@@ -687,6 +693,7 @@ class FetchReply(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     THROTTLED_MS_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     high_watermark: _builtins.int
     log_start: _builtins.int
@@ -699,6 +706,8 @@ class FetchReply(_message.Message):
     """where to go on when frames holds no record"""
     throttled_ms: _builtins.int
     """how long this client now waits for its quota: its stream has no other answer meanwhile"""
+    history: _builtins.int
+    """the epoch in which the partition last went on with less than it had acknowledged; 0: it never did"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -713,10 +722,11 @@ class FetchReply(_message.Message):
         error: Global___Error | None = ...,
         next_offset: _builtins.int = ...,
         throttled_ms: _builtins.int = ...,
+        history: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "history", b"history", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "next_offset", b"next_offset", "request_id", b"request_id", "throttled_ms", b"throttled_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1001,12 +1011,15 @@ class OffsetAnswer(_message.Message):
     LOG_START_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     offset: _builtins.int
     timestamp_us: _builtins.int
     high_watermark: _builtins.int
     log_start: _builtins.int
     leader_epoch: _builtins.int
+    history: _builtins.int
+    """as in FetchReply"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     def __init__(
@@ -1019,10 +1032,11 @@ class OffsetAnswer(_message.Message):
         log_start: _builtins.int = ...,
         leader_epoch: _builtins.int = ...,
         error: Global___Error | None = ...,
+        history: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "high_watermark", b"high_watermark", "history", b"history", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

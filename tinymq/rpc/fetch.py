@@ -105,6 +105,7 @@ class FetchStream:
             min(request.max_wait_ms / 1000, broker.timing.fetch_wait_s_max),
             request.leader_epoch,
             request.leader_only,
+            request.history if request.HasField("history") else None,
         )
         fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
         self._waiting[number] = fetch
@@ -190,4 +191,5 @@ def _reply(number: int, answer: Answer) -> pb.FetchReply:
         frames=answer.frames,
         error=None if answer.error is None else to_wire(answer.error),
         next_offset=answer.next_offset,
+        history=answer.history,
     )

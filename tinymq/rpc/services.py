@@ -106,6 +106,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             high_watermark=found.high_watermark,
             log_start=found.log_start,
             leader_epoch=found.leader_epoch,
+            history=found.history,
         )
 
     async def OpenProducer(self, request: pb.OpenProducerRequest, context: Context) -> pb.OpenProducerReply:

@@ -1,0 +1,91 @@
+"""Which offsets still hold after a partition went on with less than it had acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.test_state import sealed
+from tests.broker.values import Applied, takes_over
+from tinymq.broker.histories import HISTORIES_MAX, Histories
+from tinymq.broker.state import PartitionState
+from tinymq.entry import Kind, make_entry
+from tinymq.errors import CorruptData
+from tinymq.proto import partition_pb2 as pb
+
+
+def noted(*entries: tuple[int, int, int]) -> Histories:
+    """Of CONFIG entries: (term, generation, offset)."""
+    histories = Histories()
+    for term, generation, offset in entries:
+        histories.note(takes_over(term, generation, offset))
+    return histories
+
+
+def test_nothing_was_ever_lost() -> None:
+    histories = noted((1, 0, 0), (5, 0, 100))
+    assert (histories.newest, histories.start_after(0)) == (0, None)
+
+
+def test_a_history_begins_with_the_first_config_of_its_generation() -> None:
+    histories = noted((1, 0, 0), (5, 1 << 32, 100), (5, 1 << 32, 120), (6, 1 << 32, 130), (9, 2 << 32, 140))
+    assert histories.newest == 9
+    assert [histories.start_after(known) for known in (0, 4, 5, 8, 9)] == [100, 100, 140, 140, None]
+
+
+def test_generations_begin_again_with_a_log_in_memory_and_terms_do_not() -> None:
+    before, after = noted((5, 1 << 32, 0)), noted((8, 1 << 32, 0))
+    assert after.start_after(before.newest) == 0
+
+
+def test_what_is_forgotten_is_taken_for_lost() -> None:
+    losses = [(10 * n, n, 100 * n) for n in range(1, HISTORIES_MAX + 4)]
+    histories, state = noted(*losses), pb.State()
+    histories.dump(state)
+    assert len(state.histories) == HISTORIES_MAX
+    for term, _, _ in losses:
+        held = min((start for later, _, start in losses if later > term), default=None)
+        told = histories.start_after(term)
+        assert told == held or (told is not None and held is not None and told < held and term < 40)
+    assert histories.start_after(0) == 100
+
+
+def test_it_is_part_of_the_applied_state() -> None:
+    state, other = PartitionState(), PartitionState()
+    state.apply(takes_over(5, 1 << 32, 3))
+    state.apply(takes_over(8, 2 << 32, 7))
+    other.load(state.dump())
+    for one in (state, other):
+        one.apply(takes_over(9, 2 << 32, 8))
+        assert (one.histories.newest, one.histories.start_after(5), one.histories.start_after(0)) == (8, 7, 3)
+    assert other.dump() == state.dump()
+
+
+def test_a_config_that_does_not_parse_changes_nothing() -> None:
+    applied = Applied()
+    applied.batch(2)
+    before = applied.state.dump()[16:]
+    broken = make_entry(
+        kind=Kind.CONFIG, index=2, term=9, prev_crc=0, base_offset=2, record_count=0, append_time_us=0,
+        max_timestamp_us=0, payload=b"?",
+    )  # fmt: skip
+    applied.state.apply(broken)
+    assert applied.state.dump()[16:] == before
+
+
+@pytest.mark.parametrize(
+    ("histories", "generation"),
+    [
+        ([(5, 1), (5, 2)], 1),
+        ([(0, 1)], 1),
+        ([(5, 2), (6, 1)], 1),
+        ([(5, 7)], 1),
+        ([(5, 1)], 0),
+        ([], 1),
+        ([(n + 1, 1) for n in range(HISTORIES_MAX + 1)], 1),
+    ],
+)
+def test_lies_are_refused(histories: list[tuple[int, int]], generation: int) -> None:
+    said = pb.State(histories=[pb.History(term=term, start=start) for term, start in histories], generation=generation)
+    with pytest.raises(CorruptData, match="histor"):
+        PartitionState().load(sealed(said, record_bytes=0))
+    PartitionState().load(sealed(pb.State(histories=[pb.History(term=5, start=6)], generation=1), record_bytes=0))
