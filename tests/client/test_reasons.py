@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
+from tinymq.client.ports import Method
 from tinymq.client.wire import read_error
 from tinymq.errors import (
     BY_CODE,
     BrokerUnreachable,
     DeadlineExceeded,
     NotDelivered,
+    NotReady,
     OutcomeUnknown,
     QuotaExceeded,
     TinymqError,
 )
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto.errors import UnknownError
+from tinymq.proto.errors import UnknownError, to_wire
 
 
 def gone(cluster: FakeCluster) -> None:
@@ -55,9 +58,55 @@ def test_a_send_that_a_broker_refuses_says_what_the_broker_said(cluster: FakeClu
     async def scenario() -> None:
         async with client_of(cluster, request_timeout_ms=400) as mq:
             await mq.send("t", b"")
-            cluster.refusals.extend(QuotaExceeded("too much at once") for _ in range(1000))
-            with pytest.raises(DeadlineExceeded, match="too much at once"):
+            cluster.refusals.extend(NotReady("no leader yet") for _ in range(1000))
+            with pytest.raises(DeadlineExceeded, match="no leader yet"):
                 await mq.send("t", b"")
+
+    run(scenario())
+
+
+def test_who_is_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster, request_timeout_ms=400) as mq:
+            await mq.send("t", b"")
+            cluster.refusals.extend(QuotaExceeded("it is full", hint="trim it", retry_after_ms=10) for _ in range(1000))
+            delivery = await mq.producer(linger_ms=0, delivery_timeout_ms=400).send("t", b"")
+            for writing in (mq.send("t", b""), delivery):
+                with pytest.raises(QuotaExceeded, match="it is full") as raised:
+                    await writing
+                assert (raised.value.hint, raised.value.detail) == ("trim it", {"retry_after_ms": "10"})
+            assert cluster.values("t") == [b""], "and nothing was written"
+            assert len(cluster.refusals) < 990, "tried again until the deadline"
+
+    run(scenario())
+
+
+def test_what_a_full_topic_leaves_behind_at_the_end_says_so(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster) as mq:
+            producer = mq.producer(linger_ms=0)
+            cluster.refusals.append(QuotaExceeded("it is full", hint="trim it", retry_after_ms=60_000))
+            await producer.send("t", b"left behind")
+            with pytest.raises(NotDelivered) as raised:
+                await producer.close(0.4)
+            (record,) = raised.value.records
+            assert isinstance(record.error, QuotaExceeded)
+            assert (record.error.hint, record.error.detail) == ("trim it", {"retry_after_ms": "60000"})
+
+    run(scenario())
+
+
+def test_a_question_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster) -> None:
+    def refuse(broker: int, method: Method, request: Any) -> Any:
+        return pb.CreateTopicReply(error=to_wire(QuotaExceeded("too many", retry_after_ms=10)))
+
+    async def scenario() -> None:
+        async with client_of(cluster) as mq:
+            await mq.admin.list_topics()
+            cluster.answer = refuse  # type: ignore[method-assign]
+            with pytest.raises(QuotaExceeded, match="too many") as raised:
+                await mq.admin.create_topic("more", timeout=0.2)
+            assert raised.value.detail == {"retry_after_ms": "10"}
 
     run(scenario())
 

@@ -79,7 +79,7 @@ class AsyncClient:
         """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
 
         A resend is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the deadline
-        (request_timeout_ms) DeadlineExceeded, nothing was written, or OutcomeUnknown.
+        (request_timeout_ms) QuotaExceeded or DeadlineExceeded, nothing was written, or OutcomeUnknown.
         """
         producer = self.sending()
         delivery = await producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)

@@ -26,6 +26,7 @@ from tinymq.errors import (
     DeadlineExceeded,
     NotLeader,
     OutcomeUnknown,
+    QuotaExceeded,
     TinymqError,
     UnknownTopic,
 )
@@ -128,8 +129,9 @@ class Cluster:
         """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
 
         Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
-        taken effect, else BrokerUnreachable (with every address and its reason) or DeadlineExceeded. An error
-        answered after an attempt of unknown outcome has the detail `unclear`.
+        taken effect, else BrokerUnreachable (with every address and its reason), QuotaExceeded if that was
+        the last answer, or DeadlineExceeded. An error answered after an attempt of unknown outcome has the detail
+        `unclear`.
         """
         deadline_s = self.clock.monotonic() + timeout_s
         reasons: dict[str, str] = {}
@@ -154,7 +156,7 @@ class Cluster:
                         return reply
                     if isinstance(error_in, OutcomeUnknown) and changes:
                         unclear = error_in
-                    elif not error_in.retriable and not isinstance(error_in, OutcomeUnknown):
+                    elif not may_pass(error_in):
                         if unclear is not None:
                             error_in.detail["unclear"] = "true"
                         raise error_in
@@ -301,6 +303,13 @@ def _error_of(reply: Any) -> TinymqError | None:
     return None
 
 
+def may_pass(error: TinymqError) -> bool:
+    """May the same question be answered otherwise soon? A bound that is not said to give way in time stays."""
+    if isinstance(error, QuotaExceeded):
+        return "retry_after_ms" in error.detail
+    return error.retriable or isinstance(error, OutcomeUnknown)
+
+
 def _give_up(
     method: Method, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
 ) -> TinymqError:
@@ -308,6 +317,8 @@ def _give_up(
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
     if unclear is not None:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
+    if isinstance(last, QuotaExceeded):
+        return last
     if last is not None:
         return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)
     return BrokerUnreachable(f"no broker answered {what}: {tried}")

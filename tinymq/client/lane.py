@@ -4,7 +4,8 @@
                    SENT -refused-> AGAIN     definitely not written: may be numbered anew
                    SENT -lost----> AGAIN     may have been written (unclear): keeps its sequence and epoch
                    AGAIN -take-> SENT        only when nothing else is on its way, and in order
-    any -its time is up-> (ended: DeadlineExceeded, or OutcomeUnknown when unclear)
+    any -its time is up-> (ended: OutcomeUnknown when unclear; else QuotaExceeded if that was the last answer;
+                          else DeadlineExceeded)
 
 Order is kept by draining: after a failure nothing is sent until every attempt on its way has ended; then all
 go again, first to last. A batch that ends with an unknown outcome leaves a hole that may or may not be one
@@ -19,12 +20,13 @@ from collections import deque
 from collections.abc import Callable
 
 from tinymq.client.delivery import Pending
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
 
 Ended = tuple[Pending, TinymqError]
 
 RETRY_S_MIN = 0.02
 RETRY_S_MAX = 1.0
+LAST_ATTEMPT_S = 0.1  # with less time left, the answer there was is better than one that may not come
 PARTIAL_INFLIGHT_MAX = 2  # with so many on their way a batch that is not full waits: it will be fuller
 
 
@@ -44,7 +46,7 @@ class Lane:
         self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
         self.resume_s = 0.0  # nothing is sent before
         self.failures = 0  # in a row
-        self.refusal = ""  # what the last of them said
+        self.refusal: TinymqError | None = None  # what the last of them said
         self.epoch = 0
         self._limit = limit
         self._numbered = numbered
@@ -81,6 +83,9 @@ class Lane:
             return None
         for place, batch in enumerate(self._flight):
             if not batch.sent:
+                over = isinstance(self.refusal, QuotaExceeded) and not batch.unclear
+                if over and batch.deadline_s - now_s < LAST_ATTEMPT_S:
+                    return None
                 return self._again(place, batch, now_s)
         if self._torn and self._flight:
             return None  # unclear batches end first: the new epoch must not come between
@@ -132,7 +137,7 @@ class Lane:
         """The broker has it. The caller ends the delivery."""
         self._remove(batch)
         self.failures = 0
-        self.refusal = ""
+        self.refusal = None
         if self._numbered and batch.epoch == self.epoch:
             self._written_sequence = max(self._written_sequence, batch.first_sequence + batch.count)
             self._next_sequence = max(self._next_sequence, self._written_sequence)
@@ -204,8 +209,14 @@ class Lane:
         if unclear:
             self._torn = True
             return (batch, _unknown(batch, OutcomeUnknown(f"no answer before the deadline{because}")))
-        where = f"{self.topic}/{self.partition}"
-        return (batch, DeadlineExceeded(f"{where}: not delivered before the deadline, and not written{because}"))
+        return (batch, self.unwritten(f"not delivered before the deadline, and not written{because}"))
+
+    def unwritten(self, what: str, hint: str | None = None) -> TinymqError:
+        """The error of what was certainly not written, each with its own: who is over a bound hears of that."""
+        text, last = f"{self.topic}/{self.partition}: {what}", self.refusal
+        if isinstance(last, QuotaExceeded):
+            return QuotaExceeded(text, hint=last.hint, **last.detail)
+        return DeadlineExceeded(text, hint=hint)
 
     def _fail(self, batch: Pending, now_s: float, delay_s: float | None) -> None:
         batch.sent = False

@@ -24,7 +24,6 @@ from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
 from tinymq.clock import Clock, Timer
 from tinymq.errors import (
     BrokerUnreachable,
-    DeadlineExceeded,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -228,7 +227,7 @@ class Sender:
 
     def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
-        lane.refusal = error.message
+        lane.refusal = error
         if isinstance(error, NotLeader):
             moved = self._cluster.learn(lane.topic, lane.partition, error)
             if batch.sent:  # learning may have given it up already
@@ -358,15 +357,14 @@ def _trouble(cluster: Cluster, lane: Lane) -> str:
     topic = cluster.view.topics.get(lane.topic)
     at = topic.partition(lane.partition) if topic is not None else None
     led = at is not None and at.leader
-    return cluster.trouble() or lane.refusal or ("" if led else "no leader is known")
+    refusal = lane.refusal.message if lane.refusal is not None else ""
+    return cluster.trouble() or refusal or ("" if led else "no leader is known")
 
 
-def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> DeadlineExceeded:
-    where, trouble = f"{lane.topic}/{lane.partition}", _trouble(cluster, lane)
+def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> TinymqError:
+    trouble = _trouble(cluster, lane)
     because = f": {trouble}" if trouble else ""
-    return DeadlineExceeded(
-        f"{where}: the producer was closed, and not delivered within {timeout_s:.3g} s{because}", hint=CLOSE_HINT
-    )
+    return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
 
 
 def _pieces(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[tuple[Piece, ...], int]:
