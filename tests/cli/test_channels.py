@@ -170,6 +170,9 @@ def test_what_is_old_is_cut_off(topic: str, capfd: Capture) -> None:
     assert document(capfd, *trim, "--before-offset", "4")["removed"] == 4
     assert document(capfd, *trim, "--before-offset", "2")["removed"] == 0, "only ever forward"
     assert printed(capfd, "queue", "size", topic) == "2\n"
+    for dry in ([], ["--dry-run"]):
+        assert run([*trim, "--before-offset", "7", *dry]) == Exit.USAGE
+        assert "OffsetOutOfRange" in capfd.readouterr().err
     assert document(capfd, *trim, "--before", "2000-01-01")["log_start"] == 4
     assert run([*trim, "--before", "2999-01-01", "--dry-run"]) == Exit.OK
     assert "would begin at 6" in capfd.readouterr().err

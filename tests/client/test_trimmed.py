@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -50,6 +51,11 @@ def test_a_queue_removes_its_head_for_all_channels(mq: Client, topic: str) -> No
             queue.get(Offset(6))
         assert [m.offset for _ in range(2) for m in other.poll()] == [7, 8]
         assert queue.size() == 13
+        for call in (queue.remove_before, partial(mq.admin.trim, topic, 0)):
+            with pytest.raises(OffsetOutOfRange) as beyond:
+                call(Offset(21))
+            assert beyond.value.detail == {"log_start": "7", "high_watermark": "20"}
+        assert queue.size() == 13, "and nothing is gone"
         assert queue.remove_before("latest") == 20
         assert queue.size() == 0
     assert mq.admin.offsets(topic)[0].log_start == 20

@@ -124,7 +124,11 @@ def test_times_stand_for_offsets(tinymq_cluster: Cluster) -> None:
         assert (await led.trim(BY_OFFSET, 2)).log_start == 3, "it only rises"
         (low,) = await led.change(opening("low", TIME_US))
         assert low.position == 3
+        beyond = (await led.trim(BY_OFFSET, 11)).error
+        assert (beyond.code, dict(beyond.detail)) == ("OffsetOutOfRange", {"log_start": "3", "high_watermark": "10"})
+        assert (await led.listed()).log_start == 3, "and nothing is gone"
         assert (await led.trim(-1)).log_start == 10
+        assert (await led.trim(BY_OFFSET, 10)).log_start == 10
         assert (await led.codes(seek(BY_OFFSET, 5)))[0] == "OffsetOutOfRange"
 
     run(tinymq_cluster, "times", 10, scenario)

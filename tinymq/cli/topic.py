@@ -12,7 +12,7 @@ from tinymq.cli import units
 from tinymq.cli.offsets import parse_time
 from tinymq.cli.output import Output, print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import InvalidRequest, UnknownPartition, UnknownTopic
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tinymq.types import Offset
 
 if TYPE_CHECKING:
@@ -143,7 +143,14 @@ def trim(
         at = extent(mq, name, partition)
         if dry_run:
             upto = place.value if isinstance(place, Offset) else mq.admin.find_offsets(name, place)[partition]
-            start = max(at.log_start, min(upto, at.high_watermark))
+            if upto > at.high_watermark:
+                raise OffsetOutOfRange(
+                    f"offset {upto} lies beyond the end",
+                    hint=f"there are {at.log_start} to {at.high_watermark}",
+                    log_start=at.log_start,
+                    high_watermark=at.high_watermark,
+                )
+            start = max(at.log_start, upto)
         else:
             start = mq.admin.trim(name, partition, place)
     removed = max(0, start - at.log_start)

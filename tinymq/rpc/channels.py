@@ -14,7 +14,7 @@ from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
-from tinymq.errors import InvalidRequest, QuotaExceeded, TinymqError
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -110,6 +110,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             broker = self._serving.running()
             partition = broker.find(request.topic_id, request.partition)
             offset = await _offset(broker, partition, request.before_us, request.before_offset)
+            _check_before(partition, offset)
             move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
             outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
         except TinymqError as error:
@@ -167,6 +168,17 @@ async def _offset(broker: Broker, partition: Partition, time_us: int, offset: in
         _check_offset(offset)
         return offset
     return (await find_offset(partition, time_us, True, broker.around.runner)).offset
+
+
+def _check_before(partition: Partition, offset: int) -> None:
+    """A slip does not empty a partition. Raises OffsetOutOfRange beyond what this leader has applied."""
+    if offset > partition.high_watermark and partition.leading:  # who does not lead says so himself
+        raise OffsetOutOfRange(
+            f"offset {offset} lies beyond the end",
+            hint=f"there are {partition.log_start} to {partition.high_watermark}; to remove all, say 'latest'",
+            log_start=partition.log_start,
+            high_watermark=partition.high_watermark,
+        )
 
 
 def _check_offset(offset: int) -> None:
