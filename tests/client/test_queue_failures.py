@@ -10,8 +10,21 @@ import pytest
 from tests.client.losing import Losing
 from tests.client.running import run
 from tinymq import AsyncClient, Client, Offset
+from tinymq.broker import channels
 from tinymq.client.ports import Method
-from tinymq.errors import Fenced, Held, OutcomeUnknown, Unavailable, UnknownChannel
+from tinymq.errors import (
+    DeadlineExceeded,
+    Fenced,
+    Held,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+    Unavailable,
+    UnknownChannel,
+)
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+from tinymq.registry import bounds
 from tinymq.testing.cluster import Cluster
 
 LOST = [1, 3]
@@ -182,6 +195,55 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
                 await client.admin.list_channels("t")
             assert await queue.seek(Offset(2)) == 2
             assert [m.offset for m in await queue.poll(100)] == list(range(2, 10))
+
+    run(scenario())
+
+
+def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "CHANNELS_MAX", 2)
+    for channel in ("a", "b"):
+        with mq.queue("t", channel=channel) as queue:
+            queue.poll()
+
+    async def scenario() -> None:
+        losing = Losing()
+        async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=60_000) as client:
+            with pytest.raises(QuotaExceeded):
+                await client.queue("t", channel="c").poll()
+            assert losing.answered[Method.CHANGE_CHANNELS] == 1, "it is not asked again: no time makes room"
+            assert losing.answered[Method.UNSET_CONSUMER] == 1
+
+    run(scenario())
+    registry = cluster.registry(1)
+    cluster.run(registry.refresh(5.0))
+    assert registry.get_queue_consumer("t", 0, "c") is None
+    cluster.run(registry.set_queue_consumer("t", 0, "never", "me"))
+    with pytest.raises(UnknownChannel):
+        mq.admin.delete_channel("t", 0, "never")
+    cluster.run(registry.refresh(5.0))
+    assert registry.get_queue_consumer("t", 0, "never") is None
+    monkeypatch.setattr(bounds, "CONSUMERS_PER_QUEUE_MAX", 0)
+    with pytest.raises(QuotaExceeded):
+        cluster.client(request_timeout_ms=600_000).queue("t", channel="a").poll()
+
+
+@pytest.mark.parametrize("later", [DeadlineExceeded("no majority"), Held("still held")], ids=["too late", "again"])
+def test_a_refusal_is_not_masked_by_a_last_try_that_comes_too_late(
+    cluster: Cluster, mq: Client, later: TinymqError
+) -> None:
+    async def scenario() -> None:
+        losing = Losing()
+        async with AsyncClient(cluster.servers, connector=losing, request_timeout_ms=400) as client:
+            await client.admin.describe_topic("t")
+            losing.instead[Method.TRIM] = [
+                pb.TrimReply(error=to_wire(error)) for error in (Held("held"), *[later] * 1000)
+            ]
+            with pytest.raises(Held):
+                await client.admin.trim("t", 0, Offset(0))
+            assert len(losing.given_s) > 1, "it is tried again,"
+            assert min(losing.given_s) > 0.1, "but not when there is hardly time for an answer"
 
     run(scenario())
 

@@ -20,6 +20,8 @@ from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
+UNSET_S_MIN = 0.1  # for the way back, when the time is up
+
 
 class Claim:
     """Who we are at the channel (epoch), after which seek (generation), and how far."""
@@ -45,7 +47,11 @@ class Claim:
         left = cluster.countdown(timeout_s)
         epoch = await cursors.set_consumer(cluster, channel, consumer, left())
         claim = cls(cluster, channel, epoch)
-        await claim._change(cursors.opening(epoch, start), left())
+        try:
+            await claim._change(cursors.opening(epoch, start), left())
+        except TinymqError:
+            await claim._unset(max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
+            raise
         claim.handed = claim.due = claim.committed
         return claim
 
@@ -96,10 +102,14 @@ class Claim:
             if settle and not self._told:
                 await self.settle(timeout_s)
         finally:
-            try:
-                await cursors.unset_consumer(self._cluster, self.id, self._epoch, self._cluster.attempt_s)
-            except TinymqError as error:  # whoever comes next takes it over all the same
-                LOG.debug("channel %s of %s not left: %s", self.id.channel, self.id.topic.name, error)
+            await self._unset(self._cluster.attempt_s)
+
+    async def _unset(self, timeout_s: float) -> None:
+        """Nobody is on record for the channel any more, as far as it was us."""
+        try:
+            await cursors.unset_consumer(self._cluster, self.id, self._epoch, timeout_s)
+        except TinymqError as error:  # whoever comes next takes it over all the same
+            LOG.debug("channel %s of %s not left: %s", self.id.channel, self.id.topic.name, error)
 
     async def _commit_every(self, interval_s: float, died: Callable[[Exception], None]) -> None:
         try:

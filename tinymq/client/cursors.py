@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +15,7 @@ from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.client.values import as_datetime
 from tinymq.client.wire import read_error
-from tinymq.errors import CorruptData, NotFound, TinymqError
+from tinymq.errors import CorruptData, NotFound, TinymqError, UnknownChannel
 from tinymq.proto import tinymq_pb2 as pb
 
 AT_OFFSET = -4  # in the place of a time: the field beside it is meant
@@ -136,6 +137,11 @@ async def delete_channel(cluster: Cluster, channel: ChannelId, timeout_s: float)
     left = cluster.countdown(timeout_s)
     try:
         await change(cluster, channel, pb.ChannelCommand(delete=pb.ChannelDelete()), left())
+    except UnknownChannel as error:
+        if "unclear" not in error.detail:
+            with suppress(TinymqError):  # of a channel that was never made, or is gone, somebody may be on record
+                await unset_consumer(cluster, channel, 0, max(0.001, left()))
+            raise
     except NotFound as error:
         if "unclear" not in error.detail:
             raise

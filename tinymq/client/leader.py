@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinymq.client import lookups
-from tinymq.client.cluster import Cluster
+from tinymq.client.cluster import Cluster, may_pass
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.errors import (
@@ -27,6 +27,7 @@ BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
 ATTEMPT_S_MIN = 0.001
 LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
+REFUSED_ATTEMPT_S = 0.5  # and after a definite refusal with less than that, if there is so much
 
 
 async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
@@ -53,13 +54,14 @@ async def ask_leader(
     """The leader's answer. `refusal` finds the error of an item in a reply; `changes`: it does more than look.
 
     Raises what was refused for good; at the deadline OutcomeUnknown if an attempt may have taken effect, else
-    DeadlineExceeded, or what stood in the way all the time (Held, QuotaExceeded). An error answered after an attempt
+    DeadlineExceeded, or what stood in the way until then (Held, QuotaExceeded). An error answered after an attempt
     of unknown outcome has the detail `unclear`.
     """
     left = cluster.countdown(timeout_s)
     backoff_s = BACKOFF_S_MIN
     reasons: dict[str, str] = {}
     last: TinymqError | None = None
+    refused: TinymqError | None = None  # the last thing that a leader decided
     unclear = False
     while True:
         address = await _leader(cluster, topic, partition)
@@ -76,17 +78,20 @@ async def ask_leader(
                 return reply
             reasons[address] = last.message.removeprefix(f"{address}: ")
             unclear = unclear or (changes and isinstance(last, OutcomeUnknown))
+            if not isinstance(last, DeadlineExceeded):
+                refused = last if isinstance(last, Held | QuotaExceeded) else None
             if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last) and left() > 0:
                 continue
             if not await _passes(cluster, topic, partition, last):
                 if unclear:
                     last.detail["unclear"] = "true"
                 raise last
-        if left() <= (LAST_ATTEMPT_S if last is not None else 0):
-            raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), last, unclear)
+        least_s = min(REFUSED_ATTEMPT_S, timeout_s / 2) if refused is not None else LAST_ATTEMPT_S
+        if left() <= (least_s if last is not None else 0):
+            raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), refused, unclear)
         cluster.refresh_soon()
         pause_s = backoff_s * (0.5 + cluster.rng.random() / 2)
-        await cluster.clock.sleep(min(max(left() - LAST_ATTEMPT_S, BACKOFF_S_MIN), pause_s))
+        await cluster.clock.sleep(min(max(left() - least_s, BACKOFF_S_MIN), pause_s))
         backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
 
 
@@ -108,7 +113,7 @@ async def _passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqE
             return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
         except TinymqError as unanswered:
             return unanswered.retriable or isinstance(unanswered, OutcomeUnknown)
-    return error.retriable or isinstance(error, OutcomeUnknown)
+    return may_pass(error)
 
 
 def _give_up(
@@ -117,12 +122,12 @@ def _give_up(
     partition: int,
     timeout_s: float,
     tried: str,
-    last: TinymqError | None,
+    refused: TinymqError | None,
     unclear: bool,
 ) -> TinymqError:
     what = f"{method.value.rsplit('/', 1)[-1]} of {topic.name}/{partition} within {timeout_s:.3g} s"
     if unclear:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
-    if isinstance(last, Held | QuotaExceeded):
-        return last
+    if refused is not None:
+        return refused
     return DeadlineExceeded(f"the leader did not answer {what}: {tried or 'no leader is known'}")
