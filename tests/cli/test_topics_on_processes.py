@@ -250,7 +250,8 @@ def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
     assert produce(range(100, 110), 2.0) == Exit.FAILED
     said = capfd.readouterr().err
     assert "0 acknowledged, 10 not" in said
-    assert "not written: the partition is full" in said
+    assert "not written: the partition is full [QuotaExceeded]" in said
+    assert said.count(f"hint: {HINT}\n") == 1, "once, however many were refused"
     status, error = asyncio.run(refused(dev.folder.servers, pb.ProduceMessageRequest(topic="full", value=b"x")))
     assert (status, error.code, error.hint) == (StatusCode.RESOURCE_EXHAUSTED, "QuotaExceeded", HINT)
     assert int(error.detail["retry_after_ms"]) > 0
