@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -320,6 +321,7 @@ def test_records_that_took_the_place_of_what_was_read_are_not_gone_on_with(on_tr
             with pytest.raises(OffsetOutOfRange) as raised:
                 await reader.poll(5)
             assert raised.value.detail == {"log_start": "110", "history_start": "30"}
+            assert reader.intake.cursors[0].skipped == 0
             assert [m.offset for m in await mq.reader("t", start=Offset(110)).poll(5, 10)] == list(range(110, 120))
 
     run(scenario())
@@ -334,7 +336,8 @@ def test_a_reader_goes_on_before_what_was_lost_and_into_what_comes_then(lost: in
             reader = mq.reader("t", fetch_bytes_max=1, buffer_bytes_max=1, fetch_wait_ms=20)
             offsets = [m.offset for m in await reader.poll(5, 10)]
             at.lose(lost)
-            at.append(payload(30))
+            for _ in range(3):
+                at.append(payload(10))
             cluster.notify()
             while len(offsets) < lost + 30:
                 offsets += [m.offset for m in await reader.poll(5)]
@@ -379,3 +382,28 @@ def test_the_rack_nearby_is_preferred() -> None:
         assert set(served) == {3}
 
     run(scenario())
+
+
+@pytest.mark.parametrize("outage", [False, True])
+def test_a_client_closed_at_any_moment_leaves_no_complaint(outage: bool) -> None:
+    complaints: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        for turns in range(200):
+            cluster = filled()
+            mq = client_of(cluster)
+            reading = asyncio.create_task(mq.reader("t", fetch_bytes_max=1).poll(5, 1000))
+            for turn in range(turns):
+                await asyncio.sleep(0)
+                if outage and turn == turns // 2:
+                    for broker in cluster.nodes:
+                        cluster.kill(broker, elect=False)
+            await mq.close()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        gc.collect()
+
+    run(scenario())
+    gc.collect()
+    assert complaints == []
