@@ -97,7 +97,7 @@ class Follower:
                     if broker is None:
                         await self._wait_for_another("no replica's address is known")
                         continue
-                    ahead = asyncio.create_task(self._fetch(broker, self.cursor.offset))
+                    ahead = self._begin(broker, self.cursor.offset)
                 assert broker is not None, "somebody was asked"
                 fetching, ahead = ahead, None
                 try:
@@ -133,6 +133,12 @@ class Follower:
         rack = self.cluster.config.rack
         order = routing.read_order(view, at, self.config.replica, rack=rack, cost=cost, turn=self.turn)
         return order[0] if order else None
+
+    def _begin(self, broker: int, offset: int) -> asyncio.Task[Fetched]:
+        """A fetch on its way. Whoever stops in the meantime does not ask what became of it: it never complains."""
+        fetching = asyncio.create_task(self._fetch(broker, offset))
+        fetching.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return fetching
 
     async def _fetch(self, broker: int, offset: int) -> Fetched:
         address = self.cluster.view.address(broker)
@@ -180,9 +186,10 @@ class Follower:
         chunks = read_chunks(cursor.partition, fetched.frames, start, cursor_end, self.cluster.config.limits)
         ahead: asyncio.Task[Fetched] | None = None
         if (cursor_end is None or after < cursor_end) and self.room.is_set():
-            ahead = asyncio.create_task(self._fetch(broker, after))
-            await asyncio.sleep(0)  # the request leaves before the unpacking begins
+            ahead = self._begin(broker, after)
         try:
+            if ahead is not None:
+                await asyncio.sleep(0)  # the request leaves before the unpacking begins
             for chunk in chunks:
                 self.deliver(chunk)
                 cursor.offset = chunk.next_offset
