@@ -29,11 +29,15 @@ AGAIN = {
 class QueueClient:
     """Stubs of some brokers. Not the project's client: nothing here knows who leads."""
 
-    def __init__(self, addresses: Sequence[str], client_id: str = "") -> None:
+    def __init__(self, addresses: Sequence[str], client_id: str = "", receives: str = "") -> None:
+        """`receives`: bytes that the client takes in one answer, other than gRPC does as it comes."""
         options = [("grpc.use_local_subchannel_pool", 1)]
+        if receives.isdigit():
+            options.append(("grpc.max_receive_message_length", int(receives)))
         self._channels = [grpc.aio.insecure_channel(address, options) for address in addresses]
         self._stubs: list[Any] = [pb_grpc.QueueServiceStub(channel) for channel in self._channels]
-        self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
+        said = (("tinymq-client-id", client_id), ("tinymq-receive-bytes-max", receives))
+        self._metadata = tuple((name, value) for name, value in said if value)
         self._rng = random.Random(1)
 
     async def __aenter__(self) -> QueueClient:

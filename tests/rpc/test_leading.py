@@ -19,6 +19,7 @@ from tinymq.errors import (
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.rpc.forwarding import Metadata
 from tinymq.rpc.leading import Call, Leading
 from tinymq.rpc.serving import Serving, State
 from tinymq.topic_config import TopicConfig
@@ -58,7 +59,7 @@ class Elsewhere:
     def address_of(self, broker_id: int) -> str:
         return f"h:{broker_id}"
 
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         self.asked.append(timeout_s)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, TinymqError):

@@ -16,6 +16,7 @@ from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
 from tinymq.registry.commanded import CommandedRegistry
+from tinymq.rpc.queue import PRODUCE_BYTES_MAX
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
@@ -358,3 +359,67 @@ def test_a_lost_answer_is_asked_for_again_after_the_leader_is_gone() -> None:
             assert second.offset == 1
 
         run(cluster, scenario)
+
+
+def test_a_message_that_the_client_could_not_be_sent_stays_the_next_one(tinymq_cluster: Cluster) -> None:
+    """gRPC clients take 4 MiB unless told otherwise: nothing larger is made here, and none made elsewhere is lost."""
+    large = b"x" * (5 << 20)
+
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "large")
+        most = pb.ProduceMessageRequest(topic="large", queue=0, value=large[: PRODUCE_BYTES_MAX - 100])
+        most.value = large[: len(most.value) + PRODUCE_BYTES_MAX - most.ByteSize()]
+        assert most.ByteSize() == PRODUCE_BYTES_MAX
+        more = pb.ProduceMessageRequest(topic="large", queue=0, value=most.value + b"x" * 8)
+        await client.call("ProduceMessage", most)
+        for name in ("ProduceMessage", "AsyncProduceMessage"):
+            status, error = await client.refused(name, more)
+            assert (status, error.code) == (StatusCode.INVALID_ARGUMENT, "BatchTooLarge")
+        with tinymq_cluster.client() as mq:
+            await asyncio.to_thread(mq.send, "large", large, partition=0)
+        await client.produce("large", b"last", 0)
+        first = await client.consume("large", "c", 0)
+        assert first is not None
+        assert len(first.value) == len(most.value)
+        for at in range(3):
+            consume = pb.ConsumeMessageRequest(topic="large", queue=0, channel="c", request_id=b"%d" % at)
+            status, error = await client.refused("ConsumeMessage", consume, at=at)
+            assert (status, error.code, error.detail["offset"]) == (StatusCode.INVALID_ARGUMENT, "BatchTooLarge", "1")
+            fetch = pb.FetchMessageRequest(topic="large", queue=0, offset=1)
+            status, error = await client.refused("FetchMessage", fetch, at=at)
+            assert (status, error.code) == (StatusCode.INVALID_ARGUMENT, "BatchTooLarge")
+        addresses = [tinymq_cluster.address(broker_id) for broker_id in BROKERS]
+        async with QueueClient(addresses, receives=error.detail["needed_bytes"]) as roomy:
+            for at in range(3):
+                assert (await roomy.call("FetchMessage", fetch, at=at)).message.value == large
+            taken = await roomy.consume("large", "c", 0)
+        assert taken is not None
+        assert (taken.offset, taken.value) == (1, large), "its place was kept"
+        last = await client.consume("large", "c", 0)
+        assert last is not None
+        assert last.value == b"last"
+        async with QueueClient(addresses, receives="many") as confused:
+            status, error = await confused.refused("FetchMessage", fetch)
+            assert (status, error.code) == (StatusCode.INVALID_ARGUMENT, "InvalidRequest")
+
+    run(tinymq_cluster, scenario)
+
+
+def test_many_at_once_do_not_pass_over_a_message_that_is_too_large(tinymq_cluster: Cluster) -> None:
+    async def scenario(client: QueueClient) -> None:
+        await make(client, "crowd")
+        for number in range(10):
+            await client.produce("crowd", b"%d" % number, 0)
+        with tinymq_cluster.client() as mq:
+            await asyncio.to_thread(mq.send, "crowd", b"x" * (5 << 20), partition=0)
+        await client.produce("crowd", b"behind", 0)
+        asked = (client.consume("crowd", "c", 0) for _ in range(20))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        taken = [answer.offset for answer in answers if isinstance(answer, pb.QueueMessage)]
+        refused = [answer for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert sorted(taken) == list(range(10))
+        assert [each.code() for each in refused] == [StatusCode.INVALID_ARGUMENT] * 10
+        left = pb.GetQueueSizeRequest(topic="crowd", queue=0, channel="c")
+        assert (await client.call("GetQueueSize", left)).messages == 2
+
+    run(tinymq_cluster, scenario)

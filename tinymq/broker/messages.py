@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from tinymq.batch import decode_batch, encode, pack_batch
 from tinymq.broker.admission import admit, is_heavy
@@ -22,10 +24,12 @@ from tinymq.broker.offsets import STORED
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.entry import Kind, crc32c, iter_entries
-from tinymq.errors import CorruptData, TinymqError, UnknownChannel
+from tinymq.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
 from tinymq.proto import partition_pb2 as pb
 from tinymq.types import GroupId
 
+T = TypeVar("T")
+Key = tuple[GroupId, str]  # a channel of a partition
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -98,28 +102,109 @@ class Takers:
     """Who waits on this broker for channels' messages: as many are woken as there are messages, not all of them."""
 
     def __init__(self) -> None:
-        self._taking: Counter[tuple[GroupId, str]] = Counter()  # woken, and not yet answered by the log
+        self._taking: Counter[Key] = Counter()  # woken, and not yet answered by the log
+        self._sent: Counter[Key] = Counter()  # given to the log, and not yet answered by it
+        self._order: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     async def take(
-        self, broker: Broker, partition: Partition, channel: str, request_id: bytes, wait_s: float, timeout_s: float
-    ) -> Record | None:
-        """The channel's next record, or the one that this request took before; None: there was none in `wait_s`
-        seconds.
+        self,
+        broker: Broker,
+        partition: Partition,
+        channel: str,
+        request_id: bytes,
+        wait_s: float,
+        timeout_s: float,
+        shape: Callable[[Record], T],
+    ) -> T | None:
+        """The channel's next record, or the one that this request took before, in the shape that the caller wants it
+        in; None: there was none in `wait_s` seconds.
 
         Makes the channel, at the earliest record. Raises NotLeader, OutcomeUnknown, QuotaExceeded (channels), and
-        OffsetOutOfRange for a record that was trimmed once it was taken.
+        OffsetOutOfRange for a record that was trimmed once it was taken. What `shape` raises for the record that comes
+        next is raised before that is taken; a record that was committed in this very moment is looked at afterwards.
         """
         clock = broker.around.clock
         wait_until_s = clock.monotonic() + wait_s
-        outcome = await consume(partition, channel, request_id, timeout_s)
+        take = partial(self._consume, broker, partition, channel, request_id, timeout_s, shape)
+        outcome, seen = await take()
         while not outcome.taken:
             left_s = wait_until_s - clock.monotonic()
             if left_s <= 0:
                 return None
             with self.turn(partition, channel) as turn:
                 await changed(broker.deadlines, [partition], left_s, lambda: turn.claim() or not partition.leading)
-                outcome = await consume(partition, channel, request_id, timeout_s)
-        return await read_record(broker, partition, outcome.offset)
+                outcome, seen = await take()
+        if seen is not None and seen[0] == outcome.offset:
+            return seen[1]
+        return shape(await read_record(broker, partition, outcome.offset))
+
+    async def _consume(
+        self,
+        broker: Broker,
+        partition: Partition,
+        channel: str,
+        request_id: bytes,
+        timeout_s: float,
+        shape: Callable[[Record], T],
+    ) -> tuple[Outcome, tuple[int, T] | None]:
+        """What came of a taking, and the record that it was to take, by its offset. One after the other look, and
+        give the log what they ask for; the answers are waited for side by side."""
+        key = (partition.group.id, channel)
+        order = self._order.get(key) or self._order.setdefault(key, asyncio.Lock())
+        asked = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
+        opening = pb.Command(open=pb.OpenChannel(channel=channel))
+        for commands in ([asked], [opening, asked]):
+            seen: tuple[int, T] | None = None
+            async with order:
+                offset = self._next(partition, asked)
+                if offset is not None:
+                    with suppress(OffsetOutOfRange):  # trimmed meanwhile: another one is next
+                        seen = offset, shape(await read_record(broker, partition, offset))
+                answer = self._send(partition, key, commands, timeout_s)
+            outcomes = await answer
+            if not isinstance(outcomes[-1].error, UnknownChannel):
+                break
+        failed = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
+        if failed is not None:
+            raise failed
+        return outcomes[-1], seen
+
+    def _next(self, partition: Partition, asked: pb.Command) -> int | None:
+        """Where the record lies that comes next, behind those that the log was asked for; None: not known here."""
+        verdict = partition.state.judge(asked, 0)
+        assert verdict is not None, "a channel's command"
+        outcome = verdict.outcome
+        if isinstance(outcome.error, UnknownChannel):
+            position = partition.log_start
+        elif verdict.changes:
+            position = outcome.offset
+        else:
+            return None
+        offset = position + self._sent[partition.group.id, asked.consume.channel]
+        return offset if partition.leading and offset < partition.high_watermark else None
+
+    def _send(
+        self, partition: Partition, key: Key, commands: Sequence[pb.Command], timeout_s: float
+    ) -> asyncio.Future[list[Outcome]]:
+        """Ask the log; the answer is what became of each. Raises, and its answer does, as `command`."""
+        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+
+        def done(outcomes: list[Outcome] | TinymqError) -> None:
+            self._done(key)
+            _tell(answer, outcomes)
+
+        self._sent[key] += 1
+        try:
+            partition.command(commands, timeout_s, done)
+        except TinymqError:
+            self._done(key)
+            raise
+        return answer
+
+    def _done(self, key: Key) -> None:
+        self._sent[key] -= 1
+        if not self._sent[key]:
+            del self._sent[key]
 
     def turn(self, partition: Partition, channel: str) -> Turn:
         """For one taker that waits."""
@@ -129,7 +214,7 @@ class Takers:
 class Turn:
     """One waiting taker's claim on a message: given up when it is answered, whatever the answer."""
 
-    def __init__(self, taking: Counter[tuple[GroupId, str]], partition: Partition, channel: str) -> None:
+    def __init__(self, taking: Counter[Key], partition: Partition, channel: str) -> None:
         self._taking = taking
         self._partition = partition
         self._channel = channel
@@ -153,20 +238,6 @@ class Turn:
                 self._partition.look()  # a message came while this claim still stood for one that is gone
         if not self._taking[self._key]:
             del self._taking[self._key]
-
-
-async def consume(partition: Partition, channel: str, request_id: bytes, timeout_s: float) -> Outcome:
-    """What came of it, once there is such a channel: made at the earliest record. Raises as `Takers.take` does."""
-    asked = pb.Command(consume=pb.Consume(channel=channel, request_id=request_id))
-    (outcome,) = await command(partition, [asked], timeout_s)
-    if isinstance(outcome.error, UnknownChannel):
-        opening = pb.Command(open=pb.OpenChannel(channel=channel))
-        opened, outcome = await command(partition, [opening, asked], timeout_s)
-        if opened.error is not None:
-            raise opened.error
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome
 
 
 def size_of(partition: Partition, channel: str) -> int:

@@ -19,6 +19,7 @@ from tinymq.rpc.statuses import error_of
 FORWARDED = "tinymq-forwarded"  # metadata key; whoever gets it answers itself, or says who leads
 SERVICE = "tinymq.v1.QueueService"
 
+Metadata = tuple[tuple[str, str], ...]
 CHANNELS_MAX = 8  # to one broker
 ADDRESSES_MAX = 64  # connected to at once; those without a call go first
 
@@ -35,7 +36,7 @@ REPLIES: dict[str, Any] = {
 class Forwarding(Protocol):
     """A broker's way to the client ports of the others."""
 
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         """The answer of the broker at `address` to a call of QueueService.
 
         Raises the error that it answered; BrokerUnreachable when it certainly never got the call, OutcomeUnknown when
@@ -63,7 +64,7 @@ class GrpcForwarding:
         self._pools: dict[str, list[_Pooled]] = {}
         self._closed = False
 
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         pooled = self._pick(address)
         pooled.calls += 1
         try:
@@ -72,7 +73,7 @@ class GrpcForwarding:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=REPLIES[method].FromString,
             )
-            return await call(request, timeout=timeout_s, metadata=((FORWARDED, "1"),))
+            return await call(request, timeout=timeout_s, metadata=((FORWARDED, "1"), *metadata))
         except grpc.aio.AioRpcError as failed:
             raise error_of(failed, address) from None
         except grpc.aio.UsageError as failed:

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Partition
+from tinymq.config import MIB
 from tinymq.errors import (
     BrokerUnreachable,
     Closed,
     DeadlineExceeded,
+    InvalidRequest,
     NotLeader,
     NotReady,
     OutcomeUnknown,
@@ -34,7 +36,11 @@ LOOK_S_MIN = 0.01  # between two looks for the leader: doubles
 LOOK_S_MAX = 0.25
 SILENT_S = 3.0  # a repeatable call that is not answered this long after its wait goes to whoever leads then
 TIMEOUT_S_MAX = 3600.0
+DIGITS_MAX = 12
 HEARD_S = 0.1  # for an answer to arrive
+
+RECEIVES = "tinymq-receive-bytes-max"  # metadata key: the largest answer that the client takes
+RECEIVES_BYTES = 4 * MIB  # unless it says so: a gRPC client's own bound, as it comes
 
 NOTHING_DONE = (NotLeader, NotReady, BrokerUnreachable)
 
@@ -47,20 +53,25 @@ class Call:
     client: str  # whose quota it counts to
     forwarded: bool
     deadline_s: float  # by the broker's monotonic clock
+    receives_bytes: int = RECEIVES_BYTES  # the largest answer
 
     def left_s(self) -> float:
         return self.deadline_s - self.broker.around.clock.monotonic()
 
 
 def read_call(broker: Broker, context: Context) -> Call:
-    """Who calls, until when, and whether another broker passed it on."""
+    """Who calls, until when, and whether another broker passed it on. Raises InvalidRequest."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
     given_s = context.time_remaining()
     timeout_s = broker.timing.produce_timeout_s
     if given_s is not None:  # what is answered at the deadline itself is not heard
         timeout_s = min(given_s - min(HEARD_S, given_s / 10), TIMEOUT_S_MAX)
     deadline_s = broker.around.clock.monotonic() + timeout_s
-    return Call(broker, client_of(context), FORWARDED in metadata, deadline_s)
+    receives = str(metadata.get(RECEIVES, RECEIVES_BYTES))
+    if not (receives.isascii() and receives.isdigit() and len(receives) <= DIGITS_MAX):
+        raise InvalidRequest(f"{RECEIVES}: {receives[:100]!r}", hint="a number of bytes, such as 8388608")
+    most = min(int(receives), broker.limits.grpc_message_bytes_max)
+    return Call(broker, client_of(context), FORWARDED in metadata, deadline_s, most)
 
 
 async def find_topic(broker: Broker, name: str) -> TopicRecord:
@@ -161,7 +172,9 @@ class Leading:
             raise NotReady(f"{queue.topic}/{queue.partition}: its leader, broker {leader}, is not registered")
         left_s = max(0.001, call.left_s())
         timeout_s = left_s if patience_s is None else min(left_s, patience_s)
-        reply: T = await self._forwarding.ask(address, method, request, timeout_s)
+        reply: T = await self._forwarding.ask(
+            address, method, request, timeout_s, ((RECEIVES, str(call.receives_bytes)),)
+        )
         return reply
 
 

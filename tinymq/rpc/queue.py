@@ -15,7 +15,6 @@ from typing import TypeVar
 import structlog
 
 from tinymq.broker import messages
-from tinymq.broker.broker import Broker
 from tinymq.broker.messages import Record
 from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.quotas import Quotas
@@ -32,7 +31,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.values import TopicRecord
 from tinymq.rpc.forwarding import Forwarding
-from tinymq.rpc.leading import NOTHING_DONE, Call, Leading, find_topic, read_call, too_late
+from tinymq.rpc.leading import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, Leading, find_topic, read_call, too_late
 from tinymq.rpc.queues import create_queue, delete_queue
 from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
@@ -46,6 +45,8 @@ TOPICS_MAX = 10_000  # whose turns are remembered
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
 HEADERS_MAX = 10_000
+AROUND_BYTES = 1024  # of an answer, that the request for it did not have
+PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: any client can be sent what it makes
 
 T = TypeVar("T")
 logger = structlog.get_logger("tinymq.rpc")
@@ -104,6 +105,11 @@ class QueueService(pb_grpc.QueueServiceServicer):
     ) -> pb.ProduceMessageReply:
         if len(request.headers) > HEADERS_MAX:
             raise InvalidRequest(f"{len(request.headers)} headers", hint=f"a message has at most {HEADERS_MAX}")
+        if request.ByteSize() > PRODUCE_BYTES_MAX:
+            raise BatchTooLarge(
+                f"a message of {request.ByteSize()} bytes; at most {PRODUCE_BYTES_MAX}: a gRPC client takes no more",
+                hint="tinymq's own client sends and reads larger ones",
+            )
         if request.timeout_ms:
             call = _by(call, request.timeout_ms / 1000)
         if not call.forwarded:
@@ -195,12 +201,10 @@ class QueueService(pb_grpc.QueueServiceServicer):
     ) -> pb.ConsumeMessageReply:
         timeout_s = max(0.001, call.left_s())
         found = await self._takers.take(
-            call.broker, partition, request.channel, request.request_id, wait_s, timeout_s
+            call.broker, partition, request.channel, request.request_id, wait_s, timeout_s,
+            partial(_message, call, request.topic, request.queue),
         )  # fmt: skip
-        reply = pb.ConsumeMessageReply()
-        if found is not None:
-            reply.message.CopyFrom(_message(call.broker, request.topic, request.queue, found))
-        return reply
+        return pb.ConsumeMessageReply(message=found)
 
     async def _consume_any(
         self, request: pb.ConsumeMessageRequest, call: Call, until_s: float
@@ -257,7 +261,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             seen = await messages.look(call.broker, partition, request.offset, wait_s)
             reply = pb.FetchMessageReply(log_start=seen.log_start, high_watermark=seen.high_watermark)
             if seen.record is not None:
-                reply.message.CopyFrom(_message(call.broker, request.topic, request.queue, seen.record))
+                reply.message.CopyFrom(_message(call, request.topic, request.queue, seen.record))
             return reply
 
         waits_s = max(0.0, wait_s)
@@ -302,11 +306,11 @@ def _request_key(request_id: bytes) -> bytes:
 def _by(call: Call, timeout_s: float) -> Call:
     """The same call with an earlier deadline."""
     deadline_s = call.broker.around.clock.monotonic() + timeout_s
-    return Call(call.broker, call.client, call.forwarded, min(call.deadline_s, deadline_s))
+    return Call(call.broker, call.client, call.forwarded, min(call.deadline_s, deadline_s), call.receives_bytes)
 
 
-def _message(broker: Broker, topic: str, queue: int, record: Record) -> pb.QueueMessage:
-    """Raises BatchTooLarge for what fits into no answer."""
+def _message(call: Call, topic: str, queue: int, record: Record) -> pb.QueueMessage:
+    """Raises BatchTooLarge for what the client would not take."""
     message = pb.QueueMessage(
         topic=topic,
         queue=queue,
@@ -316,6 +320,13 @@ def _message(broker: Broker, topic: str, queue: int, record: Record) -> pb.Queue
         headers=[pb.Header(key=key, value=value) for key, value in record.headers],
         timestamp_us=record.timestamp_us,
     )
-    if message.ByteSize() > broker.limits.grpc_message_bytes_max - 1024:
-        raise BatchTooLarge(f"message {record.offset} has {message.ByteSize()} bytes: too many for one answer")
+    needed = message.ByteSize() + AROUND_BYTES
+    if needed > call.receives_bytes:
+        raise BatchTooLarge(
+            f"message {record.offset} of {topic}/{queue} needs an answer of {needed} bytes, and the client takes up to "
+            f"{call.receives_bytes}",
+            hint=f"receive more, and say so in the metadata: {RECEIVES}={needed}; or read it with tinymq's own client",
+            offset=record.offset,
+            needed_bytes=needed,
+        )
     return message

@@ -20,7 +20,7 @@ from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.forwarding import FORWARDED, SERVICE
+from tinymq.rpc.forwarding import FORWARDED, SERVICE, Metadata
 from tinymq.rpc.server import Services
 from tinymq.rpc.statuses import TRAILER
 from tinymq.testing.weather import Weather
@@ -385,11 +385,11 @@ class MemoryForwarding:
         self._links: dict[str, MemoryLink] = {}
         self._closed = False
 
-    async def ask(self, address: str, method: str, request: Any, timeout_s: float) -> Any:
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         if self._closed:
             raise Closed("this broker stops")
         link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
-        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, ((FORWARDED, "1"),))
+        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, ((FORWARDED, "1"), *metadata))
 
     async def close(self) -> None:
         self._closed = True
