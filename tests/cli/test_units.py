@@ -14,12 +14,15 @@ WRITTEN = [
     ("retention_ms=90m", "5400000", "90m"),
     ("retention_ms=36h", "129600000", "36h"),
     ("retention_ms=24h", "86400000", "1d"),
+    ("retention_ms=1w", "604800000", "7d"),
+    ("retention_ms=1.5h", "5400000", "90m"),
+    ("max_bytes=1.5GiB", str(3 << 29), "1536MiB"),
     ("segment_ms=10s", "10000", "10s"),
     ("sync=500ms", "500", "500ms"),
     ("sync=always", "always", "always"),
     ("retention_ms=1500", "1500", "1500ms"),
     ("retention_bytes=1GiB", str(1 << 30), "1GiB"),
-    ("max_bytes=10MB", "10000000", "10000000B"),
+    ("max_bytes=10MB", "10000000", "10MB"),
     ("max_bytes=64KiB", "65536", "64KiB"),
     ("max_records=1000", "1000", "1000"),
     ("max_bytes=none", "none", "none"),
@@ -37,7 +40,8 @@ def test_units_are_numbers_to_brokers_and_units_again_to_people(text: str, value
 @pytest.mark.parametrize(
     "texts",
     [
-        ["retention_ms"], ["=5"], ["retention_ms="], ["retention_ms=5w"], ["retention_ms=1GiB"], ["max_bytes=5d"],
+        ["retention_ms"], ["=5"], ["retention_ms="], ["retention_ms=5y"], ["retention_ms=1h30m"],
+        ["retention_ms=0.0001s"], ["retention_ms=1GiB"], ["max_bytes=5d"],
         ["max_bytes=1gib"], ["sync=1h", "sync=2h"],
     ],
 )  # fmt: skip
@@ -47,12 +51,18 @@ def test_what_is_no_setting_is_refused_with_a_hint(texts: list[str]) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("text", ["max_records=5k", "retention_ms=1.5d", "storage=5d", f"max_bytes={'9' * 50}B"])
+@pytest.mark.parametrize("text", ["max_records=5k", "retention_ms=1.5", "storage=5d", f"max_bytes={'9' * 50}B"])
 def test_what_units_do_not_explain_is_the_settings_business(text: str) -> None:
     settings = parse_settings([text])
     assert "=".join(*settings.items()) == text
     with pytest.raises(InvalidConfig):
         topic_config.make(settings.items())
+
+
+def test_what_is_given_twice_says_where_the_settings_are() -> None:
+    with pytest.raises(InvalidConfig, match="twice") as raised:
+        parse_settings(["sync=1h", "sync=2h"])
+    assert "docs/topics.md" in raised.value.hint
 
 
 def test_every_default_can_be_given_as_it_is_shown() -> None:

@@ -36,7 +36,9 @@ def broker(
     listen: Annotated[str | None, Parameter(help="host:port for clients.")] = None,
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
     metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "": none.')] = None,
-    voter: Annotated[list[str] | None, Parameter(help="id@host:port of each broker that keeps the metadata.")] = None,
+    voter: Annotated[
+        list[str] | None, Parameter(help="id@host:port of a broker that keeps the metadata; may be repeated.")
+    ] = None,
     join: Annotated[
         str | None,
         Parameter(

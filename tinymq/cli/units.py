@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from tinymq.errors import InvalidConfig
 
-MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 BYTES = {
     "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
+_MANY_UNITS = re.compile(r"(?:[0-9]{1,20}[A-Za-z]{1,3}){2,9}")
 TIMES = "sync"  # and all that end in _ms
 DIGITS_MAX = 20
-_WITH_UNIT = re.compile(r"([0-9]+)([A-Za-z]+)")
+_WITH_UNIT = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?([A-Za-z]+)")
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -28,7 +29,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
         if not equals or not name or not value:
             raise InvalidConfig(f"{text!r} is not a setting", hint="write name=value, such as retention_ms=7d")
         if name in settings:
-            raise InvalidConfig(f"{name} is given twice")
+            raise InvalidConfig(f"{name} is given twice", hint="--set each setting once; docs/topics.md shows them")
         settings[name] = _number(name, value)
     return settings
 
@@ -36,17 +37,27 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def _number(name: str, value: str) -> str:
     """`value` without its unit, if it has one."""
     found = _WITH_UNIT.fullmatch(value)
-    if found is None or len(found[1]) > DIGITS_MAX:
+    if found is None and not _MANY_UNITS.fullmatch(value):
         return value
     if name == TIMES or name.endswith("_ms"):
-        units, such = MILLISECONDS, "7d, 12h, 30m, 10s or 500ms"
+        units, such = MILLISECONDS, "one number and one unit: 2w, 7d, 1.5h, 30m, 10s or 500ms"
     elif name.endswith("_bytes"):
-        units, such = BYTES, "1GiB, 64MiB or 10MB"
+        units, such = BYTES, "one number and one unit: 1.5GiB, 64MiB or 10MB"
     else:
         return value
-    if found[2] not in units:
-        raise InvalidConfig(f"{name}={value}: {found[2]!r} is no unit of it", hint=f"write {such}")
-    return str(int(found[1]) * units[found[2]])
+    if found is None:
+        raise InvalidConfig(f"{name}={value} has several units", hint=f"write {such}")
+    if found[3] not in units:
+        raise InvalidConfig(f"{name}={value}: {found[3]!r} is no unit of it", hint=f"write {such}")
+    if len(found[1]) > DIGITS_MAX:
+        return value
+    parts = found[2] or ""
+    number, rest = divmod(int(found[1] + parts) * units[found[3]], 10 ** len(parts))
+    if rest:
+        raise InvalidConfig(
+            f"{name}={value} is no whole number of {'bytes' if units is BYTES else 'ms'}", hint=f"write {such}"
+        )
+    return str(number)
 
 
 def show(name: str, value: str) -> str:
@@ -56,7 +67,7 @@ def show(name: str, value: str) -> str:
     if name == TIMES or name.endswith("_ms"):
         return _largest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
     if name.endswith("_bytes"):
-        return _largest(int(value), {unit: BYTES[unit] for unit in ("B", "KiB", "MiB", "GiB", "TiB")})
+        return _largest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
     return value
 
 
