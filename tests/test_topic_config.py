@@ -16,7 +16,7 @@ from tinymq.topic_config import Storage, TopicConfig, make, promise
         ([("storage", "tape")], "disk or memory"),
         ([("sync", "0")], "sync=always"),
         ([("sync", "60001")], "sync_interval_ms is between"),
-        ([("sync", "always"), ("sync", "100")], "twice"),
+        ([("sync", "always"), ("sync", "100")], "docs/topics.md"),
         ([("synk", "always")], "'sync'"),
     ],
 )

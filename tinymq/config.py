@@ -202,7 +202,10 @@ class BrokerConfig:
         elif self.registry not in ("replicated", "memory"):
             hint = f"it is 'replicated', 'memory', or {ZOOKEEPER}host:port,host:port/chroot"
             raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint=hint)
-        if self.registry == "memory" and (len(self.voters) > 1 or not self.voters):
+        if self.registry == "memory" and not self.voters:
+            hint = f"say that it is alone: --voter {self.broker_id}@host:port"
+            raise InvalidConfig("a registry in memory, and no voter", hint=hint)
+        if self.registry == "memory" and len(self.voters) > 1:
             hint = "brokers of one cluster share a registry: use 'replicated'"
             raise InvalidConfig("a registry in memory with more than one broker", hint=hint)
         for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise, self.metrics_listen):

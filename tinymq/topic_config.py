@@ -130,7 +130,7 @@ def parse_settings(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
             raise InvalidConfig(f"no topic setting {name[:100]!r}", hint=hint)
         field, parse = _PARSERS[name]
         if field in parsed:
-            raise InvalidConfig(f"{name} is given twice")
+            raise InvalidConfig(f"{name} is given twice", hint="say each setting once; docs/topics.md shows them")
         parsed[field] = parse(name, text)
     return parsed
 

@@ -101,13 +101,17 @@ def check_consumer_name(name: str) -> str:
 
 
 def _check_name(what: str, name: str) -> str:
+    hint = f"{what} names: 1 to {TOPIC_NAME_LENGTH_MAX} of A-Z a-z 0-9 . _ -"
     if not name:
-        raise InvalidName(f"a {what} name cannot be empty")
+        raise InvalidName(f"a {what} name cannot be empty", hint=hint)
     if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise InvalidName(f"a {what} name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one {len(name)}")
+        raise InvalidName(
+            f"a {what} name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one {len(name)}", hint=hint
+        )
     if name in (".", ".."):
-        raise InvalidName(f"{name!r} cannot be a {what} name")
+        raise InvalidName(f"{name!r} cannot be a {what} name", hint=hint)
     if not _TOPIC_NAME.fullmatch(name):
         bad = next(c for c in name if not _TOPIC_NAME.fullmatch(c))
-        raise InvalidName(f"{what} name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'")
+        text = f"{what} name {name[:60]!r} contains {bad!r}: use letters, digits, '.', '_' and '-'"
+        raise InvalidName(text, hint=hint)
     return name

@@ -178,6 +178,7 @@ def test_what_is_old_is_cut_off(topic: str, capfd: Capture) -> None:
     assert "would begin at 6" in capfd.readouterr().err
     for wrong in ([], ["--before", "2000-01-01", "--before-offset", "3"], ["--before", "soon"]):
         assert run([*trim, *wrong]) == Exit.USAGE
+    assert "hint: write --before 2026-01-01T00:00Z, or seconds" in capfd.readouterr().err
     assert run(["topic", "trim", topic, "7", "--before-offset", "1"]) == Exit.NOT_FOUND
 
 

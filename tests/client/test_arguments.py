@@ -13,7 +13,8 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
 from tinymq.client import AsyncClient, Offset
-from tinymq.errors import DeadlineExceeded, InvalidRequest, OffsetOutOfRange, TinymqError
+from tinymq.client.checks import check_channel, check_consumer, check_topic
+from tinymq.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, TinymqError
 
 Call = Callable[[Any], Awaitable[Any]]
 
@@ -138,3 +139,14 @@ def test_a_replica_that_lags_does_not_make_a_start_wrong() -> None:
             assert raised.value.retriable
 
     run(scenario())
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "n" * 250])
+@pytest.mark.parametrize(
+    ("what", "check"), [("topic", check_topic), ("channel", check_channel), ("consumer", check_consumer)]
+)
+def test_a_wrong_name_says_what_such_names_are(what: str, check: Callable[[str], str], name: str) -> None:
+    with pytest.raises(InvalidName) as raised:
+        check(name)
+    assert what in raised.value.message
+    assert raised.value.hint.startswith(f"{what} names: ")

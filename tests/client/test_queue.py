@@ -433,6 +433,9 @@ def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> No
     ):
         with pytest.raises(InvalidRequest):
             bad()
+    with pytest.raises(InvalidRequest) as nowhere:
+        queue.get(0)  # type: ignore[arg-type]
+    assert nowhere.value.hint == "pass tinymq.Offset(5)", "nothing else is one message"
     queue.close()
     queue.close()
     for call in (queue.poll, queue.commit, queue.flush, queue.size, lambda: queue.push(b""), lambda: next(queue)):

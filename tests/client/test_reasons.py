@@ -186,3 +186,16 @@ def test_every_kind_of_error_says_what_to_do() -> None:
         assert kind.default_hint, kind
         assert kind("what happened").hint, kind
         assert read_error(pb.Error(code=kind.code, message="what happened")).hint, kind
+
+
+def test_a_change_of_unknown_outcome_says_nothing_of_producers(cluster: FakeCluster) -> None:
+    async def scenario() -> None:
+        async with client_of(cluster, request_timeout_ms=300, attempt_timeout_ms=100) as mq:
+            await mq.admin.list_topics()
+            cluster.hung |= {1, 2, 3}
+            with pytest.raises(OutcomeUnknown) as raised:
+                await mq._core().ask(Method.DELETE_TOPIC, pb.DeleteTopicRequest(name="t"), timeout_s=0.3, changes=True)
+            assert "producer" not in raised.value.hint
+            assert "call again" in raised.value.hint
+
+    run(scenario())

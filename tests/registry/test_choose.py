@@ -39,6 +39,9 @@ def test_a_registry_in_memory_is_of_one_broker() -> None:
     three = tuple(PeerAddress(n, "127.0.0.1", n) for n in (1, 2, 3))
     with pytest.raises(InvalidConfig, match="more than one broker"):
         replace(ALONE, voters=three, registry="memory")
+    with pytest.raises(InvalidConfig, match="no voter") as alone:
+        replace(ALONE, voters=(), registry="memory")
+    assert f"--voter {ALONE.broker_id}@host:port" in alone.value.hint
     for text in ("", "Memory", "etcd://h:1"):
         with pytest.raises(InvalidConfig):
             replace(ALONE, registry=text)

@@ -44,7 +44,7 @@ def parse_start(text: str) -> Start:
     return Last(int(digits)) if text.startswith("-") else Offset(int(digits))
 
 
-def parse_time(text: str) -> datetime:
+def parse_time(text: str, hint: str = HINT) -> datetime:
     """ISO 8601, or seconds since 1970. Raises InvalidRequest. A time without a zone is UTC."""
     try:
         return datetime.fromtimestamp(float(text), UTC)
@@ -53,5 +53,5 @@ def parse_time(text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"{text!r} is not a time", hint=HINT) from None
+        raise InvalidRequest(f"{text!r} is not a time", hint=hint) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -204,10 +204,13 @@ def delete(name: Name, /, *, where: Where = HERE, output: Output = "table") -> N
         print_json({"name": name, "deleted": True})
 
 
+BEFORE = "write --before 2026-01-01T00:00Z, or seconds since 1970"
+
+
 def _place(before: str | None, before_offset: int | None) -> datetime | Offset:
     if (before is None) == (before_offset is None):
         raise InvalidRequest("what is to go?", hint="give either --before TIME or --before-offset N")
-    return parse_time(before) if before is not None else Offset(before_offset or 0)
+    return parse_time(before, BEFORE) if before is not None else Offset(before_offset or 0)
 
 
 def extent(mq: Client, name: str, partition: int) -> PartitionOffsets:

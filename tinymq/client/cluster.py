@@ -36,6 +36,7 @@ LOG = logging.getLogger("tinymq.client")
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
+UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
@@ -316,7 +317,7 @@ def _give_up(
     what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.3g} s"
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
     if unclear is not None:
-        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
     if isinstance(last, QuotaExceeded):
         return last
     if last is not None:

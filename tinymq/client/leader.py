@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinymq.client import lookups
-from tinymq.client.cluster import Cluster, may_pass
+from tinymq.client.cluster import UNCLEAR_HINT, Cluster, may_pass
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.errors import (
@@ -127,7 +127,7 @@ def _give_up(
 ) -> TinymqError:
     what = f"{method.value.rsplit('/', 1)[-1]} of {topic.name}/{partition} within {timeout_s:.3g} s"
     if unclear:
-        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}")
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
     if refused is not None:
         return refused
     return DeadlineExceeded(f"the leader did not answer {what}: {tried or 'no leader is known'}")

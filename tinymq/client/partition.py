@@ -100,7 +100,7 @@ class AsyncPartition:
     async def get(self, offset: Offset) -> Message:
         """The message at an offset; moves nothing. Raises OffsetOutOfRange where there is none, or none any more."""
         self._check()
-        wanted = read_place(offset)
+        wanted = read_place(offset) if isinstance(offset, Offset) else None
         if not isinstance(wanted, Known):
             raise InvalidRequest(f"offset={offset!r} is no Offset", hint="pass tinymq.Offset(5)")
         at = await self._ends()

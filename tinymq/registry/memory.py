@@ -29,7 +29,7 @@ class MemoryRegistry(CommandedRegistry):
         if on_disk:
             raise InvalidConfig(
                 f"the data folder holds {len(on_disk)} partitions that a registry in memory knows nothing of",
-                hint="start it on an empty data folder, or with registry = 'replicated', which made them",
+                hint="start it on an empty data folder, or with the registry that made them",
             )
 
     def close(self) -> None:
