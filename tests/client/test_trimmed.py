@@ -61,6 +61,17 @@ def test_a_queue_removes_its_head_for_all_channels(mq: Client, topic: str) -> No
     assert mq.admin.offsets(topic)[0].log_start == 20
 
 
+def test_what_a_queue_removes_it_does_not_hand_out_from_what_it_read_ahead(mq: Client, topic: str) -> None:
+    with mq.queue(topic, channel="ahead") as queue:
+        assert [m.offset for m in queue.poll(2)] == [0, 1]
+        assert queue.remove_before(Offset(10)) == 10
+        assert queue.position() == 10
+        assert [m.offset for m in queue.poll(3)] == [10, 11, 12]
+        assert queue.remove_before(Offset(12)) == 12, "behind what comes next: nothing is read twice"
+        assert [m.offset for m in queue.poll()] == [13]
+        assert queue.skipped == 0
+
+
 def test_what_is_gone_is_said(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c", fetch_bytes_max=1, buffer_bytes_max=1) as queue:
         queue.poll(2)

@@ -61,10 +61,8 @@ class AsyncQueue(AsyncPartition):
 
     async def __anext__(self) -> Message:
         """The next message; waits for it, for good. The one before it is done with."""
-        found = self.take(1)
-        while not found:
+        while not (found := self.take(1)):
             await self.arrival(None)
-            found = self.take(1)
         return found[0]
 
     async def poll(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Message]:
@@ -77,8 +75,7 @@ class AsyncQueue(AsyncPartition):
         """
         check_count("max_records", max_records, 1)
         check_wait(timeout)
-        found = self.take(max_records)
-        if not found and await self.arrival(timeout):
+        if not (found := self.take(max_records)) and await self.arrival(timeout):
             found = self.take(max_records)
         return found
 
@@ -157,8 +154,7 @@ class AsyncQueue(AsyncPartition):
             channel = ChannelId(await self._known(left()), self.partition, self.channel)
             claim = await Claim.take(self._cluster, channel, self.consumer, self._start, left())
             self._check()  # it may have been closed meanwhile
-            self._resume = claim.committed
-            self._claim = claim
+            self._resume, self._claim = claim.committed, claim
             if self.config.auto_commit:
                 claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
 
@@ -188,9 +184,8 @@ class AsyncQueue(AsyncPartition):
         await self.open()
         assert self._claim is not None, "open"
         position = await self._claim.seek(place, self._patience_s)
-        await self._stop_reading()
-        self._resume = position
-        return self._resume
+        await self._stop_reading(position)
+        return position
 
     async def flush(self) -> None:
         """Wait until everything pushed so far is acknowledged, and what is done with is committed."""
@@ -221,6 +216,12 @@ class AsyncQueue(AsyncPartition):
                 await claim.leave(timeout_s, settle=self.config.auto_commit)
         finally:
             await super().leave(timeout_s)
+
+    async def remove_before(self, before: Place) -> int:
+        start = await super().remove_before(before)
+        if self._claim is not None and self._position() < start:
+            await self._stop_reading(start)  # what was read ahead is gone with the rest
+        return start
 
     async def delete(self) -> None:
         await super().delete()
@@ -270,13 +271,12 @@ class AsyncQueue(AsyncPartition):
         if self._reader is not None:
             self._reader.fail(error)
 
-    async def _stop_reading(self) -> None:
-        """Drop what was fetched and not handed out."""
-        reader = self._reader
+    async def _stop_reading(self, resume: int | None = None) -> None:
+        """Drop what was fetched and not handed out; go on at `resume`, or else where the application is."""
+        self._resume = self._position() if resume is None else resume
+        reader, self._reader = self._reader, None
         if reader is not None:
-            self._resume = self._position()
             self._skipped += reader.skipped
-            self._reader = None
             await reader.close()
 
 
