@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.test_partition import Bench
-from tests.broker.values import Applied, holds, moves, releases
+from tests.broker.values import Applied, commits, consumes, deletes, holds, moves, opens, releases, seeks
 from tests.fakes.batches import payload
-from tinymq.broker.capacity import SLACK
+from tinymq.broker import capacity
+from tinymq.broker.capacity import LOG_BYTES_MIN, SLACK, check_commands
 from tinymq.broker.partition import Acks, Produced
 from tinymq.entry import Kind
 from tinymq.errors import BatchTooLarge, NotLeader, QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import OnFull, TopicConfig
+from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 SIZE = len(payload(1))
 DROP = OnFull.DROP_OLDEST
@@ -208,3 +209,49 @@ def test_a_leader_that_hands_over(bench: Bounded) -> None:
     bench.group._leads = False
     with pytest.raises(NotLeader):
         bench.send(1)
+
+
+MEMORY = TopicConfig(storage=Storage.MEMORY, max_bytes=1000, retention_ms=None)
+FULL = 4 * 1000 + LOG_BYTES_MIN
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        (opens(), True), (commits(1), True), (seeks(1, 1), True), (consumes(1), True), (holds(1), True),
+        (moves(1), False), (deletes(), False), (releases(), False),
+    ],
+)  # fmt: skip
+def test_a_log_in_memory_has_no_end_of_room_for_commands_but_for_those_that_make_it(
+    said: pb.Command, refused: bool
+) -> None:
+    check_commands(MEMORY, FULL, [said])
+    check_commands(TopicConfig(max_bytes=1000), FULL + 1, [said])
+    if not refused:
+        check_commands(MEMORY, FULL + 1, [said])
+        return
+    for call in ([said], [releases(), said]):
+        with pytest.raises(QuotaExceeded) as raised:
+            check_commands(MEMORY, FULL + 1, call)
+        assert int(raised.value.detail["retry_after_ms"]) > 0
+
+
+def test_a_partition_in_memory_goes_by_what_its_log_comes_to(bench: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "LOG_BYTES_MIN", 0)
+    bench.bound(storage=Storage.MEMORY, max_bytes=SIZE)
+    bench.send(1)
+    bench.group.commit()
+    for number in range(1000):
+        if bench.group.log.size_bytes > 4 * SIZE:
+            break
+        bench.command(opens(f"c{number}"))
+        bench.group.commit()
+    written = len(bench.group.log.entries)
+    with pytest.raises(QuotaExceeded):
+        bench.command(opens("another"))
+    generation = bench.partition.state.channels["c0"].generation
+    bench.command(commits(0, "c0", generation=generation))  # moves nothing: it is answered, and not written
+    assert len(bench.group.log.entries) == written > 2
+    bench.command(moves(1))
+    bench.group.commit()
+    assert bench.partition.log_start == 1

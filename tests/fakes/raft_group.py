@@ -19,6 +19,10 @@ class FakeLog:
         self.log_start_offset = 0
         self.cold = False
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
     def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
         return None if self.cold else self._frames(offset, end_offset, bytes_max)
 

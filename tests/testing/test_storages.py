@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tinymq import Client
-from tinymq.errors import OffsetOutOfRange
+from tinymq.broker import capacity
+from tinymq.broker.messages import command
+from tinymq.errors import OffsetOutOfRange, QuotaExceeded
+from tinymq.proto import partition_pb2 as pb
 from tinymq.testing import Cluster
 from tinymq.topic_config import Storage, TopicConfig
 
 MIB = 1 << 20
 MEMORY = TopicConfig(storage=Storage.MEMORY, max_bytes=8 * MIB)
+KEPT = 256 * 1024
 LAZY = TopicConfig(sync_interval_ms=50)
 
 
@@ -96,6 +102,40 @@ def test_a_reader_that_is_open_while_everything_is_lost_hears_of_it() -> None:
             assert raised.value.detail["history_start"] == "0"
             reader.close()
             assert records(client, "memory") == [b"new"] * 2 * count
+
+
+def test_commands_have_an_end_in_memory_too_and_go_with_the_records_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(capacity, "LOG_BYTES_MIN", 0)
+    with Cluster(nodes=1) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("m", settings={"storage": "memory", "max_bytes": KEPT})
+        client.send("m", b"x")
+        member = cluster.brokers[1]._member
+        assert member is not None
+        [partition] = member.broker.hosting.partitions.values()
+
+        channel, at = "c" * 240, itertools.count()
+
+        def sought() -> pb.Command:
+            request = next(at).to_bytes(16, "big")
+            return pb.Command(seek=pb.Seek(channel=channel, request_id=request, offset=partition.log_start))
+
+        async def fill() -> int:
+            for number in range(100):
+                try:
+                    await command(partition, [sought() for _ in range(500)], 5.0)
+                except QuotaExceeded:
+                    return number
+            return 100
+
+        cluster.run(command(partition, [pb.Command(open=pb.OpenChannel(channel=channel))], 5.0))
+        assert 1 < cluster.run(fill()) < 100
+        assert partition.group.log.size_bytes > 4 * KEPT
+        assert client.admin.trim("m", 0, "latest") == 1
+        cluster.wait_until(lambda: partition.group.log.size_bytes <= KEPT)
+        assert cluster.run(fill()) > 0
 
 
 def everybody_votes(cluster: Cluster) -> None:

@@ -7,14 +7,19 @@ more than the bound. What it drops for that, it drops by a command in front of t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinymq.broker.holds import Hold, wait_ms
 from tinymq.broker.retention import Kept
+from tinymq.config import MIB
 from tinymq.errors import BatchTooLarge, QuotaExceeded
-from tinymq.topic_config import OnFull, TopicConfig
+from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 RETRY_MS = 1000  # for a full partition: when somebody makes room is not known
+LOG_BYTES_MIN = 4 * MIB  # that a log in memory may always come to, whatever its topic's bound
+MAKES_ROOM = frozenset(("move_start", "delete", "release"))  # the commands that are never refused for want of it
 SLACK = 256  # 1/256 of a bound goes at a time, so that not each batch has a command in front of it
 
 
@@ -90,6 +95,18 @@ def check_size(config: TopicConfig, records: int, size: int) -> None:
         raise BatchTooLarge(f"{records} records: the partition keeps at most {config.max_records}")
     if config.max_bytes is not None and size > config.max_bytes:
         raise BatchTooLarge(f"{size} bytes: the partition keeps at most {config.max_bytes}")
+
+
+def check_commands(config: TopicConfig, log_bytes: int, said: Iterable[pb.Command]) -> None:
+    """Raises QuotaExceeded for commands on a topic in memory whose log has come to several times its bound: they count
+    to no bound of records, and only go when the records before them do."""
+    if config.storage is not Storage.MEMORY or config.max_bytes is None:
+        return
+    if log_bytes <= 4 * config.max_bytes + LOG_BYTES_MIN:
+        return
+    if not all(command.WhichOneof("command") in MAKES_ROOM for command in said):
+        hint = "trim the partition: commits and seeks go with the records before them"
+        raise QuotaExceeded(f"{log_bytes} bytes of log are in memory", hint=hint, retry_after_ms=RETRY_MS)
 
 
 def fits(config: TopicConfig, ends: Ends, records: int, size: int) -> bool:

@@ -25,13 +25,16 @@ class Commanding:
         judge: Callable[[pb.Command], Verdict | None],
         read_index: Callable[[float], Awaitable[int]],
         check_leading: Callable[[], None],
+        check_room: Callable[[Sequence[pb.Command]], None],
     ) -> None:
-        """`judge`: what a channel's command would come to by what is applied; None for other commands."""
+        """`judge`: what a channel's command would come to by what is applied; None for other commands. `check_room`
+        raises QuotaExceeded for commands that would be written."""
         self._queue = queue
         self._deadlines = deadlines
         self._judge = judge
         self._read_index = read_index
         self._check_leading = check_leading
+        self._check_room = check_room
         self._confirming: set[asyncio.Task[None]] = set()  # held, for the loop holds tasks weakly
 
     def take(self, commands: Sequence[pb.Command], timeout_s: float, done: Done) -> None:
@@ -45,6 +48,7 @@ class Commanding:
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
         else:
+            self._check_room(commands)
             self._queue.add(commands, timeout_s, done)
 
     def _unchanging(self, commands: Sequence[pb.Command]) -> list[Verdict] | None:
@@ -64,6 +68,7 @@ class Commanding:
             self._check_leading()
             verdicts = self._unchanging(commands)
             if verdicts is None:  # meanwhile there is something to do
+                self._check_room(commands)
                 self._queue.add(commands, until - self._deadlines.now(), done)
             else:
                 tell(self._queue.name, done, [v.outcome for v in verdicts])

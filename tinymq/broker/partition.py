@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from tinymq.batch import CheckedBatch
-from tinymq.broker.capacity import Uncommitted, room
+from tinymq.broker.capacity import Uncommitted, check_commands, room
 from tinymq.broker.commanding import Commanding
 from tinymq.broker.commands import CommandQueue
 from tinymq.broker.commands import Done as CommandsDone
@@ -59,6 +59,7 @@ class Partition:
         self._commanding = Commanding(
             self._queue, deadlines, lambda command: self.state.judge(command, 0),
             lambda timeout_s: self.group.read_index(timeout_s), self._check_leading,
+            lambda said: check_commands(self.config, self.group.log.size_bytes, said),
         )  # fmt: skip
         self._watchers = Watchers(soon)
 
@@ -84,8 +85,7 @@ class Partition:
 
     @property
     def log_start(self) -> int:
-        """The first offset that is shown. Records below it may still be stored; where the applied state is behind what
-        was removed already, the log itself knows better."""
+        """The first offset that is shown; more may be stored. The log knows what is removed, the state may lag."""
         return max(self.state.log_start, self.group.log.log_start_offset)
 
     def not_leader(self, message: str = "") -> NotLeader:
