@@ -245,9 +245,7 @@ class RegistryState:
             if wanted.with_topic:
                 self._delete(topic.name, effects)
                 return
-            raise InvalidRequest(
-                f"partition {gone.partition} is the last one of {gone.topic!r}", hint="delete the topic"
-            )
+            raise InvalidRequest(f"partition {gone.partition} is the last of {gone.topic!r}", hint="delete the topic")
         self._put(replace(topic, queues=tuple(queue for queue in topic.queues if queue is not gone)))
         self.consumers.drop(gone.group)
         effects.append(QueueDeleted(gone))
