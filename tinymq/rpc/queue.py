@@ -105,7 +105,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
     ) -> pb.ProduceMessageReply:
         if len(request.headers) > HEADERS_MAX:
             raise InvalidRequest(f"{len(request.headers)} headers", hint=f"a message has at most {HEADERS_MAX}")
-        if request.ByteSize() > PRODUCE_BYTES_MAX:
+        if not call.forwarded and request.ByteSize() > PRODUCE_BYTES_MAX:
             raise BatchTooLarge(
                 f"a message of {request.ByteSize()} bytes; at most {PRODUCE_BYTES_MAX}: a gRPC client takes no more",
                 hint="tinymq's own client sends and reads larger ones",
