@@ -18,12 +18,12 @@ from tinymq_chaos.history import Call, Log, Outcome
 CLOCKS = 0.1  # clocks run so far apart, of any time
 SLACK_S = 0.2
 GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
-JUMPS = "wall_jump"  # names a fault in the history
+JUMPS, TRIMS = "wall_jump", "trim"  # faults: of clocks, and of heads that are removed whatever is to be kept
 
 
 def removed_early(facts: Facts) -> Iterator[Anomaly]:
     """A record is gone that was appended less than `retention_ms` ago."""
-    if _jumps(facts):
+    if _happened(facts, JUMPS) or _happened(facts, TRIMS):
         return
     kept_s = {log: float(t["retention_ms"]) / 1000 for log, t in _logs(facts) if _only(t, "retention_ms")}
     sends = [(call, *place_of(call)) for call in acknowledged(facts)]
@@ -40,7 +40,7 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
 def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
     """In the end, long after the last fault, what is too old is gone."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
-    if end_s is None or calm_s is None or _jumps(facts):
+    if end_s is None or calm_s is None or _happened(facts, JUMPS):
         return
     for log, topic in _logs(facts):
         replicas = facts.replicas.get(log, [])
@@ -73,7 +73,11 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
         if end - log_start > most:
             what = f"{end - log_start} records, and there is room for {most}"
             yield _anomaly(Kind.OVER_CAPACITY, what, log, (log_start, end), look)
-        if log_start and end - log_start < most - SENT_AT_ONCE_MAX * max(1, largest.get(log[0], 1)):
+        if (
+            log_start
+            and not _happened(facts, TRIMS)
+            and end - log_start < most - SENT_AT_ONCE_MAX * max(1, largest.get(log[0], 1))
+        ):
             what = f"{log_start} records were dropped, and {end - log_start} are left where {most} have room"
             yield _anomaly(Kind.REMOVED_EARLY, what, log, (log_start, end), look)
 
@@ -83,6 +87,8 @@ SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, befo
 
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
     """The log start is above what was held, before the hold was to end."""
+    if _happened(facts, TRIMS):
+        return
     holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
     released = {_held(c): c.invoked_s for c in facts.of("release")}
     found = list(looks(facts))
@@ -125,8 +131,8 @@ def _only(settings: dict[str, Any], name: str) -> bool:
     return {n for n in reasons if settings.get(n, "none") != "none"} == {name}
 
 
-def _jumps(facts: Facts) -> bool:
-    return any(JUMPS in change.what for change in facts.history.changes)
+def _happened(facts: Facts, fault: str) -> bool:
+    return any(change.what.startswith(f"FAULT {fault}") for change in facts.history.changes)
 
 
 def _anomaly(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
