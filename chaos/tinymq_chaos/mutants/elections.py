@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.log.ballots import Ballots
-from tinymq.raft import configs, replicas, voting
+from tinymq.raft import commit, configs, replicas, voting
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Answer, Ballot, Given, Voter, answer_vote
+from tinymq.raft.followers import Followers
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import RequestVote
@@ -189,7 +190,22 @@ def learners_count(p: Patches) -> None:
 
 @mutant("a broker that no CONFIG lists observes: what it acknowledges counts for nothing", OBSERVED)
 def observers_count(p: Patches) -> None:
+    """Wherever it would have to: as members of the term, by identity, and in the one quorum function."""
+    real = Followers.observe
+
+    def observe(self: Followers, peer: int) -> bool:
+        taken = real(self, peer)
+        if taken and peer not in self.members:
+            self.members = (*self.members, peer)
+        return taken
+
+    def index(membership: Membership, match: Any) -> int:
+        held = sorted(match.values(), reverse=True)
+        return held[membership.quorum - 1] if len(held) >= membership.quorum else 0
+
+    p.set(Followers, "observe", observe)
     p.set(configs.Configs, "counts", lambda self, replica: replica is not None)
+    p.set(commit, "quorum_index", index)
 
 
 @mutant(
