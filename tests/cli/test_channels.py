@@ -62,7 +62,7 @@ def test_a_topic_has_settings_from_the_start_and_others_later(capfd: Capture) ->
     table = printed(capfd, "topic", "describe", "set")
     assert "64MiB" in table
     for wrong, says in (
-        (["--set", "retention_ms=5w"], "7d"),
+        (["--set", "retention_ms=5y"], "7d"),
         (["--set", "retentoin_ms=5d"], "did you mean 'retention_ms'"),
         (["--set", "storage=memory"], "max_bytes"),
         (["--set", "retention_ms"], "name=value"),

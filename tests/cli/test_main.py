@@ -66,7 +66,7 @@ def test_every_operating_error_has_an_exit_code_and_a_bug_has_none() -> None:
         (["dev", "status"], Exit.NOT_FOUND, "tinymq dev up"),
         (["dev", "up", "-n", "2"], Exit.USAGE, "1, 3 or 5"),
         (["dev", "kill", "1"], Exit.NOT_FOUND, "tinymq dev up"),
-        (["topic", "create", "x", "--set", "retention_ms=5w"], Exit.USAGE, "7d"),
+        (["topic", "create", "x", "--set", "retention_ms=5y"], Exit.USAGE, "7d"),
         (["topic", "alter", "x", "--set", "storrage=disk"], Exit.USAGE, "storage"),
         (["topic", "trim", "x", "0"], Exit.USAGE, "--before"),
         (["channel", "seek", "x", "c", "--to", "soon"], Exit.USAGE, "soon"),

@@ -111,4 +111,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.stdout.flush()
+        os._exit(130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import signal
 import time
 from collections import Counter
@@ -55,18 +56,21 @@ class Campaign:
 
     def run(self) -> list[str]:
         """To the end. The commands that replay what failed. Raises KeyboardInterrupt on Ctrl-C, once what was done by
-        then is told."""
+        then is told; the pool's threads are of no use then, and may wait for ever: leave by os._exit."""
         pool = ProcessPoolExecutor(
             self._processes, initializer=_leave_interrupts, max_tasks_per_child=RUNS_PER_PROCESS
         )  # fmt: skip
         try:
             self._run_in(pool)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end, and leave us hanging
-            print("interrupted: the runs under way end first, in seconds", flush=True)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end
+            print("interrupted", flush=True)
+            for child in multiprocessing.active_children():
+                child.kill()
             raise
+        else:
+            pool.shutdown()
         finally:
-            pool.shutdown(cancel_futures=True)
             self._tell()
             for command in self.failures:
                 print(f"  {command}", flush=True)
