@@ -141,6 +141,16 @@ class Change:
     paused: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class FaultSpan:
+    """A fault, from its beginning to its end (None: it had not ended when the run had)."""
+
+    kind: str  # of the table of faults
+    what: str  # its parameters and whom it befell, in words
+    began_s: float
+    ended_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A replica found its log damaged, or short of what it had acknowledged, on a disk that nothing was done to."""
@@ -168,6 +178,7 @@ class History:
         self.calls: list[Call] = []
         self.leaders: dict[tuple[Log, int, int], Led] = {}  # by (log, term, broker)
         self.changes: list[Change] = []  # in order
+        self.faults: list[FaultSpan] = []  # in the order of their beginnings; they may overlap
         self.found: list[Found] = []  # damage without a cause
         self.revivals: list[Revival] = []
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
@@ -197,6 +208,15 @@ class History:
     def changed(self, what: str, paused: Iterable[int] = ()) -> None:
         """A fault begins or ends. `paused`: all brokers that are stopped now, and will go on some time."""
         self.changes.append(Change(self.now(), what, tuple(paused)))
+
+    def fault_began(self, kind: str, what: str) -> FaultSpan:
+        """Besides `changed`, which says what checkers need: this one is for who shows a run to people."""
+        self.faults.append(FaultSpan(kind, what, self.now()))
+        return self.faults[-1]
+
+    def fault_ended(self, span: FaultSpan) -> None:
+        assert span.ended_s is None, f"{span} has ended before"
+        span.ended_s = self.now()
 
     def damaged(self, log: Log, broker: int, reason: str) -> None:
         """A replica says that its log is damaged. Not to be told of disks that were damaged, wiped or failed to sync:
@@ -234,6 +254,8 @@ class History:
             yield _line("led", asdict(led))
         for change in self.changes:
             yield _line("change", asdict(change))
+        for fault in self.faults:
+            yield _line("fault", asdict(fault))
         for found in self.found:
             yield _line("found", asdict(found))
         for revival in self.revivals:
@@ -265,6 +287,8 @@ class History:
                 history.found.append(Found(**values))
             elif kind == "commits":
                 history.commits[values["log"]] = [(at_s, end) for at_s, end in values["commits"]]
+            elif kind == "fault":
+                history.faults.append(FaultSpan(**values))
             elif kind == "change":
                 history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":

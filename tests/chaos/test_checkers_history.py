@@ -20,6 +20,9 @@ def a_history() -> History:
     history.led(METADATA, 1, 2)
     entry = Stored(1, 1, 0, 0, 77, ("p1-0", "p1-1"))
     history.replicas.append(Replica((topic, 0), 1, "leader", 2, 1, 0, (entry,)))
+    span = history.fault_began("pause", "broker 2 for 6 s")
+    history.fault_began("latency", "50 ms everywhere")
+    history.fault_ended(span)
     history.calm()
     history.end()
     return history
@@ -33,6 +36,8 @@ def test_a_history_is_kept_as_lines() -> None:
     assert [c.outcome for c in again.calls] == [Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED, Outcome.PENDING]
     assert again.replicas == history.replicas
     assert again.leaders == history.leaders
+    assert again.faults == history.faults
+    assert [(f.kind, f.began_s, f.ended_s) for f in again.faults] == [("pause", 8.0, 10.0), ("latency", 9.0, None)]
     assert (again.calm_s, again.ended_s) == (history.calm_s, history.ended_s)
     assert list(again.lines()) == lines
     assert "#1 p1 send" in str(again.calls[1])
