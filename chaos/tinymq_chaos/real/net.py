@@ -1,0 +1,46 @@
+"""The network between brokers and to their clients: which directions are cut or ill, and why. A protocol.
+
+Places are brokers, 1..N, and CLIENTS, who are one. What flows from a to b is the direction (a, b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+CLIENTS = 0  # as a place in the network, beside broker ids 1..N
+
+Direction = tuple[int, int]  # (from, to)
+
+TOXICS = ("latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data")
+
+
+class Net(Protocol):
+    """May be called from any thread; blocks until it is in force (but see `Proxies.PATIENCE_S`).
+
+    Every trouble has a reason, `why`. Several may lie on one direction: mending one leaves the others.
+    """
+
+    def cut(self, why: str, directions: Iterable[Direction]) -> None:
+        """What a sends to b is lost without a word, on connections that are there and on new ones, until mended.
+
+        A connection that lost something is closed when its direction is mended: what it carried has a gap.
+        """
+        ...
+
+    def toxic(
+        self, why: str, directions: Iterable[Direction], kind: str, toxicity: float = 1.0, **attributes: float
+    ) -> None:
+        """One of Toxiproxy's (`TOXICS`) with its own attributes, on what flows from a to b; see Toxiproxy's README.
+
+        `toxicity`: the share of connections that it is for, 0 to 1.
+        """
+        ...
+
+    def mend(self, why: str) -> None:
+        """What was done for this reason is over; nothing, if there is none."""
+        ...
+
+    def mend_all(self) -> None:
+        """All is well."""
+        ...
