@@ -103,6 +103,7 @@ def test_who_a_broker_is(cluster: Cluster) -> None:
     assert value(page, "tinymq_topics") == 1
     (replica,) = [each for each in document["replicas"] if each["topic"] == TOPIC]
     assert replica["leader"] == cluster.wait_leader(TOPIC)
+    assert replica["topic_id"] == cluster.client().admin.describe_topic(TOPIC).topic_id.hex()
     assert document["peers"] == [{"broker": 1, "alive": True}, {"broker": 3, "alive": True}]
 
 

@@ -51,9 +51,12 @@ async def describe(
     document["channels_not_shown"] = max(0, len(document["channels"]) - CHANNELS_MAX)
     del document["channels"][CHANNELS_MAX:]
     document["replicas"] += [
-        {"topic": q.topic, "partition": q.partition, "role": Role.FAILED.value, "reason": f"{error.code}: {error}"}
+        {
+            "topic": q.topic, "topic_id": q.topic_id.hex(), "partition": q.partition,
+            "role": Role.FAILED.value, "reason": f"{error.code}: {error}",
+        }
         for q, error in watched.not_opened()
-    ]
+    ]  # fmt: skip
     return document
 
 
@@ -78,6 +81,7 @@ def _channels(topic: str, partition: int, state: PartitionState) -> list[dict[st
 def _replica(topic: str, status: GroupStatus, state: PartitionState | None) -> dict[str, Any]:
     return {
         "topic": topic,
+        "topic_id": status.group.topic_id.hex(),  # a topic that is made again under its name is another one
         "partition": status.group.partition,
         "role": status.role.value,
         "reason": status.reason,
