@@ -91,11 +91,13 @@ def test_or_drops_what_is_oldest(bench: Bounded, config: dict[str, int], commit:
 
 def test_a_batch_that_fits_nowhere(bench: Bounded) -> None:
     bench.bound(max_records=3, on_full=DROP)
-    with pytest.raises(BatchTooLarge):
+    with pytest.raises(BatchTooLarge) as refused:
         bench.send(4)
+    assert refused.value.hint == "send fewer records in one batch, or raise the topic's max_records"
     bench.bound(max_bytes=SIZE - 1)
-    with pytest.raises(BatchTooLarge):
+    with pytest.raises(BatchTooLarge) as refused:
         bench.send(1)
+    assert refused.value.hint == "raise the topic's max_bytes"
     assert len(bench.group.log.entries) == 1
 
 

@@ -17,10 +17,16 @@ from tinymq.client.delivery import Pending
 from tinymq.client.lane import Lane
 from tinymq.client.partitioner import keyed
 from tinymq.client.records import Chunk
+from tinymq.client.topic_settings import UNBOUNDED, Bounds
 from tinymq.config import Limits
 from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
 
 KEYED = b"hejsan"
+
+
+def pack_size(batch: Pending) -> int:
+    assert batch.message is not None
+    return HEADER_SIZE + batch.message.size
 
 
 class Bench:
@@ -95,6 +101,24 @@ def test_a_record_larger_than_a_batch_travels_alone() -> None:
     after = bench.append(b"s", KEYED)
     assert len({id(b) for b in (small, large, after)}) == 3
     assert large.count == 1
+
+
+def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
+    bench = Bench()
+
+    def counts(records: int, size: int, bounds: Bounds) -> list[int]:
+        """Of the batches that as many records become."""
+        bench.batcher.add_topic("t", b"i" * 16, range(4), bounds)
+        batches = list(dict.fromkeys(bench.append(b"x" * size, KEYED) for _ in range(records)))
+        bench.batcher.seal_due(0, all_open=True)
+        assert all(pack_size(batch) <= bounds.bytes_max for batch in batches)
+        return [batch.count for batch in batches]
+
+    assert counts(7, 1, Bounds(records_max=3)) == [3, 3, 1]
+    assert counts(3, 1, Bounds(records_max=1)) == [1, 1, 1]
+    assert counts(20, 1000, Bounds(bytes_max=14_000)) == [9, 9, 2]
+    assert counts(3, 100, Bounds(bytes_max=1000)) == [1, 1, 1], "whatever one of them comes to"
+    assert counts(20, 1000, UNBOUNDED) == [20]
 
 
 def test_records_without_a_key_share_one_partition_per_batch() -> None:

@@ -110,3 +110,19 @@ def test_a_reader_follows_while_its_follower_dies(cluster: Cluster, mq: Client) 
     while len(seen) < 300:
         seen += [m.offset for m in reader.poll(10)]
     assert seen == list(range(300))
+
+
+@pytest.mark.parametrize("bound", [{"max_records": 5}, {"max_bytes": 8192}])
+def test_a_topic_with_a_small_bound_takes_what_a_producer_sends(mq: Client, bound: dict[str, object]) -> None:
+    """In batches that it takes, however many records are sent at once; and what it is told later counts, too."""
+    mq.admin.create_topic("small", settings={**bound, "on_full": "drop_oldest"})
+    with mq.producer(linger_ms=50) as producer:
+        sent = [producer.send("small", b"x" * 100) for _ in range(200)]
+        table = producer.send_batch("small", pa.table({"value": [b"x" * 100] * 50}))
+        assert [delivery.result(20).offset for delivery in sent] == list(range(200))
+        metas = table.result(20)
+        assert (metas[0].base_offset, sum(meta.record_count for meta in metas)) == (200, 50)
+        mq.admin.alter_topic("small", {"max_records": 2})
+        later = [producer.send("small", b"x" * 100) for _ in range(10)]
+        assert [delivery.result(20).offset for delivery in later] == list(range(250, 260))
+    assert [message.offset for message in mq.reader("small", start="earliest", end="latest")] == [258, 259]

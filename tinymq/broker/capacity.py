@@ -92,9 +92,12 @@ class Uncommitted:
 def check_size(config: TopicConfig, records: int, size: int) -> None:
     """Raises BatchTooLarge for a batch that fits into no partition of this topic's."""
     if config.max_records is not None and records > config.max_records:
-        raise BatchTooLarge(f"{records} records: the partition keeps at most {config.max_records}")
+        hint = "send fewer records in one batch, or raise the topic's max_records"
+        raise BatchTooLarge(f"{records} records: the partition keeps at most {config.max_records}", hint=hint)
     if config.max_bytes is not None and size > config.max_bytes:
-        raise BatchTooLarge(f"{size} bytes: the partition keeps at most {config.max_bytes}")
+        hint = "send fewer records in one batch, or " if records > 1 else ""
+        hint += "raise the topic's max_bytes"
+        raise BatchTooLarge(f"{size} bytes: the partition keeps at most {config.max_bytes}", hint=hint)
 
 
 def check_commands(config: TopicConfig, log_bytes: int, said: Iterable[pb.Command]) -> None:

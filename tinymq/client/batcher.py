@@ -24,6 +24,7 @@ from tinymq.client.checks import check_partition
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.delivery import Delivery, Pending
 from tinymq.client.lane import Lane
+from tinymq.client.topic_settings import UNBOUNDED, Bounds
 from tinymq.client.values import (
     HeadersLike,
     Timestamp,
@@ -41,9 +42,9 @@ BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 
 
 
 class Sink:
-    """One topic of one producer: a lane per partition."""
+    """One topic of one producer: a lane per partition, and how large its batches may be."""
 
-    __slots__ = ("by_number", "lanes", "sticky", "topic", "topic_id", "usable")
+    __slots__ = ("bounds", "by_number", "bytes_max", "lanes", "records_max", "sticky", "topic", "topic_id", "usable")
 
     def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], rng: random.Random) -> None:
         self.topic = topic
@@ -51,6 +52,9 @@ class Sink:
         self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
         self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
+        self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
+        self.records_max = UNBOUNDED.records_max
+        self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
         self.replace(lanes, rng)
 
     def replace(self, lanes: Sequence[Lane], rng: random.Random) -> None:
@@ -114,6 +118,7 @@ class Batcher:
         self._bytes_max = config.batch_bytes_max
         self._record_bytes_max = min(limits.record_bytes_max, limits.batch_bytes_max - BATCH_OVERHEAD_BYTES)
         self._batch_bytes_limit = limits.batch_bytes_max
+        self._batch_records_limit = limits.batch_records_max
         self._buffer_max = config.buffer_bytes_max
         self._room_bytes = max(1, self._buffer_max - 2 * config.batch_bytes_max)
         named = config.partitioner
@@ -129,8 +134,8 @@ class Batcher:
         self._lock = threading.Lock()
         self._waiting: list[Callable[[], None]] = []
 
-    def add_topic(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> Sink:
-        """Open a topic for appending, once it is known; or again, with the partitions that it has now."""
+    def add_topic(self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: Bounds = UNBOUNDED) -> Sink:
+        """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
         with self._lock:
             sink = self.sinks.get(topic)
             if sink is None or sink.topic_id != topic_id:
@@ -138,6 +143,9 @@ class Batcher:
                 sink = self.sinks[topic] = Sink(topic, topic_id, lanes, self._rng)
             elif tuple(sink.by_number) != tuple(partitions):
                 sink.replace(_open_lanes(self.lanes, topic, topic_id, partitions, self._config), self._rng)
+            sink.bounds = bounds
+            sink.records_max = min(bounds.records_max, self._batch_records_limit)
+            sink.bytes_max = min(self._bytes_max, bounds.bytes_max - BATCH_OVERHEAD_BYTES)
             return sink
 
     def append(
@@ -184,7 +192,7 @@ class Batcher:
             batch = lane.open
             if batch is None:
                 batch = self._open(lane)
-            elif batch.bytes + size > self._bytes_max:
+            elif batch.bytes + size > sink.bytes_max or len(batch.values) >= sink.records_max:
                 full = self._seal(lane)
                 if free:
                     lane = sink.turn(self._rng)

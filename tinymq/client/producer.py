@@ -23,6 +23,7 @@ from tinymq.client.delivery import BatchDelivery, Delivery, Pending
 from tinymq.client.lookups import topic_with
 from tinymq.client.sender import Sender
 from tinymq.client.splitting import by_partition, by_size
+from tinymq.client.topic_settings import UNBOUNDED
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import BufferFull, Closed, InvalidRequest, NotDelivered
 
@@ -153,7 +154,7 @@ class AsyncProducer:
             known = await topic_with(self._cluster, topic, wanted, look_up_s)
             if self._closed:
                 raise Closed("the producer is closed")
-            self._batcher.add_topic(topic, known.topic_id, known.numbers)
+            self._batcher.add_topic(topic, known.topic_id, known.numbers, known.bounds)
         room = asyncio.Event()
         self._batcher.when_room(room.set)
         try:
@@ -175,11 +176,14 @@ class AsyncProducer:
         self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: Sink | None
     ) -> list[tuple[int | None, pa.RecordBatch]]:
         limits = self._cluster.config.limits
+        bounds = sink.bounds if sink is not None else UNBOUNDED
+        bytes_max = max(1, min(limits.batch_bytes_max, bounds.bytes_max) - BATCH_OVERHEAD_BYTES)
+        records_max = min(limits.batch_records_max, bounds.records_max)
         pieces: list[tuple[int | None, pa.RecordBatch]] = []
         for batch in conform(data, self._cluster.clock.wall_us()):
             placed = [(partition, batch)] if partition is not None or sink is None else self._placed(batch, sink)
             for place, part in placed:
-                cuts = by_size(part, self.config.batch_bytes_max, limits.batch_bytes_max - BATCH_OVERHEAD_BYTES)
+                cuts = by_size(part, self.config.batch_bytes_max, bytes_max, records_max)
                 pieces += [(place, cut) for cut in cuts]
         return pieces
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from tinymq.client.topic_settings import Bounds, read_bounds
 from tinymq.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
@@ -51,6 +52,11 @@ class Topic:
     @property
     def numbers(self) -> tuple[int, ...]:
         return tuple(at.partition for at in self.partitions)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What each of its partitions takes."""
+        return read_bounds(self.settings)
 
     def partition(self, number: int) -> Partition | None:
         """The partition of that number."""

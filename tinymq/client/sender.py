@@ -23,6 +23,7 @@ from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
 from tinymq.clock import Clock, Timer
 from tinymq.errors import (
+    BatchTooLarge,
     BrokerUnreachable,
     NotLeader,
     OutcomeUnknown,
@@ -248,6 +249,8 @@ class Sender:
             if isinstance(error, BrokerUnreachable):
                 self._cluster.refresh_soon()
         else:
+            if isinstance(error, BatchTooLarge):
+                self._cluster.refresh_soon()  # the topic's bounds may be smaller than when this was made
             self._end_all([lane.rejected(batch, error)])
 
     def _succeed(self, batch: Pending, base_offset: int, append_time_us: int, duplicate: bool) -> None:
@@ -347,7 +350,7 @@ def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
         if known.topic_id != sink.topic_id:
             batcher.forget(sink.topic, sink.topic_id)
             continue
-        batcher.add_topic(sink.topic, sink.topic_id, known.numbers)
+        batcher.add_topic(sink.topic, sink.topic_id, known.numbers, known.bounds)
         usable = usable_partitions(cluster.view, sink.topic, lambda b: cluster.cost(b)[0] > 0)
         sink.usable = usable or known.numbers
 

@@ -22,10 +22,11 @@ def by_partition(
     return [(partition, batch.take(pa.array(places, pa.int64()))) for partition, places in rows.items()]
 
 
-def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int) -> list[pa.RecordBatch]:
-    """`batch` in slices of about `bytes_aim` unpacked bytes, none over `bytes_max` unless it is a single row."""
-    pieces = max(1, round(batch.nbytes / bytes_aim))
+def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int, rows_max: int) -> list[pa.RecordBatch]:
+    """`batch` in slices of about `bytes_aim` unpacked bytes, none over `bytes_max` unless it is a single row, and none
+    over `rows_max`."""
     rows = batch.num_rows
+    pieces = max(1, round(batch.nbytes / bytes_aim), -(-rows // rows_max))
     if pieces > 1:
         step = -(-rows // pieces)
         slices = [batch.slice(start, min(step, rows - start)) for start in range(0, rows, step)]
@@ -36,7 +37,7 @@ def by_size(batch: pa.RecordBatch, bytes_aim: int, bytes_max: int) -> list[pa.Re
         if piece.nbytes > bytes_max and piece.num_rows > 1:
             half = piece.num_rows // 2
             for part in (piece.slice(0, half), piece.slice(half)):
-                fitting.extend(by_size(part, bytes_aim, bytes_max))
+                fitting.extend(by_size(part, bytes_aim, bytes_max, rows_max))
         else:
             fitting.append(piece)
     return fitting

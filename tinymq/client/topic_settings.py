@@ -1,12 +1,13 @@
-"""A topic's settings as an application writes them, for the wire. Pure.
+"""A topic's settings as an application writes them, for the wire, and what a producer reads out of them. Pure.
 
 What a setting may be is tinymq/topic_config.py's business, and the broker's to refuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import NamedTuple
 
 from tinymq.errors import InvalidConfig, InvalidRequest
 from tinymq.proto import tinymq_pb2 as pb
@@ -14,6 +15,26 @@ from tinymq.topic_config import SETTINGS_MAX
 
 TEXT_CHARS_MAX = 1000
 NUMBER_MAX = (1 << 63) - 1
+
+
+class Bounds(NamedTuple):
+    """What a partition of a topic takes at all, and so the largest batch that it may take."""
+
+    records_max: int = NUMBER_MAX
+    bytes_max: int = NUMBER_MAX  # of a batch as stored
+
+
+UNBOUNDED = Bounds()
+
+
+def read_bounds(settings: Iterable[tuple[str, str]]) -> Bounds:
+    """From a topic's settings off the wire. What is missing, or no number, is no bound: the broker knows it."""
+    named = dict(settings)
+    return Bounds(*(_bound(named.get(name, "")) for name in ("max_records", "max_bytes")))
+
+
+def _bound(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else NUMBER_MAX
 
 
 def write_settings(settings: object) -> list[pb.Setting]:
