@@ -1,0 +1,16 @@
+"""The faults of real processes, as one table: what each does, for how long, with which parameters.
+
+A family is a module with its rows, KINDS; here they come together. How a fault looks: kind.py.
+"""
+
+from __future__ import annotations
+
+from tinymq_chaos.real.faults import network, processes
+from tinymq_chaos.real.faults.kind import ANYBODY, Fault, Kind, Parameters, Stage, Value, whose
+
+FAULTS: dict[str, Kind] = {
+    **processes.KINDS,
+    **network.KINDS,
+}
+
+__all__ = ["ANYBODY", "FAULTS", "Fault", "Kind", "Parameters", "Stage", "Value", "whose"]

@@ -1,0 +1,129 @@
+"""Faults of the network, done by the proxies: directions that are cut, and Toxiproxy's toxics on those that are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, both_ways, everywhere, one, sides
+from tinymq_chaos.real.faults.kind import ANYBODY, Fault, Kind, Parameters, Stage, Value, whose
+from tinymq_chaos.real.faults.processes import named
+from tinymq_chaos.real.net import CLIENTS, Direction
+
+BROKERS, ALL, TO_CLIENTS = "brokers", "all", "clients"
+WITH_MANY, WITH_FEW, WITH_ALL = "majority", "minority", "both"
+
+
+def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -> Iterator[str | None]:
+    why = whose(kind)
+    stage.net.cut(why, directions)
+    yield words
+    stage.net.mend(why)
+
+
+def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """One broker is cut off from the others, and from clients or not: then they talk to one that nobody follows."""
+    broker = one(stage, rng, how)
+    if broker is None:
+        yield None
+        return
+    others = [n for n in stage.brokers if n != broker]
+    alone = how["clients"] == "cut"
+    directions = both_ways([broker], [*others, CLIENTS] if alone else others)
+    yield from _cut(stage, "isolate", directions, f"{named([broker])}, from clients{'' if alone else ' not'}")
+
+
+def partition(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """A minority of brokers here, a majority there, and clients on one side or on both."""
+    few, many = sides(stage, rng)
+    directions = both_ways(few, many)
+    if how["clients"] != WITH_ALL:
+        directions += both_ways([CLIENTS], few if how["clients"] == WITH_MANY else many)
+    words = f"{named(few)} from {named(many)}, clients with {how['clients']}"
+    yield from _cut(stage, "partition", directions, words)
+
+
+def one_way(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """A broker that hears nobody, or that nobody hears; or one that does not hear one other."""
+    broker = one(stage, rng, how)
+    if broker is None:
+        yield None
+        return
+    others = [n for n in stage.brokers if n != broker]
+    some = [rng.choice(others)] if how["of"] == "one" else others
+    deaf = how["side"] == "deaf"
+    directions = [(n, broker) if deaf else (broker, n) for n in some]
+    words = f"{named([broker])} does not hear {named(some)}" if deaf else f"{named(some)} does not hear {broker}"
+    yield from _cut(stage, "one way", directions, words)
+
+
+def chain(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """Brokers in a row: each talks to its neighbours alone. With a leader at one end, the other end hears of none."""
+    row = rng.sample(stage.brokers, len(stage.brokers))
+    apart = [(a, b) for at, a in enumerate(row) for b in row[at + 2 :]]
+    directions = [pair for a, b in apart for pair in ((a, b), (b, a))]
+    yield from _cut(stage, "chain", directions, f"{' - '.join(map(str, row))}")
+
+
+def star(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """One in the middle talks to all, and the others to it alone."""
+    middle = one(stage, rng, how)
+    if middle is None:
+        yield None
+        return
+    others = [n for n in stage.brokers if n != middle]
+    yield from _cut(stage, "star", both_ways(others, others), f"{named([middle])} in the middle")
+
+
+def toxic(kind: str, stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """One of Toxiproxy's, on the part of the network that `where` names; the other parameters are its attributes."""
+    where = str(how["where"])
+    attributes = {name: float(value) for name, value in how.items() if name not in ("where", "toxicity")}
+    why, share = whose(kind), float(how.get("toxicity", 1.0))
+    stage.net.toxic(why, everywhere(stage, where), kind, share, **attributes)
+    said = ", ".join(f"{name} {value:g}" for name, value in attributes.items())
+    yield f"{said}, {'everywhere' if where == ALL else f'between {where}'}{_share(share)}"
+    stage.net.mend(why)
+
+
+def _share(share: float) -> str:
+    return "" if share == 1.0 else f", on {share:.0%} of connections"
+
+
+def _of(kind: str) -> Fault:
+    return partial(toxic, kind)
+
+
+WHERE = (BROKERS, ALL, TO_CLIENTS)
+LASTS_S = (4.0, 1.0, 8.0)
+WHO: dict[str, tuple[Value, ...]] = {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}
+
+KINDS: dict[str, Kind] = {
+    "isolate": Kind(isolate, "network", LASTS_S, {**WHO, "clients": ("not cut", "cut")}),
+    "partition": Kind(partition, "network", LASTS_S, {"clients": (WITH_ALL, WITH_MANY, WITH_FEW)}),
+    "one_way": Kind(one_way, "network", LASTS_S, {**WHO, "side": ("deaf", "mute"), "of": ("all", "one")}),
+    "chain": Kind(chain, "network", (8.0, 4.0, 15.0)),
+    "star": Kind(star, "network", LASTS_S, WHO),
+    # ms; each direction has its own, so that a round trip takes twice as long
+    "latency": Kind(
+        _of("latency"), "network", LASTS_S,
+        {"where": (ALL, BROKERS, TO_CLIENTS), "latency": (50.0, 1.0, 10.0, 150.0), "jitter": (25.0, 1.0, 50.0)},
+    ),
+    "bandwidth": Kind(_of("bandwidth"), "network", LASTS_S, {"where": WHERE, "rate": (100.0, 20.0, 1000.0)}),  # KB/s
+    "slow_close": Kind(_of("slow_close"), "network", LASTS_S, {"where": WHERE, "delay": (1000.0, 5000.0)}),  # ms
+    "reset_peer": Kind(  # each connection that is there or comes, after so many ms
+        _of("reset_peer"), "network", (0.5, 3.0), {"where": WHERE, "timeout": (500.0, 0.0, 2000.0)}, strikes_on=True
+    ),
+    "slicer": Kind(
+        _of("slicer"), "network", LASTS_S,
+        {"where": WHERE, "average_size": (64.0, 16.0, 512.0), "size_variation": (8.0,), "delay": (100.0, 1000.0)},  # us
+    ),
+    "limit_data": Kind(
+        _of("limit_data"), "network", LASTS_S, {"where": WHERE, "bytes": (20_000.0, 500.0, 200_000.0)}, strikes_on=True
+    ),
+    "timeout": Kind(  # nothing gets through, and connections are closed after so many ms
+        _of("timeout"), "network", (2.0, 1.0, 4.0), {"where": (TO_CLIENTS, BROKERS), "timeout": (1000.0, 200.0)},
+        strikes_on=True,
+    ),
+}  # fmt: skip

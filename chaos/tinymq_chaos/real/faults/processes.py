@@ -1,0 +1,95 @@
+"""Faults of processes: they pause, end, and start again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, leader, majority, one, up
+from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
+
+HEALTHY_S = 30.0  # between one broker of a rolling restart and the next: else it is given up
+ALL_S = 120.0  # a rolling restart that has begun is over by then
+POLL_S = 0.1
+
+
+def kill_one(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    broker = one(stage, rng, how)
+    return _down(stage, [broker] if broker is not None else [])
+
+
+def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    broker = leader(stage, rng)
+    return _down(stage, [broker] if broker is not None else [])
+
+
+def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """What they lead and who follows them has nobody left to agree with."""
+    most, standing = majority(stage), up(stage)
+    return _down(stage, rng.sample(standing, most) if len(standing) >= most else [])
+
+
+def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    return _down(stage, up(stage))
+
+
+def _down(stage: Stage, brokers: list[int]) -> Iterator[str | None]:
+    """kill -9; they are started when the fault is over."""
+    if not brokers:
+        yield None
+        return
+    stage.kill(*brokers)
+    yield named(brokers)
+    stage.start(*brokers)
+
+
+def named(brokers: list[int]) -> str:
+    return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
+
+
+def pause(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """SIGSTOP."""
+    broker = one(stage, rng, how)
+    if broker is None:
+        yield None
+        return
+    stage.pause(broker)
+    yield named([broker])
+    stage.resume(broker)
+
+
+def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """SIGTERM to each, which is started again when it has ended; the next one once all is well. It goes its way beside
+    other faults, and its end waits for it."""
+    order = rng.sample(stage.brokers, len(stage.brokers))
+    if stage.unhealthy():
+        yield None
+        return
+    rolling = threading.Thread(target=_roll, args=(stage, order), name="rolling restart", daemon=True)
+    rolling.start()
+    yield f"in the order {', '.join(map(str, order))}"
+    rolling.join(ALL_S)
+    assert not rolling.is_alive(), f"a rolling restart is not over after {ALL_S:g} s"
+
+
+def _roll(stage: Stage, order: list[int]) -> None:
+    for broker in order:
+        until_s = time.monotonic() + HEALTHY_S
+        while stage.unhealthy():
+            if time.monotonic() > until_s:
+                return
+            time.sleep(POLL_S)
+        stage.stop(broker)
+        stage.start(broker)
+
+
+KINDS: dict[str, Kind] = {
+    "kill_one": Kind(kill_one, "process", (0.0, 1.0, 4.0), {"broker": (ANYBODY,), "who": (ANYONE,)}),
+    "kill_leader": Kind(kill_leader, "process", (1.0, 0.0, 4.0)),
+    "kill_majority": Kind(kill_majority, "process", (2.0, 0.0, 5.0)),
+    "kill_all": Kind(kill_all, "process", (1.0, 0.0, 3.0)),
+    "pause": Kind(pause, "process", (6.0, 2.0, 0.5), {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}),
+    "rolling_restart": Kind(rolling_restart, "process", (0.0,), strikes_on=True),
+}
