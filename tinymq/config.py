@@ -22,6 +22,7 @@ SECRET_BYTES_MIN = 16
 MESSAGE_BYTES_MAX = GIB  # what one gRPC message or one frame between brokers may be told to hold
 LIMIT_MAX = 1 << 62
 JOIN_MAX = 16  # addresses that a broker asks for its cluster
+DIAL_MAX = 256  # brokers that one dials elsewhere than where they are said to be
 ANY_HOST = ("0.0.0.0", "::")  # where one listens, and nobody can be dialled
 DELAY_S_MAX = 86_400.0  # it travels as milliseconds in 32 bits
 
@@ -135,11 +136,11 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_peer(text: str) -> PeerAddress:
-    """ "1@host:port" as a PeerAddress. Raises InvalidConfig."""
+def parse_peer(text: str, what: str = "a voter") -> PeerAddress:
+    """ "1@host:port" as a PeerAddress; `what` names it in the error. Raises InvalidConfig."""
     number, at, address = text.partition("@")
     if not at or not 1 <= _number(number) < 1 << 32:
-        raise InvalidConfig(f"{text[:300]!r} is not a voter", hint="write id@host:port, such as 1@127.0.0.1:7170")
+        raise InvalidConfig(f"{text[:300]!r} is not {what}", hint="write id@host:port, such as 1@127.0.0.1:7170")
     host, port = parse_address(address)
     return PeerAddress(int(number), host, port)
 
@@ -185,6 +186,7 @@ class BrokerConfig:
     peer_listen: str = "127.0.0.1:0"  # other brokers
     advertise: str = ""  # what clients dial, when it is not `listen`
     peer_advertise: str = ""
+    dial: tuple[PeerAddress, ...] = ()  # where this broker dials those, wherever else they are said to be
     metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
     rack: str = ""
     registry: str = field(default="replicated", repr=False)  # tinymq/registry/choose.py; its URL may have a password
@@ -197,6 +199,7 @@ class BrokerConfig:
         _require("\0" not in self.data_dir, "data_dir is no path")
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
         self._check_place()
+        self._check_dial()
         if self.registry.startswith(ZOOKEEPER):
             parse_zookeeper(self.registry)
         elif self.registry not in ("replicated", "memory"):
@@ -228,3 +231,17 @@ class BrokerConfig:
         if self.join and not self.peer_advertise and parse_address(self.peer_listen)[0] in ANY_HOST:
             hint = "set peer_advertise to the address at which other brokers reach this one"
             raise InvalidConfig(f"nobody can dial {self.peer_listen}", hint=hint)
+
+    def _check_dial(self) -> None:
+        """Each of them once, and somewhere that can be dialled. They need not be known otherwise, nor be there yet."""
+        ids = [peer.broker_id for peer in self.dial]
+        _require(len(ids) <= DIAL_MAX, f"dial names more than {DIAL_MAX} brokers")
+        twice = next((broker_id for broker_id in ids if ids.count(broker_id) > 1), None)
+        _require(twice is None, f"dial names broker {twice} more than once")
+        if self.broker_id in ids:
+            hint = "leave it out; where the others dial it is peer_advertise"
+            raise InvalidConfig(f"broker {self.broker_id} does not dial itself", hint=hint)
+        for peer in self.dial:
+            if peer.host in ANY_HOST or not peer.port:
+                hint = "write id@host:port, such as 2@127.0.0.1:9001"
+                raise InvalidConfig(f"nobody can dial {format_address(peer.host, peer.port)}", hint=hint)

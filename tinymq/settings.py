@@ -63,6 +63,7 @@ class BrokerSettings(BaseSettings):
     peer_listen: str = "127.0.0.1:7170"
     advertise: str = ""
     peer_advertise: str = ""
+    dial: list[str] = []
     metrics_listen: str = "127.0.0.1:9470"
     rack: str = ""
     registry: str = "replicated"
@@ -99,6 +100,7 @@ def load(path: Path | None) -> BrokerConfig:
     values = settings.model_dump()
     values["voters"] = tuple(parse_peer(voter) for voter in settings.voters)
     values["join"] = tuple(settings.join)
+    values["dial"] = tuple(parse_peer(peer, "a broker to dial") for peer in settings.dial)
     values["secret"] = read_secret(Path(values.pop("secret_file")))
     values["limits"] = Limits(**values["limits"])
     values["timing"] = Timing(**values["timing"])

@@ -32,7 +32,7 @@ class Entrance:
         self._host = host
         self._transport = transport
         self._spawn = spawn
-        self._mesh = Mesh(config.broker_id, transport, host.alive)
+        self._mesh = Mesh(config.broker_id, transport, host.alive, config.dial)
         self._joining: Joining | None = None
         self._seeking: Seeking | None = None
         if config.join:

@@ -4,6 +4,9 @@ Every broker dials every other one of its cluster: whoever shares a partition wi
 metadata group can answer it. A broker says where it is whenever it has connected, so that one that has just joined, or
 has moved, is dialled back at once; the registry tells of those that have not connected here.
 
+Where configuration says so (`dial`), a broker is dialled elsewhere than where all of these say that it is: through a
+tunnel, or a proxy. That is this broker's own affair, and nobody is told of it.
+
 A broker is forgotten once it is unregistered, silent, and holds no replica of any topic.
 """
 
@@ -33,15 +36,18 @@ class Dials(Protocol):
 
 
 class Mesh:
-    """One broker's. `alive`: is that broker heard?"""
+    """One broker's. `alive`: is that broker heard? `elsewhere`: where to dial some, wherever they are said to be."""
 
-    def __init__(self, broker_id: int, dials: Dials, alive: Callable[[int], bool]) -> None:
+    def __init__(
+        self, broker_id: int, dials: Dials, alive: Callable[[int], bool], elsewhere: Iterable[PeerAddress] = ()
+    ) -> None:
         self._broker_id = broker_id
         self._dials = dials
         self._alive = alive
+        self._elsewhere = {peer.broker_id: peer for peer in elsewhere}
         self._fixed: set[int] = set()  # dialled where configuration says, whatever anybody else does
         self._voters: dict[int, PeerAddress] = {}  # this broker, too, if it is one
-        self._dialled: dict[int, PeerAddress] = {}
+        self._dialled: dict[int, PeerAddress] = {}  # where they are said to be
         self._records: dict[int, BrokerRecord] = {}  # as last taken from the registry
         self._registry: RegistryService | None = None
 
@@ -61,7 +67,7 @@ class Mesh:
 
     @property
     def voters(self) -> list[PeerAddress]:
-        """As they are dialled, by id."""
+        """Where they are said to be, by id."""
         return [self._voters[broker_id] for broker_id in sorted(self._voters)]
 
     # ---- the others ----------------------------------------------------------------------------------------
@@ -121,4 +127,4 @@ class Mesh:
             self._dialled[address.broker_id] = address
             if address.broker_id in self._voters:
                 self._voters[address.broker_id] = address
-            self._dials.set_peer(address)
+            self._dials.set_peer(self._elsewhere.get(address.broker_id, address))

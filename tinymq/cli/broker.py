@@ -46,6 +46,13 @@ def broker(
             "broker of their cluster, without a vote on its metadata. Needed once: then the data folder knows."
         ),
     ] = None,
+    dial: Annotated[
+        list[str] | None,
+        Parameter(
+            help="id@host:port at which this broker dials another one, wherever that one is said to be: a tunnel, or a "
+            "proxy; may be repeated."
+        ),
+    ] = None,
     secret_file: Annotated[Path | None, Parameter(help="The secret that all brokers share; mode 0600.")] = None,
     log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
 ) -> int:
@@ -61,6 +68,7 @@ def broker(
         "METRICS_LISTEN": metrics_listen,
         "VOTERS": voter,
         "JOIN": None if join is None else [each.strip() for each in join.split(",") if each.strip()],
+        "DIAL": dial,
         "SECRET_FILE": secret_file,
     }
     os.environ.update(as_environment(flags, settings.PREFIX))

@@ -1,0 +1,107 @@
+"""`dial`: where a broker dials others, wherever they are said to be. Proxies stand there, and everybody passes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker.test_mesh import VOTERS, Dialled, Registry
+from tinymq.broker.mesh import Mesh
+from tinymq.cli.broker import as_environment
+from tinymq.config import BrokerConfig
+from tinymq.errors import InvalidConfig
+from tinymq.settings import load
+from tinymq.types import PeerAddress
+
+ELSEWHERE = (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "127.0.0.1", 9003))
+
+
+def settings(tmp_path: Path, more: str = "") -> Path:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o600)
+    path = tmp_path / "broker.toml"
+    path.write_text(f"""
+broker_id = 1
+data_dir = "data"
+voters = ["1@h:1", "2@h:2", "3@h:3"]
+secret_file = "{secret}"
+{more}
+""")
+    return path
+
+
+def mesh() -> tuple[Mesh, Dialled, Registry]:
+    dialled, registry = Dialled(), Registry()
+    return Mesh(1, dialled, lambda broker_id: False, ELSEWHERE), dialled, registry
+
+
+def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = settings(tmp_path, 'dial = ["2@127.0.0.1:9001", "4@[::1]:9003"]')
+    assert load(path).dial == (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "::1", 9003))
+    assert load(settings(tmp_path)).dial == ()
+    for name, value in as_environment({"DIAL": ["3@127.0.0.1:9002"]}, "TINYMQ_").items():
+        monkeypatch.setenv(name, value)
+    assert load(path).dial == (PeerAddress(3, "127.0.0.1", 9002),)
+
+
+@pytest.mark.parametrize(
+    ("dial", "message", "hint"),
+    [
+        (["127.0.0.1:9001"], "'127.0.0.1:9001' is not a broker to dial", "id@host:port"),
+        (["2@127.0.0.1"], "'127.0.0.1' is not an address", "host:port"),
+        (["0@127.0.0.1:9001"], "is not a broker to dial", "id@host:port"),
+        (["1@127.0.0.1:9001"], "broker 1 does not dial itself", "peer_advertise"),
+        (["2@h:1", "3@h:2", "2@h:3"], "dial names broker 2 more than once", ""),
+        (["2@0.0.0.0:9001"], "nobody can dial 0.0.0.0:9001", "id@host:port"),
+        (["2@127.0.0.1:0"], "nobody can dial 127.0.0.1:0", "id@host:port"),
+        ([f"{n}@h:1" for n in range(2, 259)], "more than 256 brokers", ""),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, dial: list[str], message: str, hint: str) -> None:
+    with pytest.raises(InvalidConfig) as wrong:
+        load(settings(tmp_path, f"dial = {dial}"))
+    assert message in wrong.value.message
+    assert hint in wrong.value.hint
+
+
+def test_a_misspelt_key_names_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig) as wrong:
+        load(settings(tmp_path, "dials = []"))
+    assert "'dial'" in wrong.value.hint
+
+
+def test_voters_are_dialled_there() -> None:
+    here, dialled, _ = mesh()
+    here.configure(VOTERS)
+    assert dialled.peers == {2: "127.0.0.1:9001", 3: "10.0.0.1:7172"}
+    assert here.voters == VOTERS, "who is let in is told where they are, not how this broker gets there"
+
+
+def test_those_who_join_are_dialled_there_whatever_they_and_the_registry_say() -> None:
+    here, dialled, registry = mesh()
+    here.configure(VOTERS)
+    here.follow(registry)  # type: ignore[arg-type]
+    registry.register(4, "10.0.0.4:7170")
+    registry.register(5, "10.0.0.5:7170")
+    assert (dialled.peers[4], dialled.peers[5]) == ("127.0.0.1:9003", "10.0.0.5:7170")
+    here.told(4, "10.0.0.4:9999")
+    assert dialled.peers[4] == "127.0.0.1:9003"
+
+
+def test_one_without_voters_dials_there_whom_its_data_folder_names() -> None:
+    dialled = Dialled()
+    Mesh(5, dialled, lambda broker_id: False, ELSEWHERE).learn(VOTERS)
+    assert dialled.peers == {1: "10.0.0.1:7170", 2: "127.0.0.1:9001", 3: "10.0.0.1:7172"}
+
+
+def test_nobody_is_dialled_who_is_not_known_otherwise() -> None:
+    here, dialled, _ = mesh()
+    here.configure(VOTERS)
+    assert 4 not in dialled.peers
+
+
+def test_a_library_says_it_as_values() -> None:
+    config = BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16, dial=ELSEWHERE)
+    assert config.dial == ELSEWHERE
