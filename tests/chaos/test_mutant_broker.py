@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.metrics.pages import get
 from tests.test_tidy import ROOT
 from tinymq import Client
 from tinymq.cli import devcluster, devfolder, process
@@ -43,6 +47,19 @@ class Cluster:
         """By partition."""
         return [partition.leader for partition in self.client.admin.describe_topic(TOPIC).partitions]
 
+    def high_watermark(self, broker: int, partition: int) -> int | None:
+        """Of a replica, by its broker's own word."""
+        page = json.loads(get(self.folder.broker(broker).metrics_address, "/status")[2])
+        found = [row for row in page["replicas"] if (row["topic"], row["partition"]) == (TOPIC, partition)]
+        return found[0].get("high_watermark") if found else None
+
+    def wait_shown(self, end: int, partition: int, *brokers: int) -> None:
+        """Until these replicas have a partition up to `end`, committed."""
+        deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+        while (shown := [self.high_watermark(broker, partition) for broker in brokers]) != [end] * len(brokers):
+            assert time.monotonic() < deadline, f"brokers {brokers} show {shown} instead of {end}"
+            pause.wait(0.02)
+
     def signal(self, number: signal.Signals, *brokers: int) -> None:
         for broker in brokers:
             assert self.process(broker).signal(number)
@@ -72,6 +89,7 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
     client = cluster.client
     at = cluster.leaders().index(1)
     assert client.send(TOPIC, b"everybody has it", partition=at).offset == 0
+    cluster.wait_shown(1, at, 2, 3)  # the mutant's answer says nothing of them
 
     cluster.signal(signal.SIGSTOP, 2, 3)
     acknowledged = client.send(TOPIC, b"the leader alone has it", partition=at)
