@@ -30,9 +30,8 @@ def done(history: History, *kinds: str) -> list[Call]:
 
 
 def test_none_is_left_out() -> None:
-    assert {*FAKED, "cursors", "takers", "rush", "retained", "room", "volatile", "delayed", "partitions"} == {
-        *WORKLOADS
-    }
+    on_brokers = {"cursors", "takers", "rush", "queues", "retained", "room", "volatile", "delayed", "partitions"}
+    assert {*FAKED, *on_brokers} == {*WORKLOADS}
 
 
 def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:
@@ -60,6 +59,18 @@ def test_who_rushes_is_refused_what_is_old() -> None:
     assert done(history, "seek")
     assert done(history, "seek_again")
     assert {"Fenced", "OffsetOutOfRange"} <= {call.error for call in history.of("commit")}
+
+
+def test_callers_without_a_client_produce_take_look_and_count() -> None:
+    history = told("queues", "client_reset", "kill", pace=0.3)
+    assert {call.args["acks"] for call in done(history, "send")} == {"quorum", "leader"}
+    taken = [call for call in done(history, "consume") if call.result is not None]
+    assert {call.args["channel"] for call in taken} == {"named", "unnamed"}
+    assert max(Counter(call.args["request"] for call in taken).values()) > 1
+    assert {call.args["partition"] for call in taken} > {0, 1}
+    assert len([call for call in done(history, "size") if call.result]) > 5
+    assert len([call for call in done(history, "fetch") if call.result[0] is not None]) > 5
+    assert done(history, "delete_partition")
 
 
 def test_partitions_come_and_go() -> None:

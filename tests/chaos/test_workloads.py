@@ -47,6 +47,9 @@ class Surroundings:
         self.clients.append(client)
         return client
 
+    def caller(self) -> Any:
+        raise AssertionError("a FakeCluster has no QueueService")
+
 
 def run(name: str, spoil: Any = None) -> History:
     """One workload beside changes of leaders and lost answers; `spoil` is done to the cluster half way."""

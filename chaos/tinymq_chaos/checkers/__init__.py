@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import cursors, early, ends, given, metadata, reads, replicas, retention, weak, writes
+from tinymq_chaos.checkers import (
+    cursors,
+    early,
+    ends,
+    given,
+    metadata,
+    reads,
+    replicas,
+    retention,
+    sizes,
+    weak,
+    writes,
+)
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.ledger import Ledger
@@ -28,6 +40,7 @@ CHECKERS: tuple[Checker, ...] = (
     reads.shown_records,
     reads.shown_ends,
     reads.steady_readers,
+    reads.skipped_fetches,
     reads.unseen_writes,
     replicas.two_leaders,
     replicas.lingering_leaders,
@@ -46,6 +59,7 @@ CHECKERS: tuple[Checker, ...] = (
     cursors.taken_twice,
     cursors.taken_by_nobody,
     cursors.taken_as_stored,
+    sizes.miscounted,
     retention.removed_early,
     retention.kept_too_long,
     retention.over_capacity,

@@ -57,6 +57,7 @@ class Kind(StrEnum):
     LOST_COMMIT = "lost commit"  # of a cursor: acknowledged, and not there
     TAKEN_TWICE = "taken twice"  # one record by two requests, or two by one
     TAKEN_BY_NOBODY = "taken by nobody"  # a channel has passed it
+    MISCOUNTED = "miscounted"  # the size of a queue
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # though its time is over
     OVER_CAPACITY = "over capacity"  # more records than the topic has room for

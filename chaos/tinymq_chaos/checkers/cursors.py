@@ -101,18 +101,22 @@ def taken_twice(facts: Facts) -> Iterator[Anomaly]:
 
 
 def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
-    """Records that a channel has passed, more than there are requests whose end nobody knows."""
+    """Records that a channel has passed, more than there are requests whose end nobody knows. Who is given messages
+    that were read for it (`reads`) is given none that was removed by then."""
     given: dict[Cursor, set[int]] = {}
     answered: dict[Cursor, set[str]] = {}
     for call in _taken(facts):
         given.setdefault(_cursor(call), set()).add(call.result[0])
         answered.setdefault(_cursor(call), set()).add(call.args["request"])
+    reading = {_cursor(call) for call in _taken(facts) if call.args.get("reads")}
     for cursor, offsets in given.items():
+        if cursor in reading and facts.heads_removed:
+            continue
         lacking = set(range(min(offsets), max(offsets))) - offsets
         unclear = {
             call.args["request"]
             for call in facts.of("consume")
-            if _cursor(call) == cursor and call.outcome in (Outcome.UNKNOWN, Outcome.PENDING)
+            if _may_take(call, cursor) and call.outcome in (Outcome.UNKNOWN, Outcome.PENDING)
         } - answered[cursor]
         if len(lacking) > len(unclear):
             what = f"channel {cursor[1]} passed {len(lacking)} records, and {len(unclear)} requests are unclear"
@@ -130,6 +134,12 @@ def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
         if name and there != name:
             what = f"{name} was given at offset {offset}, where there lies {there}"
             yield _anomaly(Kind.DIRTY_READ, what, cursor[0], (offset,), call)
+
+
+def _may_take(call: Call, cursor: Cursor) -> bool:
+    """Does this request ask for a record of that cursor, or of any partition's?"""
+    place = call.args["topic"], call.args["channel"]
+    return place == (cursor[0][0], cursor[1]) and call.args["partition"] in (cursor[0][1], None)
 
 
 def _taken(facts: Facts) -> Iterator[Call]:

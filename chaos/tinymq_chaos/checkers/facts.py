@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinymq_chaos.history import METADATA, Call, History, Log, Outcome, Replica
 
+REMOVES_HEADS = re.compile(r"FAULT (trim:|crash_at_.*at: (head|install),)")
 WELL = ("leader", "follower", "observer")  # roles of replicas that take part
 
 
@@ -30,6 +33,21 @@ class Final:
         return self.names[offset - self.start] if self.start <= offset < self.end else None
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Records that somebody was shown, in a row."""
+
+    call: Call
+    log: Log
+    base: int  # offset of the first
+    names: list[str]
+
+    @property
+    def reader(self) -> str:
+        who: str = self.call.args.get("reader", self.call.process)
+        return who
+
+
 class Facts:
     """Indexes over one history."""
 
@@ -41,8 +59,14 @@ class Facts:
         self.sends = self.of("send")
         self.polls = [c for c in self.of("poll") if c.outcome is Outcome.OK]
         self.sent: dict[str, Call] = {name: call for call in self.sends for name in call.args["records"]}
+        self.shown = [*self._polled(), *self._fetched()]
         self.replicas = _by_log(history.replicas)
         self.maybe_deleted = {c.args["name"] for c in self.of("delete_topic") if c.outcome is not Outcome.FAILED}
+        self.maybe_deleted_logs = {
+            (c.args["topic"], c.args["partition"])
+            for c in self.of("delete_partition")
+            if c.outcome is not Outcome.FAILED
+        }
         self.finals = self._finals()
         self._places: dict[Log, dict[str, int]] = {}
 
@@ -52,9 +76,47 @@ class Facts:
             return self._by_kind.get(kinds[0], [])
         return sorted((c for kind in kinds for c in self._by_kind.get(kind, ())), key=lambda call: call.number)
 
+    @property
+    def heads_removed(self) -> bool:
+        """Faults removed heads of logs, whatever was to be kept, held, or read still."""
+        return any(REMOVES_HEADS.match(change.what) for change in self.history.changes)
+
     def is_gone(self, log: Log) -> bool:
-        """Nothing is promised of it at the end: its topic was deleted, or may have been."""
-        return log not in self.replicas and log[0].partition("#")[0] in self.maybe_deleted
+        """Nothing is promised of it at the end: it was deleted, or may have been, by itself or with its topic."""
+        return log not in self.replicas and self._maybe_deleted(log)
+
+    def committed_by(self, log: Log, call: Call) -> int | None:
+        """The end of what was committed when `call` ended; None where nobody looked, or where a deletion may have come
+        between."""
+        commits = self.history.commits.get(log)
+        if commits is None or call.ended_s is None or self._maybe_deleted(log):
+            return None
+        at = bisect_right(commits, call.ended_s, key=lambda commit: commit[0])
+        return commits[at - 1][1] if at else 0
+
+    def ends(self) -> Iterator[tuple[Call, Log, int, int]]:
+        """Every answer that told where a partition begins and ends: (call, partition, log start, high watermark)."""
+        for call in self.of("offsets"):
+            if call.outcome is Outcome.OK:
+                for partition, log_start, end in call.result:
+                    yield call, (call.args["topic"], partition), log_start, end
+        for call in self.of("fetch"):
+            if call.outcome is Outcome.OK:
+                yield call, (call.args["topic"], call.args["partition"]), *call.result[1:]
+
+    def _maybe_deleted(self, log: Log) -> bool:
+        return log[0].partition("#")[0] in self.maybe_deleted or log in self.maybe_deleted_logs
+
+    def _polled(self) -> Iterator[Shown]:
+        for call in self.polls:
+            for partition, base, names in call.result:
+                yield Shown(call, (call.args["topic"], partition), base, names)
+
+    def _fetched(self) -> Iterator[Shown]:
+        for call in self.of("fetch"):
+            if call.outcome is Outcome.OK and call.result[0] is not None:
+                offset, name = call.result[0]
+                yield Shown(call, (call.args["topic"], call.args["partition"]), offset, [name])
 
     def places(self, log: Log) -> dict[str, int]:
         """Offset by record; the last one, if there are two."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
-from tinymq_chaos.checkers.facts import Facts, Final
+from tinymq_chaos.checkers.facts import Facts, Final, Shown
 from tinymq_chaos.checkers.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.records import CHANGED
@@ -13,19 +13,17 @@ from tinymq_chaos.records import CHANGED
 
 def shown_records(facts: Facts) -> Iterator[Anomaly]:
     """Every record that was ever shown lies where it was shown."""
-    for poll in facts.polls:
-        for partition, base, names in poll.result:
-            log = (poll.args["topic"], partition)
-            final = facts.finals.get(log)
-            if final is None or base < final.start or final.slice(base, len(names)) == names:
-                continue
-            yield from _not_in_the_log(facts, poll, log, base, names)
+    for shown in facts.shown:
+        final = facts.finals.get(shown.log)
+        if final is None or shown.base < final.start or final.slice(shown.base, len(shown.names)) == shown.names:
+            continue
+        yield from _not_in_the_log(facts, shown, final)
 
 
-def _not_in_the_log(facts: Facts, poll: Call, log: Log, base: int, names: list[str]) -> Iterator[Anomaly]:
-    final = facts.finals[log]
+def _not_in_the_log(facts: Facts, shown: Shown, final: Final) -> Iterator[Anomaly]:
+    log, at = shown.log, times(shown.call)
     taken_back: list[tuple[int, str]] = []
-    for offset, name in enumerate(names, base):
+    for offset, name in enumerate(shown.names, shown.base):
         there = final.at(offset)
         if there == name:
             continue
@@ -37,37 +35,47 @@ def _not_in_the_log(facts: Facts, poll: Call, log: Log, base: int, names: list[s
         else:
             taken_back.append((offset, name))
             continue
-        yield Anomaly(kind, what, log, (name,), (offset,), (_reader(poll),), times(poll))
+        yield Anomaly(kind, what, log, (name,), (offset,), (shown.reader,), at)
     if taken_back:
-        yield _taken_back(poll, log, final, taken_back)
+        yield _taken_back(shown, final, taken_back)
 
 
-def _taken_back(poll: Call, log: Log, final: Final, records: list[tuple[int, str]]) -> Anomaly:
+def _taken_back(shown: Shown, final: Final, records: list[tuple[int, str]]) -> Anomaly:
     offset, name = records[0]
     there = final.at(offset)
     instead = f"there lies {there}" if there is not None else f"the log ends at {final.end}"
-    follower = poll.args.get("replica") == "follower"
+    follower = shown.call.args.get("replica") == "follower"
     kind = Kind.NOT_A_PREFIX if follower and there is not None else Kind.DIRTY_READ
     what = f"{name} was shown at offset {offset}, where {instead}"
     names = tuple(name for _, name in records)
     offsets = tuple(offset for offset, _ in records)
-    return Anomaly(kind, what, log, names, offsets, (_reader(poll),), times(poll))
+    return Anomaly(kind, what, shown.log, names, offsets, (shown.reader,), times(shown.call))
 
 
 def shown_ends(facts: Facts) -> Iterator[Anomaly]:
     """An end that was told is never taken back."""
-    for call in facts.of("offsets"):
+    for call, log, log_start, high_watermark in facts.ends():
+        final = facts.finals.get(log)
+        if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
+            what = f"its end was said to be {high_watermark}, and is {final.end} in the end"
+            yield Anomaly(Kind.DIRTY_READ, what, log, (), (high_watermark,), (call.process,), times(call))
+        if log_start > high_watermark:
+            what = "a log that begins after its end"
+            yield Anomaly(Kind.GAP, what, log, (), (log_start, high_watermark), (call.process,), times(call))
+
+
+def skipped_fetches(facts: Facts) -> Iterator[Anomaly]:
+    """Who asks for the message at an offset is shown that one, or the first that is kept behind it."""
+    for call in facts.of("fetch"):
         if call.outcome is not Outcome.OK:
             continue
-        for partition, log_start, high_watermark in call.result:
-            log = (call.args["topic"], partition)
-            final = facts.finals.get(log)
-            if final is not None and final.certain and not facts.is_gone(log) and high_watermark > final.end:
-                what = f"its end was said to be {high_watermark}, and is {final.end} in the end"
-                yield Anomaly(Kind.DIRTY_READ, what, log, (), (high_watermark,), (call.process,), times(call))
-            if log_start > high_watermark:
-                what = "a log that begins after its end"
-                yield Anomaly(Kind.GAP, what, log, (), (log_start, high_watermark), (call.process,), times(call))
+        message, log_start, end = call.result
+        due = max(call.args["offset"], log_start)
+        got = end if message is None else message[0]
+        if got != due and not (message is None and due >= end):
+            what = f"asked for offset {call.args['offset']} of {log_start} to {end}, and shown {message}"
+            log = (call.args["topic"], call.args["partition"])
+            yield Anomaly(Kind.SKIPPED_POLL, what, log, (), (due, got), (call.process,), times(call))
 
 
 def steady_readers(facts: Facts) -> Iterator[Anomaly]:

@@ -18,16 +18,16 @@ from tinymq_chaos.history import Call, Log, Outcome
 CLOCKS = 0.1  # clocks run so far apart, of any time
 SLACK_S = 0.2
 GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
-JUMPS, TRIMS = "wall_jump", "trim"  # faults: of clocks, and of heads that are removed whatever is to be kept
+JUMPS = "wall_jump"  # a fault of clocks
 
 
 def removed_early(facts: Facts) -> Iterator[Anomaly]:
     """A record is gone that was appended less than `retention_ms` ago."""
-    if _happened(facts, JUMPS) or _happened(facts, TRIMS):
+    if _happened(facts, JUMPS) or facts.heads_removed:
         return
     kept_s = {log: float(t["retention_ms"]) / 1000 for log, t in _logs(facts) if _only(t, "retention_ms")}
     sends = [(call, *place_of(call)) for call in acknowledged(facts)]
-    for look, log, log_start, _ in looks(facts):
+    for look, log, log_start, _ in facts.ends():
         least_s = kept_s.get(log, 0.0) * (1 - CLOCKS) - SLACK_S
         for call, where, base, names in sends:
             gone = where == log and base + len(names) <= log_start
@@ -66,7 +66,7 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
     largest: dict[str, int] = {}
     for call in facts.sends:
         largest[call.args["topic"]] = max(largest.get(call.args["topic"], 0), len(call.args["records"]))
-    for look, log, log_start, end in looks(facts):
+    for look, log, log_start, end in facts.ends():
         most = bounds.get(log)
         if most is None:
             continue
@@ -75,7 +75,7 @@ def over_capacity(facts: Facts) -> Iterator[Anomaly]:
             yield _anomaly(Kind.OVER_CAPACITY, what, log, (log_start, end), look)
         if (
             log_start
-            and not _happened(facts, TRIMS)
+            and not facts.heads_removed
             and end - log_start < most - SENT_AT_ONCE_MAX * max(1, largest.get(log[0], 1))
         ):
             what = f"{log_start} records were dropped, and {end - log_start} are left where {most} have room"
@@ -87,11 +87,11 @@ SENT_AT_ONCE_MAX = 64  # batches that a leader appends, and makes room for, befo
 
 def broken_holds(facts: Facts) -> Iterator[Anomaly]:
     """The log start is above what was held, before the hold was to end."""
-    if _happened(facts, TRIMS):
+    if facts.heads_removed:
         return
     holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
     released = {_held(c): c.invoked_s for c in facts.of("release")}
-    found = list(looks(facts))
+    found = list(facts.ends())
     for hold in holds:
         log = (hold.args["topic"], hold.args["partition"])
         until_s = hold.invoked_s + hold.args["lease_s"] * (1 - CLOCKS)
@@ -106,14 +106,6 @@ def broken_holds(facts: Facts) -> Iterator[Anomaly]:
 
 def _held(call: Call) -> tuple[str, int, str]:
     return call.args["topic"], call.args["partition"], call.args["hold"]
-
-
-def looks(facts: Facts) -> Iterator[tuple[Call, Log, int, int]]:
-    """Every answer that told where a partition begins and ends."""
-    for call in facts.of("offsets"):
-        if call.outcome is Outcome.OK:
-            for partition, log_start, end in call.result:
-                yield call, (call.args["topic"], partition), log_start, end
 
 
 def _logs(facts: Facts) -> Iterator[tuple[Log, dict[str, Any]]]:

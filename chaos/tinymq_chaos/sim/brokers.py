@@ -19,7 +19,8 @@ from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State
 from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.disk import Disk, SimFiles
-from tinymq_chaos.sim.links import MemoryServer, make_forwarding, make_server
+from tinymq_chaos.sim.links import make_forwarding
+from tinymq_chaos.sim.servers import MemoryServer, make_server
 from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock
 
 if TYPE_CHECKING:

@@ -1,16 +1,15 @@
-"""Between clients and brokers, in the place of gRPC: the same serialised messages, over the virtual network.
+"""A client's end of the network, in the place of gRPC: the same serialised messages, over virtual links.
 
-A client's `Connector` here, a broker's `Server` there (tinymq.app.MakeServer), and connections between the two that
-have what the network has: delays, cuts, resets, and ends when a process ends. Clients have numbers from CLIENTS_FROM
-on, so that links between them and brokers are cut and slowed by the same calls as those between brokers.
+A client's `Connector` (tinymq.client.ports), a broker's way to the others, and calls by their paths, as those of no
+client of ours are made.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message_factory import GetMessageClass
 
@@ -21,206 +20,14 @@ from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.forwarding import FORWARDED, SERVICE, Metadata
-from tinymq.rpc.server import Services
-from tinymq.rpc.statuses import TRAILER
-from tinymq.testing.weather import Weather
-from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
-from tinymq_chaos.sim.wires import Wire
+from tinymq_chaos.sim.calls import DONE, FAILED, Call, ServerCall
 
-CLIENTS_FROM = 100
+if TYPE_CHECKING:
+    from tinymq_chaos.sim.servers import ClientNetwork, MemoryServer
+
 CONNECT_POLL_S = 0.05  # how often a connection that cannot come about is tried again
 
 _STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
-
-
-_DONE, _FAILED = b"\0", b"\1"  # the first byte of what answers a unary call: a reply follows, or a packed Error
-
-
-class Aborted(Exception):
-    """A servicer ended its call with a status."""
-
-
-class ServerCall:
-    """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
-
-    def __init__(self, call: Call, kind: Any) -> None:
-        self._call = call
-        self._up = call.up
-        self._down = call.down
-        self._kind = kind
-
-    async def requests(self) -> AsyncIterator[Any]:
-        while (data := await self._up.receive()) is not None:
-            yield self._kind.FromString(data)
-
-    async def write(self, message: Any) -> None:
-        self._down.send(message.SerializeToString())
-        await self._down.room()
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._call.metadata
-
-    def time_remaining(self) -> float | None:
-        return self._call.left_s()
-
-    def peer(self) -> str:
-        return f"ipv4:client-{self._call.client}:1"
-
-    async def abort(self, code: object, details: str, trailing_metadata: tuple[tuple[str, Any], ...] = ()) -> None:
-        self._down.send(_FAILED + dict(trailing_metadata)[TRAILER])
-        raise Aborted(details)
-
-
-class Call:
-    """Both directions of one call between a client and a broker's process."""
-
-    def __init__(
-        self,
-        net: ClientNetwork,
-        client: int,
-        server: MemoryServer,
-        timeout_s: float | None = None,
-        metadata: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        self.client = client
-        self.server = server
-        self.metadata = metadata
-        self._until_s = None if timeout_s is None else net.clock.monotonic() + timeout_s
-        self.up = Wire(net.weather, (client, server.broker_id))
-        self.down = Wire(net.weather, (server.broker_id, client))
-        self.task: asyncio.Task[None] | None = None
-        self._net = net
-        net.calls[self] = None
-
-    def left_s(self) -> float | None:
-        """Until its deadline, if it has one."""
-        return None if self._until_s is None else max(0.0, self._until_s - self._net.clock.monotonic())
-
-    def serve(self, handle: Callable[[Call], Awaitable[None]]) -> None:
-        """Run the servicer's side, in the broker's process."""
-        self.server.process.call(lambda: self._begin(handle))
-
-    def _begin(self, handle: Callable[[Call], Awaitable[None]]) -> None:
-        if self.up.broken is None:
-            self.task = asyncio.ensure_future(self._run(handle))
-
-    async def _run(self, handle: Callable[[Call], Awaitable[None]]) -> None:
-        with contextlib.suppress(OutcomeUnknown, Aborted):  # the client went away in the middle of a read
-            await handle(self)
-        self.down.send(None)
-
-    def cancelled_by_client(self) -> None:
-        self.break_off("the stream was closed here")
-
-    def break_off(self, why: str) -> None:
-        """The connection is gone: both ends learn it (the broker as the cancelling of its call)."""
-        self._net.calls.pop(self, None)
-        self.up.break_off(why)
-        self.down.break_off(why)
-        if self.task is not None and not self.task.done():
-            self.server.process.call(self.task.cancel)
-
-
-class MemoryServer:
-    """A broker's server for clients, as `tinymq.rpc.RpcServer` is one: from `start` to `stop`."""
-
-    def __init__(self, net: ClientNetwork, broker_id: int, process: Process, services: Services) -> None:
-        self.broker_id = broker_id
-        self.process = process
-        self.address = ""
-        self.listening = False
-        self._net = net
-        self._services = {
-            "Broker": services.broker,
-            "Admin": services.admin,
-            "Channels": services.channels,
-            "QueueService": services.queue,
-        }
-
-    async def start(self, host: str, port: int) -> int:
-        self.address = f"{host}:{port}"
-        self._net.listen(self)
-        return port
-
-    async def set_serving(self, serving: bool) -> None:
-        pass  # grpc.health.v1 is gRPC's own
-
-    async def stop(self, grace_s: float | None) -> None:
-        self._net.leave(self)
-        if grace_s is not None and self._net.calls_of(self):
-            await asyncio.sleep(grace_s)
-        for call in self._net.calls_of(self):
-            call.break_off("the server has stopped")
-
-    def servicer(self, path: str) -> Any:
-        """What answers "tinymq.v1.Broker/Metadata" and the like."""
-        service, name = path.rsplit(".", 1)[-1].split("/")
-        return getattr(self._services[service], name)
-
-
-class ClientNetwork:
-    """Who listens where, and every call that is open. Belongs to the world, not to a process."""
-
-    def __init__(self, loop: VirtualLoop, weather: Weather) -> None:
-        self.weather = weather
-        self.clock = VirtualClock(loop)
-        self.calls: dict[Call, None] = {}
-        self._servers: dict[str, MemoryServer] = {}
-        self._clients = CLIENTS_FROM
-
-    def connector(self) -> MemoryConnector:
-        """Of a new client."""
-        self._clients += 1
-        return MemoryConnector(self, self._clients)
-
-    @property
-    def clients(self) -> range:
-        """The numbers of all clients so far."""
-        return range(CLIENTS_FROM + 1, self._clients + 1)
-
-    def listen(self, server: MemoryServer) -> None:
-        """A process begins to serve. What was connected to an earlier one, that vanished, learns of it."""
-        for call in [c for c in self.calls if server.broker_id in (c.server.broker_id, c.client)]:
-            call.break_off("connection reset by peer")
-        self._servers[server.address] = server
-        server.listening = True
-
-    def leave(self, server: MemoryServer) -> None:
-        server.listening = False
-        if self._servers.get(server.address) is server:
-            del self._servers[server.address]
-
-    def calls_of(self, server: MemoryServer) -> list[Call]:
-        return [call for call in self.calls if call.server is server]
-
-    def crash(self, broker_id: int, silently: bool) -> None:
-        """A broker's process is gone. With the whole machine, nobody is told."""
-        for server in [s for s in self._servers.values() if s.broker_id == broker_id]:
-            self.leave(server)
-        if not silently:
-            for call in [c for c in self.calls if broker_id in (c.server.broker_id, c.client)]:
-                call.break_off("connection reset by peer")
-
-    def reset(self, a: int, b: int) -> None:
-        """Close what is open between a client and a broker, whichever is which."""
-        for call in [c for c in self.calls if {c.client, c.server.broker_id} == {a, b}]:
-            call.break_off("connection reset by peer")
-
-    def healed(self) -> None:
-        """Cuts have ended: what was held goes on."""
-        for call in list(self.calls):
-            call.up.schedule()
-            call.down.schedule()
-
-    def reach(self, client: int, address: str) -> MemoryServer | None:
-        """Who answers there now: None while nobody can tell. Raises BrokerUnreachable when refused."""
-        broker_id = int(address.rsplit(":", 1)[1])
-        if self.weather.is_cut((client, broker_id)) or self.weather.is_cut((broker_id, client)):
-            return None
-        server = self._servers.get(address)
-        if server is None:
-            raise BrokerUnreachable(f"{address}: connection refused")
-        return None if server.process.paused else server
 
 
 class MemoryConnector:
@@ -268,7 +75,7 @@ class MemoryLink:
                 call.cancelled_by_client()
         if data is None:
             raise OutcomeUnknown(f"{self._address}: the broker ended the call")
-        if data[:1] == _FAILED:
+        if data[:1] == FAILED:
             raise from_wire(pb.Error.FromString(data[1:]))
         return _reply_of(path).FromString(data[1:])
 
@@ -308,7 +115,7 @@ async def _answer(call: Call, servicer: Any, kind: Any) -> None:
     data = await call.up.receive()
     assert data is not None
     reply = await servicer(kind.FromString(data), ServerCall(call, kind))
-    call.down.send(_DONE + reply.SerializeToString())
+    call.down.send(DONE + reply.SerializeToString())
 
 
 async def _stream(call: Call, servicer: Any, kind: Any) -> None:
@@ -367,13 +174,15 @@ def _reply_of(path: str) -> Any:
     return GetMessageClass(pb.DESCRIPTOR.services_by_name[service].methods_by_name[name].output_type)
 
 
-def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
-    """For `tinymq.app.Outside.server`."""
+class AnyBroker:
+    """Unary calls by their paths, each to any one of several brokers: see ../workloads/context.py, Caller."""
 
-    def make(limits: Limits, services: Services) -> MemoryServer:
-        return MemoryServer(net, broker_id, process, services)
+    def __init__(self, links: Sequence[MemoryLink], rng: random.Random) -> None:
+        self._links = links
+        self._rng = rng
 
-    return make
+    async def ask(self, path: str, request: Any, timeout_s: float) -> Any:
+        return await self._rng.choice(self._links).ask(path, request, timeout_s)
 
 
 class MemoryForwarding:

@@ -27,7 +27,7 @@ from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
 from tinymq_chaos.sim.watching import watched
 from tinymq_chaos.sim.world import LINK_S, Surroundings, World
-from tinymq_chaos.workloads.context import Workload
+from tinymq_chaos.workloads.context import Caller, Workload
 
 SECONDS = 30.0  # virtual, of a whole run
 QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
@@ -125,6 +125,9 @@ class Context:
 
     def client(self, **settings: Any) -> AsyncClient:
         return self._world.client(random.Random(self.rng.random()), **settings)
+
+    def caller(self) -> Caller:
+        return self._world.caller(random.Random(self.rng.random()))
 
 
 def run(plan: Plan) -> Result:

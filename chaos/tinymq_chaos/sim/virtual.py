@@ -325,10 +325,14 @@ def _end_all(loop: VirtualLoop) -> None:
         task.cancel()
     loop.run_until_complete(_ended(others))
     asyncio._set_running_loop(loop)
+    closed: set[asyncio.Task[Any]] = set()
     try:
-        for task in left:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _close(task)
+        while left:  # a coroutine that ends may begin others on its way out
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close(task)
+            closed.update(left)
+            left = sorted(asyncio.all_tasks(loop) - closed, key=hash)
     finally:
         asyncio._set_running_loop(None)
 

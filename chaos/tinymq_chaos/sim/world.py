@@ -31,7 +31,8 @@ from tinymq_chaos.checkers.ledger import Ledger
 from tinymq_chaos.history import METADATA, History, Log
 from tinymq_chaos.history import Replica as SeenReplica
 from tinymq_chaos.sim.brokers import SimBroker
-from tinymq_chaos.sim.links import ClientNetwork
+from tinymq_chaos.sim.links import AnyBroker, MemoryConnector
+from tinymq_chaos.sim.servers import ClientNetwork
 from tinymq_chaos.sim.transcript import Transcript
 from tinymq_chaos.sim.virtual import Killed, Process, VirtualClock, VirtualLoop, running_process
 
@@ -138,15 +139,23 @@ class World:
 
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
         """A new client with a place of its own in the network."""
+        servers, connector = [f"{HOST}:{n}" for n in self.brokers], self._connector()
+        client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
+        self._opened.append(client)
+        return client
+
+    def caller(self, rng: random.Random) -> AnyBroker:
+        """Who has no client of ours, with a place of its own in the network."""
+        connector = self._connector()
+        return AnyBroker([connector.link(f"{HOST}:{n}") for n in self.brokers], rng)
+
+    def _connector(self) -> MemoryConnector:
         connector = self.clients.connector()
         for broker_id in self.brokers:
             for direction in ((connector.number, broker_id), (broker_id, connector.number)):
                 conditions = self.weather.of(direction)
                 conditions.seconds, conditions.jitter_s = self.link_s
-        servers = [f"{HOST}:{n}" for n in self.brokers]
-        client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
-        self._opened.append(client)
-        return client
+        return connector
 
     async def close_clients(self) -> None:
         for client in self._opened:

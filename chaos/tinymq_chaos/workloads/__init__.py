@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import bounded, channels, produce, read, rush, topics, weak
+from tinymq_chaos.workloads import bounded, channels, produce, queues, read, rush, topics, weak
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
@@ -70,6 +70,7 @@ WORKLOADS: dict[str, Workload] = {
     "cursors": channels.cursors,
     "takers": channels.takers,
     "rush": rush.rush,
+    "queues": queues.queues,
     "retained": bounded.retained,
     "room": bounded.room,
     "volatile": weak.volatile,

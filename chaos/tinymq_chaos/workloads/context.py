@@ -16,6 +16,18 @@ from tinymq_chaos.history import Call, History, topic_key
 CALL_S = 4.0  # deadline of every call, if nothing else is said
 
 
+class Caller(Protocol):
+    """Who has no client of ours: unary calls, by their paths, as any gRPC client makes them."""
+
+    async def ask(self, path: str, request: Any, timeout_s: float) -> Any:
+        """The answer of any broker to `path`, such as "tinymq.v1.QueueService/ConsumeMessage".
+
+        Raises the error that ended the call as a status; BrokerUnreachable when it never left, OutcomeUnknown when
+        nobody knows.
+        """
+        ...
+
+
 class Context(Protocol):
     """A workload's surroundings. What a workload raises fails the run; what calls end with goes to the history."""
 
@@ -46,6 +58,10 @@ class Context(Protocol):
 
     def client(self, **settings: Any) -> AsyncClient:
         """A new client, closed by the runner."""
+        ...
+
+    def caller(self) -> Caller:
+        """Another one who calls brokers without a client."""
         ...
 
 

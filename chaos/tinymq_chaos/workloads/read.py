@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -39,16 +40,18 @@ async def follow(context: Context, client: AsyncClient, topic: str, key: str, re
         await pause(context, 0.0, 0.3)
 
 
-async def drain(context: Context, client: AsyncClient, topic: str, key: str, replica: str) -> None:
-    """From the beginning to the end that the leader knows, now that all is quiet."""
+async def drain(
+    context: Context, client: AsyncClient, topic: str, key: str, replica: str, partitions: Sequence[int] | None = None
+) -> None:
+    """From the beginning to the end that the leader knows, now that all is quiet; these partitions, or (None) all."""
     name = f"{context.name} {replica} end"
     call = begin(context, name, "drain", DRAIN_S, reader=name, topic=key, replica=replica)
     with told(call):
         until_s = context.clock.monotonic() + DRAIN_S
-        ends = await _ends(client, topic)
+        ends = await _ends(client, topic, partitions)
         start: dict[int, Any] = dict.fromkeys(ends, "earliest")
         while True:
-            reader = client.reader(topic, start=start, end=ends, replica=replica, **SETTINGS)
+            reader = client.reader(topic, [*ends], start=start, end=ends, replica=replica, **SETTINGS)
             try:
                 if await _open(context, reader, name, key, replica):
                     while not reader.at_end and await _poll(context, reader, name, key, replica):
@@ -80,9 +83,9 @@ async def _later(reader: Any, start: dict[int, Any], ends: dict[int, Offset]) ->
     return start
 
 
-async def _ends(client: AsyncClient, topic: str) -> dict[int, Offset]:
+async def _ends(client: AsyncClient, topic: str, partitions: Sequence[int] | None) -> dict[int, Offset]:
     """As leaders know them."""
-    reader = client.reader(topic, start="latest", replica="leader")
+    reader = client.reader(topic, partitions, start="latest", replica="leader")
     try:
         await reader.open()
         return {p: Offset(o) for p, o in reader.position().items()}

@@ -96,7 +96,7 @@ class _Until:
         self.name, self.rng, self.clock, self.history = context.name, context.rng, context.clock, context.history
         self.stop = stop
         self.pace = context.pace
-        self.topic, self.client = context.topic, context.client
+        self.topic, self.client, self.caller = context.topic, context.client, context.caller
 
 
 async def create(context: Context, client: AsyncClient, process: str, name: str, partitions: int) -> str | None:

@@ -20,6 +20,7 @@ from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults import damage
 from tinymq_chaos.sim.faults.chosen import both_ways, running
 from tinymq_chaos.sim.world import World
+from tinymq_chaos.workloads.context import Caller
 from tinymq_chaos.workloads.produce import Numbered, batches
 
 LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
@@ -94,6 +95,9 @@ class Beside:
 
     def client(self, **settings: Any) -> AsyncClient:
         return self.world.client(random.Random(self.rng.random()), **settings)
+
+    def caller(self) -> Caller:
+        return self.world.caller(random.Random(self.rng.random()))
 
 
 def _leads(broker: SimBroker) -> bool:

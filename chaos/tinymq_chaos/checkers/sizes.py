@@ -1,0 +1,64 @@
+"""How much a queue is said to keep, or to have left for a channel: as much as there was at some time during the call.
+
+A size is asked of a leader that proves to be one, so that what was over before the call is counted. Nothing is said of
+partitions from which anything was removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.writes import acknowledged, place_of
+from tinymq_chaos.history import Call, Log, Outcome
+
+
+def miscounted(facts: Facts) -> Iterator[Anomaly]:
+    """Fewer than were surely there, or more than there can have been."""
+    for call in facts.of("size"):
+        log = (call.args["topic"], call.args["partition"])
+        if call.outcome is not Outcome.OK or _something_went(facts, log):
+            continue
+        least, most = _least(facts, call, log), facts.committed_by(log, call)
+        if call.args["channel"]:
+            asked, taken = _takings(facts, call, log)
+            least, most = least - asked, most if most is None else most - taken
+        if call.result < least or (most is not None and call.result > most):
+            what = f"said to be {call.result}, and it was {least} to {most}"
+            yield Anomaly(Kind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
+
+
+def _something_went(facts: Facts, log: Log) -> bool:
+    return (
+        facts.heads_removed
+        or log[0] in facts.history.topics
+        or any(start for _, at, start, _ in facts.ends() if at == log)
+    )
+
+
+def _least(facts: Facts, call: Call, log: Log) -> int:
+    """The end of what had been acknowledged when the call began."""
+    ends = (
+        base + len(names)
+        for send in acknowledged(facts)
+        if send.ended_s is not None and send.ended_s <= call.invoked_s
+        for where, base, names in (place_of(send),)
+        if where == log
+    )
+    return max(ends, default=0)
+
+
+def _takings(facts: Facts, call: Call, log: Log) -> tuple[int, int]:
+    """(how many requests may have taken one by the end of the call, how far the cursor was when it began)."""
+    asked: set[str] = set()
+    cursor = 0
+    for take in facts.of("consume"):
+        if (take.args["topic"], take.args["channel"]) != (log[0], call.args["channel"]):
+            continue
+        if take.args["partition"] not in (log[1], None) or take.invoked_s > (call.ended_s or 0.0):
+            continue
+        asked.add(take.args["request"])
+        if take.outcome is Outcome.OK and take.result is not None and (take.ended_s or 0.0) <= call.invoked_s:
+            cursor = max(cursor, take.result[0] + 1)
+    return len(asked), cursor

@@ -1,0 +1,169 @@
+"""Callers without a client of ours: QueueService, one message at a time, at any broker.
+
+They produce, take, look, count, and make and delete queues. What is taken is asked for again under its request id until
+it is answered; who gives no id, and names no queue, may lose what it took with the answer, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+from tinymq.errors import CorruptData, DiskFull, StorageError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq_chaos.history import Call, Outcome
+from tinymq_chaos.records import name_in
+from tinymq_chaos.workloads.context import CALL_S, Caller, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.produce import Numbered
+from tinymq_chaos.workloads.read import drain
+
+QUEUES = 2
+TAKERS = 3
+TRIES = 4  # of one request
+WAIT_S = 0.5  # for a message, when there is none
+NAMED, UNNAMED = "named", "unnamed"  # channels: of requests with ids, and without
+
+
+async def queues(context: Context) -> None:
+    """One topic through QueueService, at whatever broker."""
+    service = Service(context, await context.topic(QUEUES))
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    service.key = await key_of(context, client, service.topic)
+    takers = [service.take(f"{context.name} {n}") for n in range(TAKERS)]
+    producers = [service.produce(f"{context.name}.{letter}") for letter in "ab"]
+    await asyncio.gather(*producers, *takers, service.take_any(), service.look(), service.come_and_go())
+    await drain(context, client, service.topic, service.key, "leader", range(QUEUES))
+
+
+class Service:
+    """The calls, each with what it writes down."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self.topic = topic
+        self.key = ""  # as histories name the topic
+        self._context = context
+
+    async def produce(self, process: str) -> None:
+        """Single messages, each waited for: mostly until it is on a majority."""
+        context, caller = self._context, self._context.caller()
+        sender = Numbered(context, process, self.topic, self.key, QUEUES)
+        while not context.stop.is_set():
+            await self._put(caller, sender, context.rng.randrange(QUEUES), sure=context.rng.random() < 0.85)
+            await pause(context, 0.05, 0.7)
+
+    async def _put(self, caller: Caller, sender: Numbered, queue: int, *, sure: bool) -> Call:
+        (name,) = sender.records(1)
+        method, acks = ("ProduceMessage", "quorum") if sure else ("AsyncProduceMessage", "leader")
+        request = pb.ProduceMessageRequest(topic=self.topic, queue=queue, value=sender.value(name))
+        call = sender.begin([name], queue, sender.process, idempotent=False, acks=acks)
+        with _answered(call):
+            reply = await _ask(caller, method, request)
+            call.ok([reply.queue, reply.offset])
+        sender.ended(call)
+        return call
+
+    async def take(self, process: str) -> None:
+        """The next message of one queue after another, each asked for until it is answered."""
+        context, caller = self._context, self._context.caller()
+        while not context.stop.is_set():
+            queue, request_id = context.rng.randrange(QUEUES), context.rng.randbytes(16)
+            for _ in range(TRIES):
+                call = await self._consume(caller, process, NAMED, queue, request_id)
+                if call.outcome in (Outcome.OK, Outcome.FAILED) and context.rng.random() < 0.8:
+                    break  # else it asks again, as one who lost the answer
+                await pause(context, 0.0, 0.2)
+            await pause(context, 0.0, 0.4)
+
+    async def take_any(self) -> None:
+        """The next message of any queue."""
+        context, caller = self._context, self._context.caller()
+        for number in count():
+            if context.stop.is_set():
+                return
+            await self._consume(caller, f"{context.name} any", UNNAMED, None, b"", f"any {number}")
+            await pause(context, 0.0, 0.5)
+
+    async def _consume(
+        self, caller: Caller, process: str, channel: str, queue: int | None, request_id: bytes, request: str = ""
+    ) -> Call:
+        wait_ms = int(1000 * WAIT_S) if self._context.rng.random() < 0.3 else 0
+        call = begin(
+            self._context, process, "consume",
+            topic=self.key, partition=queue, channel=channel, request=request or request_id.hex(), reads=True,
+        )  # fmt: skip
+        asked = pb.ConsumeMessageRequest(
+            topic=self.topic, queue=queue, channel=channel, request_id=request_id, wait_ms=wait_ms
+        )
+        with _answered(call):
+            reply = await _ask(caller, "ConsumeMessage", asked)
+            if reply.HasField("message"):
+                call.args["partition"] = reply.message.queue
+            call.ok([reply.message.offset, name_in(reply.message.value)] if reply.HasField("message") else None)
+        return call
+
+    async def look(self) -> None:
+        """What lies where, and how much there is."""
+        context, caller = self._context, self._context.caller()
+        process = f"{context.name} looks"
+        while not context.stop.is_set():
+            queue = context.rng.randrange(QUEUES)
+            end = await self._size(caller, process, queue, context.rng.choice(("", "", NAMED)))
+            if end:
+                await self._fetch(caller, process, queue, context.rng.randrange(end + 2))
+            await pause(context, 0.2, 1.0)
+
+    async def _size(self, caller: Caller, process: str, queue: int, channel: str) -> int:
+        call = begin(self._context, process, "size", topic=self.key, partition=queue, channel=channel)
+        with _answered(call):
+            asked = pb.GetQueueSizeRequest(topic=self.topic, queue=queue, channel=channel)
+            call.ok(int((await _ask(caller, "GetQueueSize", asked)).messages))
+        return call.result or 0
+
+    async def _fetch(self, caller: Caller, process: str, queue: int, offset: int) -> None:
+        call = begin(self._context, process, "fetch", topic=self.key, partition=queue, offset=offset)
+        with _answered(call):
+            asked = pb.FetchMessageRequest(topic=self.topic, queue=queue, offset=offset)
+            reply = await _ask(caller, "FetchMessage", asked)
+            message = [reply.message.offset, name_in(reply.message.value)] if reply.HasField("message") else None
+            call.ok([message, reply.log_start, reply.high_watermark])
+
+    async def come_and_go(self) -> None:
+        """A queue is made, written to, read, and deleted with what is in it."""
+        context, caller = self._context, self._context.caller()
+        process = f"{context.name}.owner"
+        sender = Numbered(context, process, self.topic, self.key, QUEUES)
+        while not context.stop.is_set():
+            call = begin(context, process, "add_partition", topic=self.key)
+            with _answered(call):
+                call.ok(int((await _ask(caller, "CreateQueue", pb.CreateQueueRequest(topic=self.topic))).queue))
+            if call.outcome is Outcome.OK:
+                await self._use(caller, process, sender, call.result)
+            await pause(context, 0.5, 3.0)
+
+    async def _use(self, caller: Caller, process: str, sender: Numbered, queue: int) -> None:
+        for _ in range(self._context.rng.randint(1, 3)):
+            await self._put(caller, sender, queue, sure=True)
+        await self._consume(caller, process, NAMED, queue, self._context.rng.randbytes(8))
+        call = begin(self._context, process, "delete_partition", topic=self.key, partition=queue)
+        with _answered(call):
+            await _ask(caller, "DeleteQueue", pb.DeleteQueueRequest(topic=self.topic, queue=queue))
+            call.ok()
+
+
+async def _ask(caller: Caller, method: str, request: Any) -> Any:
+    return await caller.ask(f"tinymq.v1.QueueService/{method}", request, CALL_S)
+
+
+@contextmanager
+def _answered(call: Call) -> Iterator[None]:
+    """As `told`; what docs/queue-service.md says may have been done for all that, is unclear."""
+    with told(call):
+        try:
+            yield
+        except (StorageError, CorruptData) as error:
+            if isinstance(error, DiskFull):
+                raise
+            call.unknown(error.code)
