@@ -13,7 +13,7 @@ import pytest
 
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.cli.queue import parse_queue
+from tinymq.cli.places import parse_queue
 from tinymq.errors import InvalidRequest
 from tinymq.testing import Cluster
 
@@ -106,7 +106,8 @@ def test_a_queue_by_hand(topic: str, capfd: Capture, monkeypatch: pytest.MonkeyP
     assert f"tinymq produce {topic} --partition 1" in capfd.readouterr().err
     assert printed(capfd, "queue", "size", queue) == "4\n"
     assert printed(capfd, "queue", "peek", queue, "-c", "me") == "a\n"
-    assert run(["queue", "size", queue, "-c", "me"]) == Exit.NOT_FOUND, "peeking makes no channel"
+    assert printed(capfd, "queue", "size", queue, "-c", "me") == "4\n", "whoever was never here has all to read"
+    assert document(capfd, "channel", "list", topic)["channels"] == [], "and looking makes no channel"
     assert printed(capfd, "queue", "poll", queue, "-c", "me", "-f", r"%o %k %v\n") == "0 key a\n"
     assert printed(capfd, "queue", "peek", queue, "-c", "me") == "b\n"
     assert document(capfd, "queue", "size", queue, "-c", "me")["messages"] == 3

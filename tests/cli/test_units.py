@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tinymq import topic_config
-from tinymq.cli.units import parse_settings, show
-from tinymq.errors import InvalidConfig
+from tinymq.cli.units import parse_seconds, parse_settings, show
+from tinymq.errors import InvalidConfig, InvalidRequest
 
 WRITTEN = [
     ("retention_ms=7d", "604800000", "7d"),
@@ -16,11 +16,16 @@ WRITTEN = [
     ("retention_ms=24h", "86400000", "1d"),
     ("retention_ms=1w", "604800000", "7d"),
     ("retention_ms=1.5h", "5400000", "90m"),
-    ("max_bytes=1.5GiB", str(3 << 29), "1536MiB"),
+    ("max_bytes=1.5GiB", str(3 << 29), "1.5GiB"),
+    ("max_bytes=1100MB", "1100000000", "1.1GB"),
+    ("max_bytes=1100MiB", str(1100 << 20), "1100MiB"),
+    ("max_bytes=2560", "2560", "2.5KiB"),
+    ("max_bytes=999", "999", "999B"),
+    ("max_bytes=1001", "1001", "1001B"),
     ("segment_ms=10s", "10000", "10s"),
     ("sync=500ms", "500", "500ms"),
     ("sync=always", "always", "always"),
-    ("retention_ms=1500", "1500", "1500ms"),
+    ("retention_ms=1500", "1500", "1.5s"),
     ("retention_bytes=1GiB", str(1 << 30), "1GiB"),
     ("max_bytes=10MB", "10000000", "10MB"),
     ("max_bytes=64KiB", "65536", "64KiB"),
@@ -69,3 +74,10 @@ def test_every_default_can_be_given_as_it_is_shown() -> None:
     config = topic_config.make()
     shown = [f"{name}={show(name, value)}" for name, value in config.settings()]
     assert topic_config.make(parse_settings(shown).items()) == config
+
+
+def test_spans_of_time() -> None:
+    assert [parse_seconds(text) for text in ("90", "90s", "15m", "1.5h", "500ms")] == [90, 90, 900, 5400, 0.5]
+    for wrong in ("", "s", "1y", "1h30m", "-5s", "5 s", "1" * 30, "१s"):
+        with pytest.raises(InvalidRequest):
+            parse_seconds(wrong)

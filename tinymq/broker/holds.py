@@ -41,6 +41,10 @@ class Holds:
         """The live one that holds most."""
         return min((hold for hold in self._holds.values() if hold.until_us > now_us), default=None)
 
+    def live(self, now_us: int) -> list[tuple[bytes, Hold]]:
+        """Those that hold something, with their ids, by offset."""
+        return sorted(((at, hold) for at, hold in self._holds.items() if hold.until_us > now_us), key=lambda x: x[1])
+
     def drop_expired(self, now_us: int) -> None:
         if self._holds:
             self._holds = {at: hold for at, hold in self._holds.items() if hold.until_us > now_us}

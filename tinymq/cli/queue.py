@@ -12,22 +12,22 @@ from cyclopts import App, Parameter
 
 from tinymq.cli.consume import DEFAULT_FORMAT, as_json
 from tinymq.cli.output import Output, print_json, say
+from tinymq.cli.places import Channel, Queue, parse_queue
 from tinymq.cli.produce import parse_headers, without_ends
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown, compile_template
 from tinymq.cli.topic import extent
-from tinymq.errors import InvalidRequest, UnknownChannel
+from tinymq.errors import InvalidRequest
 from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import Message
 
 app = App(name="queue", help="A partition as a queue, by hand: push to it, poll it through a channel, look into it.")
+app.command("tinymq.cli.consumer:app", name="consumer", help="Who reads a queue through a channel: show, unset.")
 
 RECORDS_PER_POLL_MAX = 1000
 PUSHED_MAX = 10_000
-Queue = Annotated[str, Parameter(help="TOPIC, which is its partition 0, or TOPIC/PARTITION.")]
-Channel = Annotated[str, Parameter(name=["--channel", "-c"], help="The reader's own place in the partition.")]
 Format = Annotated[
     str | None,
     Parameter(name=["--format", "-f"], help="%t topic %p partition %o offset %k key %v value %T time %h headers."),
@@ -146,29 +146,21 @@ def size(
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
-    """Print how many messages are kept; with --channel, how many of them that one has still to read."""
+    """Print how many messages are kept; with --channel, how many of them that one has still to read.
+
+    A channel that is not there has all of them to read, as `peek` and `poll` would begin it.
+    """
     topic, partition = parse_queue(queue)
     with where.connect() as mq:
         if channel is None:
             at = extent(mq, topic, partition)
             count = at.high_watermark - at.log_start
         else:
-            found = {at.channel: at.lag for at in mq.admin.list_channels(topic, partition)}
-            if channel not in found:
-                raise UnknownChannel(f"{topic}/{partition} has no channel {channel!r}")
-            count = found[channel]
+            count = mq.queue(topic, partition, channel).size()
     if output == "json":
         print_json({"topic": topic, "partition": partition, "channel": channel, "messages": count})
     else:
         print(count)
-
-
-def parse_queue(text: str) -> tuple[str, int]:
-    """ "topic" or "topic/3". Raises InvalidRequest."""
-    topic, slash, number = text.partition("/")
-    if slash and not (number.isascii() and number.isdigit() and len(number) <= 9):
-        raise InvalidRequest(f"{text!r} is no queue", hint="write TOPIC or TOPIC/PARTITION, such as orders/3")
-    return topic, int(number or 0)
 
 
 def _shows(format: str | None, output: Output) -> Callable[[Shown], bytes]:

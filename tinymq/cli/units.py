@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tinymq.errors import InvalidConfig
+from tinymq.errors import InvalidConfig, InvalidRequest
 
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 BYTES = {
@@ -18,6 +18,7 @@ BYTES = {
 _MANY_UNITS = re.compile(r"(?:[0-9]{1,20}[A-Za-z]{1,3}){2,9}")
 TIMES = "sync"  # and all that end in _ms
 DIGITS_MAX = 20
+LONG = 1000  # a number that large is read more easily in a larger unit
 _WITH_UNIT = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?([A-Za-z]+)")
 
 
@@ -60,17 +61,30 @@ def _number(name: str, value: str) -> str:
     return str(number)
 
 
+def parse_seconds(text: str) -> float:
+    """ "90", "90s", "15m" or "1.5h" in seconds. Raises InvalidRequest."""
+    found = _WITH_UNIT.fullmatch(text if text[-1:].isalpha() else text + "s")
+    if found is None or found[3] not in MILLISECONDS or len(text) > DIGITS_MAX:
+        raise InvalidRequest(f"{text!r:.100} is no span of time", hint="write one number and one unit: 90s, 15m or 1h")
+    return float(f"{found[1]}.{found[2] or 0}") * MILLISECONDS[found[3]] / 1000
+
+
 def show(name: str, value: str) -> str:
-    """`value` with the largest unit in which it is whole."""
+    """`value` exactly, with the largest unit in which it is whole; 1000 or more of that with one decimal of a larger
+    unit, if that is exact."""
     if not value.isdigit() or value == "0":
         return value
     if name == TIMES or name.endswith("_ms"):
-        return _largest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
+        return _nicest(int(value), {unit: MILLISECONDS[unit] for unit in ("ms", "s", "m", "h", "d")})
     if name.endswith("_bytes"):
-        return _largest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
+        return _nicest(int(value), {unit: size for unit, size in BYTES.items() if unit != "KB"})
     return value
 
 
-def _largest(number: int, units: dict[str, int]) -> str:
-    unit = max((unit for unit, size in units.items() if number % size == 0), key=units.__getitem__)
-    return f"{number // units[unit]}{unit}"
+def _nicest(number: int, units: dict[str, int]) -> str:
+    whole = max((unit for unit, size in units.items() if number % size == 0), key=units.__getitem__)
+    nearly = max((unit for unit, size in units.items() if number * 10 % size == 0), key=units.__getitem__)
+    if number // units[whole] < LONG or not units[whole] < units[nearly] <= number:
+        return f"{number // units[whole]}{whole}"
+    tenths = number * 10 // units[nearly]
+    return f"{tenths // 10}.{tenths % 10}{nearly}"

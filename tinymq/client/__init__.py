@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     )
     from tinymq.client.aio import AsyncClient
     from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
-    from tinymq.client.cursors import ChannelDescription
+    from tinymq.client.cursors import ChannelDescription, ConsumerDescription
     from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery
-    from tinymq.client.holds import AsyncHold
+    from tinymq.client.holds import AsyncHold, HoldDescription
     from tinymq.client.producer import AsyncProducer
     from tinymq.client.queue import AsyncQueue
     from tinymq.client.reader import AsyncReader
@@ -46,8 +46,10 @@ _HOMES = {
     "Client": "tinymq.client.sync",
     "ClientConfig": "tinymq.client.config",
     "ClusterStatus": "tinymq.client.admin",
+    "ConsumerDescription": "tinymq.client.cursors",
     "Delivery": "tinymq.client.delivery",
     "Hold": "tinymq.client.sync_queue",
+    "HoldDescription": "tinymq.client.holds",
     "Message": "tinymq.client.records",
     "NotDelivered": "tinymq.errors",
     "Offset": "tinymq.types",
@@ -79,8 +81,10 @@ __all__ = [
     "Client",
     "ClientConfig",
     "ClusterStatus",
+    "ConsumerDescription",
     "Delivery",
     "Hold",
+    "HoldDescription",
     "Message",
     "NotDelivered",
     "Offset",

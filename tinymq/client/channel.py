@@ -37,6 +37,7 @@ _REPLIES: dict[Method, Any] = {
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
     Method.SET_CONSUMER: pb.SetConsumerReply,
     Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
+    Method.GET_CONSUMER: pb.GetConsumerReply,
     Method.CHANGE_CHANNELS: pb.ChannelsReply,
     Method.LIST_CHANNELS: pb.ListChannelsReply,
     Method.TRIM: pb.TrimReply,

@@ -1,4 +1,4 @@
-"""Channels and the heads of partitions, looked after from outside: AsyncAdmin's other half."""
+"""Channels, their consumers, and the heads of partitions, looked after from outside: AsyncAdmin's other half."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import asyncio
 from collections.abc import Iterable
 
 from tinymq.client import cursors
-from tinymq.client.checks import WAIT_S_MIN, check_channel, check_partition, check_topic, check_wait
+from tinymq.client.checks import WAIT_S_MIN, check_channel, check_count, check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
-from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelDescription, ChannelId
-from tinymq.client.holds import AsyncHold
+from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelDescription, ChannelId, ConsumerDescription
+from tinymq.client.holds import (
+    HOLD_ID_BYTES,
+    AsyncHold,
+    HoldDescription,
+    check_hold_id,
+    check_lease,
+    hold_once,
+    read_offset,
+)
 from tinymq.client.leader import topic_with
 from tinymq.client.places import Place, read_place
 from tinymq.client.routing import Topic
@@ -31,19 +39,11 @@ class AsyncChannelAdmin:
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
     ) -> list[ChannelDescription]:
         """The channels of a topic, or of one of its partitions, by partition and name, as the leaders have them."""
-        check_topic(topic)
-        left = self._cluster.countdown(self._timeout_s(timeout))
-        if partition is None:
-            known = await self._cluster.topic(topic, left())
-            numbers = known.numbers
-        else:
-            known = await topic_with(self._cluster, topic, check_partition(partition), left())
-            numbers = (partition,)
-        found = await self._channels_of(known, numbers, left())
+        found = await self._partitions_of(topic, partition, timeout)
         return [
             cursors.describe(topic, number, info)
-            for number, channels in zip(numbers, found, strict=True)
-            for info in sorted(channels.channels, key=lambda info: info.channel)
+            for number, there in found
+            for info in sorted(there.channels, key=lambda info: info.channel)
         ]
 
     async def seek_channel(
@@ -92,11 +92,78 @@ class AsyncChannelAdmin:
         check_topic(topic)
         return AsyncHold(self._cluster, topic, check_partition(partition), offset, lease)
 
+    async def list_holds(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[HoldDescription]:
+        """What keeps records of a topic, or of one of its partitions, from being removed: by partition and offset, as
+        the leaders have it. Holds that ran out are not in it."""
+        found = await self._partitions_of(topic, partition, timeout)
+        return [
+            HoldDescription(topic, number, hold.hold_id, hold.offset, hold.left_ms / 1000)
+            for number, there in found
+            for hold in there.holds
+        ]
+
+    async def make_hold(
+        self,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        *,
+        lease: float = LEASE_S,
+        hold_id: bytes | None = None,
+        timeout: float | None = None,
+    ) -> HoldDescription:
+        """Keep what lies from `offset` on for `lease` seconds, 1 to 3600; with the `hold_id` of a hold there is, renew
+        that one. Nobody renews it here: `hold` does. Raises OffsetOutOfRange, QuotaExceeded."""
+        check_topic(topic)
+        hold_id = self._cluster.rng.randbytes(HOLD_ID_BYTES) if hold_id is None else check_hold_id(hold_id)
+        first, lease_s, number = read_offset(offset), check_lease(lease), check_partition(partition)
+        await hold_once(self._cluster, topic, number, hold_id, first, lease_s, self._timeout_s(timeout))
+        return HoldDescription(topic, number, hold_id, first, lease_s)
+
+    async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
+        """End a hold, whoever made it: its records may go from now on. One that is not there is no error."""
+        check_topic(topic)
+        number, timeout_s = check_partition(partition), self._timeout_s(timeout)
+        await hold_once(self._cluster, topic, number, check_hold_id(hold_id), 0, 0.0, timeout_s)
+
+    async def get_consumer(
+        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
+    ) -> ConsumerDescription | None:
+        """Who is on record for reading a partition through a channel; None: nobody. It may have died since."""
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        return await cursors.get_consumer(self._cluster, await self._named(topic, partition, channel, left()), left())
+
+    async def unset_consumer(
+        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Nobody is on record for it any more; with an `epoch`, only if it is still that assignment. Who reads it is
+        not stopped by this. Nothing happens when nobody is."""
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        check_count("epoch", epoch, 0)
+        named = await self._named(topic, partition, channel, left())
+        await cursors.unset_consumer(self._cluster, named, epoch, left())
+
     async def _named(self, topic: str, partition: int, channel: str, timeout_s: float) -> ChannelId:
         check_topic(topic)
         check_partition(partition)
         check_channel(channel)
         return ChannelId(await topic_with(self._cluster, topic, partition, timeout_s), partition, channel)
+
+    async def _partitions_of(
+        self, topic: str, partition: int | None, timeout: float | None
+    ) -> list[tuple[int, pb.PartitionChannels]]:
+        """What the leaders say of a topic's partitions, or of one of them, by number."""
+        check_topic(topic)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        if partition is None:
+            known = await self._cluster.topic(topic, left())
+            numbers = known.numbers
+        else:
+            known = await topic_with(self._cluster, topic, check_partition(partition), left())
+            numbers = (partition,)
+        return list(zip(numbers, await self._channels_of(known, numbers, left()), strict=True))
 
     async def _channels_of(
         self, topic: Topic, partitions: Iterable[int], timeout_s: float

@@ -46,6 +46,14 @@ class ChannelDescription:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """Who reads a channel, as the registry has it; it may have died since."""
+
+    consumer: str  # its client_id
+    epoch: int  # above that of whoever read it before
+
+
 async def change(
     cluster: Cluster, channel: ChannelId, command: pb.ChannelCommand, timeout_s: float
 ) -> pb.ChannelOutcome:
@@ -113,6 +121,13 @@ async def unset_consumer(cluster: Cluster, channel: ChannelId, epoch: int, timeo
         command_id=cluster.rng.randbytes(REQUEST_ID_BYTES),
     )
     await cluster.ask(Method.UNSET_CONSUMER, request, timeout_s=timeout_s, changes=True)
+
+
+async def get_consumer(cluster: Cluster, channel: ChannelId, timeout_s: float) -> ConsumerDescription | None:
+    """Who is on record for the channel, as of a moment during this call. None: nobody."""
+    request = pb.GetConsumerRequest(topic=channel.topic.name, partition=channel.partition, channel=channel.channel)
+    reply = await cluster.ask(Method.GET_CONSUMER, request, timeout_s=timeout_s)
+    return ConsumerDescription(reply.consumer, reply.epoch) if reply.epoch else None
 
 
 def opening(epoch: int, start: Known | Ask) -> pb.ChannelCommand:

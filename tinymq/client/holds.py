@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +28,53 @@ RENEWALS_PER_LEASE = 3
 HOLD_ID_BYTES = 16
 
 
+@dataclass(frozen=True, slots=True)
+class HoldDescription:
+    """A hold on a partition, as its leader has it."""
+
+    topic: str
+    partition: int
+    hold_id: bytes  # 16 bytes
+    offset: int  # what lies from here on is kept
+    left_s: float  # until its lease ends, unless it is renewed
+
+
+async def hold_once(
+    cluster: Cluster, topic: str, partition: int, hold_id: bytes, offset: int, lease_s: float, timeout_s: float
+) -> pb.HoldReply:
+    """Make or renew a hold; 0 seconds release it. Raises OffsetOutOfRange, QuotaExceeded, as `ask_leader`."""
+    left = cluster.countdown(timeout_s)
+    known = await topic_with(cluster, topic, partition, left())
+    request = pb.HoldRequest(
+        topic_id=known.topic_id, partition=partition, hold_id=hold_id, offset=offset, lease_ms=int(lease_s * 1000)
+    )
+    reply: pb.HoldReply = await ask_leader(cluster, known, partition, Method.HOLD, request, timeout_s=left())
+    return reply
+
+
+def read_offset(offset: Offset) -> int:
+    """Raises InvalidRequest for what is no Offset."""
+    place = read_place(offset)
+    if not isinstance(place, Known):
+        raise InvalidRequest(f"offset={offset!r} is no Offset", hint="pass tinymq.Offset(5)")
+    return place.offset
+
+
+def check_lease(lease: float) -> float:
+    """In seconds. Raises InvalidRequest."""
+    number = isinstance(lease, int | float) and not isinstance(lease, bool)
+    if not number or not LEASE_S_MIN <= lease <= LEASE_S_MAX:
+        raise InvalidRequest(f"lease={lease!r}", hint=f"seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:g}")
+    return float(lease)
+
+
+def check_hold_id(hold_id: bytes) -> bytes:
+    """Raises InvalidRequest."""
+    if not isinstance(hold_id, bytes) or len(hold_id) != HOLD_ID_BYTES:
+        raise InvalidRequest(f"hold_id={hold_id!r:.100}", hint=f"pass {HOLD_ID_BYTES} bytes, as list_holds has them")
+    return hold_id
+
+
 class AsyncHold:
     """Made by admin.hold(). In its `async with` block everything from `offset` on is kept.
 
@@ -37,16 +85,10 @@ class AsyncHold:
 
     def __init__(self, cluster: Cluster, topic: str, partition: int, offset: Offset, lease: float) -> None:
         """`lease` in seconds, 1 to 3600."""
-        place = read_place(offset)
-        if not isinstance(place, Known):
-            raise InvalidRequest(f"offset={offset!r} is no Offset", hint="pass tinymq.Offset(5)")
-        number = isinstance(lease, int | float) and not isinstance(lease, bool)
-        if not number or not LEASE_S_MIN <= lease <= LEASE_S_MAX:
-            raise InvalidRequest(f"lease={lease!r}", hint=f"seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:g}")
         self.topic = topic
         self.partition = partition
-        self.offset = place.offset
-        self.lease_s = float(lease)
+        self.offset = read_offset(offset)
+        self.lease_s = check_lease(lease)
         self.log_start = 0  # of the partition, when the hold was last renewed
         self._cluster = cluster
         self._hold_id = b""
@@ -92,17 +134,10 @@ class AsyncHold:
         await self.release()
 
     async def _hold(self, lease_s: float, timeout_s: float) -> None:
-        left = self._cluster.countdown(timeout_s)
-        known = await topic_with(self._cluster, self.topic, self.partition, left())
-        request = pb.HoldRequest(
-            topic_id=known.topic_id,
-            partition=self.partition,
-            hold_id=self._hold_id,
-            offset=self.offset,
-            lease_ms=int(lease_s * 1000),
-        )
         asked_s = self._cluster.clock.monotonic()
-        reply = await ask_leader(self._cluster, known, self.partition, Method.HOLD, request, timeout_s=left())
+        reply = await hold_once(
+            self._cluster, self.topic, self.partition, self._hold_id, self.offset, lease_s, timeout_s
+        )
         self.log_start = reply.log_start
         self._until_s = asked_s + lease_s
 

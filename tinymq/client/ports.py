@@ -32,6 +32,7 @@ class Method(Enum):
     CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
     SET_CONSUMER = "tinymq.v1.Channels/SetConsumer"
     UNSET_CONSUMER = "tinymq.v1.Channels/UnsetConsumer"
+    GET_CONSUMER = "tinymq.v1.Channels/GetConsumer"
     CHANGE_CHANNELS = "tinymq.v1.Channels/Change"
     LIST_CHANNELS = "tinymq.v1.Channels/List"
     TRIM = "tinymq.v1.Channels/Trim"

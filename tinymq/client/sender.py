@@ -242,16 +242,13 @@ class Sender:
             self._end_all(lane.out_of_sequence(batch, now_s, error))
         elif isinstance(error, OutcomeUnknown):
             self._end_all(lane.lost(batch, now_s, error))
-            self._cluster.refresh_soon()
         elif error.retriable:
             wish_ms = error.detail.get("retry_after_ms", "")
             lane.refused(batch, now_s, int(wish_ms) / 1000 if wish_ms.isdigit() else None)
-            if isinstance(error, BrokerUnreachable):
-                self._cluster.refresh_soon()
         else:
-            if isinstance(error, BatchTooLarge):
-                self._cluster.refresh_soon()  # the topic's bounds may be smaller than when this was made
             self._end_all([lane.rejected(batch, error)])
+        if isinstance(error, OutcomeUnknown | BrokerUnreachable | BatchTooLarge):
+            self._cluster.refresh_soon()  # another one may lead; the topic's bounds may be other ones
 
     def _succeed(self, batch: Pending, base_offset: int, append_time_us: int, duplicate: bool) -> None:
         self._batcher.release(batch.bytes)

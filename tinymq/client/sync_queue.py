@@ -13,10 +13,10 @@ from typing import Self
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.channel_admin import LEASE_S
 from tinymq.client.checks import check_count, check_wait
-from tinymq.client.cursors import ChannelDescription
+from tinymq.client.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.delivery import Delivery
 from tinymq.client.engine import Engine
-from tinymq.client.holds import AsyncHold
+from tinymq.client.holds import AsyncHold, HoldDescription
 from tinymq.client.places import Place
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
@@ -250,3 +250,39 @@ class ChannelAdmin:
     def hold(self, topic: str, partition: int, offset: Offset, *, lease: float = LEASE_S) -> Hold:
         """As AsyncAdmin.hold, for a `with` block."""
         return Hold(self._engine, self._core.hold(topic, partition, offset, lease=lease))
+
+    def list_holds(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[HoldDescription]:
+        """As AsyncAdmin.list_holds."""
+        return self._engine.run(self._core.list_holds(topic, partition, timeout=timeout))
+
+    def make_hold(
+        self,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        *,
+        lease: float = LEASE_S,
+        hold_id: bytes | None = None,
+        timeout: float | None = None,
+    ) -> HoldDescription:
+        """As AsyncAdmin.make_hold."""
+        made = self._core.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
+        return self._engine.run(made)
+
+    def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
+        """As AsyncAdmin.release_hold."""
+        self._engine.run(self._core.release_hold(topic, partition, hold_id, timeout=timeout))
+
+    def get_consumer(
+        self, topic: str, partition: int, channel: str, *, timeout: float | None = None
+    ) -> ConsumerDescription | None:
+        """As AsyncAdmin.get_consumer."""
+        return self._engine.run(self._core.get_consumer(topic, partition, channel, timeout=timeout))
+
+    def unset_consumer(
+        self, topic: str, partition: int, channel: str, epoch: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """As AsyncAdmin.unset_consumer."""
+        self._engine.run(self._core.unset_consumer(topic, partition, channel, epoch, timeout=timeout))

@@ -1504,6 +1504,59 @@ class UnsetConsumerReply(_message.Message):
 Global___UnsetConsumerReply: _TypeAlias = UnsetConsumerReply  # noqa: Y015
 
 @_typing.final
+class GetConsumerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    CHANNEL_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    channel: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        channel: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerRequest: _TypeAlias = GetConsumerRequest  # noqa: Y015
+
+@_typing.final
+class GetConsumerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    consumer: _builtins.str
+    """"": nobody"""
+    epoch: _builtins.int
+    """of SetConsumer"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        consumer: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "epoch", b"epoch", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerReply: _TypeAlias = GetConsumerReply  # noqa: Y015
+
+@_typing.final
 class ChannelsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1818,6 +1871,7 @@ class PartitionChannels(_message.Message):
     LOG_START_FIELD_NUMBER: _builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     RECORD_BYTES_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start: _builtins.int
     high_watermark: _builtins.int
@@ -1827,6 +1881,10 @@ class PartitionChannels(_message.Message):
     def error(self) -> Global___Error: ...
     @_builtins.property
     def channels(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelInfo]: ...
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldInfo]:
+        """by offset; only those that hold something now"""
+
     def __init__(
         self,
         *,
@@ -1836,10 +1894,11 @@ class PartitionChannels(_message.Message):
         log_start: _builtins.int = ...,
         high_watermark: _builtins.int = ...,
         record_bytes: _builtins.int = ...,
+        holds: _abc.Iterable[Global___HoldInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "error", b"error", "high_watermark", b"high_watermark", "log_start", b"log_start", "partition", b"partition", "record_bytes", b"record_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channels", b"channels", "error", b"error", "high_watermark", b"high_watermark", "holds", b"holds", "log_start", b"log_start", "partition", b"partition", "record_bytes", b"record_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1883,6 +1942,37 @@ class ChannelInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChannelInfo: _TypeAlias = ChannelInfo  # noqa: Y015
+
+@_typing.final
+class HoldInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOLD_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    UNTIL_US_FIELD_NUMBER: _builtins.int
+    LEFT_MS_FIELD_NUMBER: _builtins.int
+    hold_id: _builtins.bytes
+    offset: _builtins.int
+    """what lies from here on is kept"""
+    until_us: _builtins.int
+    """by the partition's append time,"""
+    left_ms: _builtins.int
+    """and how long that is from now"""
+    def __init__(
+        self,
+        *,
+        hold_id: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        until_us: _builtins.int = ...,
+        left_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_id", b"hold_id", "left_ms", b"left_ms", "offset", b"offset", "until_us", b"until_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldInfo: _TypeAlias = HoldInfo  # noqa: Y015
 
 @_typing.final
 class TrimRequest(_message.Message):

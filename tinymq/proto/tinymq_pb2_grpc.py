@@ -295,6 +295,11 @@ class ChannelsStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.FromString,
                 _registered_method=True)
+        self.GetConsumer = channel.unary_unary(
+                '/tinymq.v1.Channels/GetConsumer',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.GetConsumerRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.GetConsumerReply.FromString,
+                _registered_method=True)
         self.Change = channel.unary_unary(
                 '/tinymq.v1.Channels/Change',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ChannelsRequest.SerializeToString,
@@ -329,6 +334,12 @@ class ChannelsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnsetConsumer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsumer(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -373,6 +384,11 @@ def add_ChannelsServicer_to_server(servicer, server):
                     servicer.UnsetConsumer,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.SerializeToString,
+            ),
+            'GetConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumer,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.GetConsumerRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.GetConsumerReply.SerializeToString,
             ),
             'Change': grpc.unary_unary_rpc_method_handler(
                     servicer.Change,
@@ -450,6 +466,33 @@ class Channels:
             '/tinymq.v1.Channels/UnsetConsumer',
             tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.UnsetConsumerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Channels/GetConsumer',
+            tinymq_dot_proto_dot_tinymq__pb2.GetConsumerRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.GetConsumerReply.FromString,
             options,
             channel_credentials,
             insecure,

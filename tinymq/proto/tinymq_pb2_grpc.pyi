@@ -113,6 +113,7 @@ class ChannelsStub:
     SetConsumer: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.SetConsumerRequest, _tinymq_pb2.SetConsumerReply]
     """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers."""
     UnsetConsumer: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.UnsetConsumerRequest, _tinymq_pb2.UnsetConsumerReply]
+    GetConsumer: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.GetConsumerRequest, _tinymq_pb2.GetConsumerReply]
     Change: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ChannelsRequest, _tinymq_pb2.ChannelsReply]
     """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order."""
     List: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListChannelsRequest, _tinymq_pb2.ListChannelsReply]
@@ -129,6 +130,7 @@ class ChannelsAsyncStub(ChannelsStub):
     SetConsumer: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.SetConsumerRequest, _tinymq_pb2.SetConsumerReply]  # type: ignore[assignment]
     """Who reads a partition for a channel from now on: the answer's epoch fences whoever did before. Any broker answers."""
     UnsetConsumer: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.UnsetConsumerRequest, _tinymq_pb2.UnsetConsumerReply]  # type: ignore[assignment]
+    GetConsumer: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.GetConsumerRequest, _tinymq_pb2.GetConsumerReply]  # type: ignore[assignment]
     Change: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ChannelsRequest, _tinymq_pb2.ChannelsReply]  # type: ignore[assignment]
     """Commands on channels of partitions that the answering broker leads; each has its own outcome, in order."""
     List: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListChannelsRequest, _tinymq_pb2.ListChannelsReply]  # type: ignore[assignment]
@@ -154,6 +156,13 @@ class ChannelsServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.UnsetConsumerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.UnsetConsumerReply, _abc.Awaitable[_tinymq_pb2.UnsetConsumerReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetConsumer(
+        self,
+        request: _tinymq_pb2.GetConsumerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.GetConsumerReply, _abc.Awaitable[_tinymq_pb2.GetConsumerReply]]: ...
 
     @_abc_1.abstractmethod
     def Change(

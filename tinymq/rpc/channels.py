@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tinymq.broker.broker import Broker
+from tinymq.broker.holds import wait_ms
 from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
@@ -58,6 +59,18 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         except TinymqError as error:
             return pb.UnsetConsumerReply(error=to_wire(error))
         return pb.UnsetConsumerReply()
+
+    async def GetConsumer(self, request: pb.GetConsumerRequest, context: Context) -> pb.GetConsumerReply:
+        try:
+            check_channel_name(request.channel)
+            broker = self._serving.running()
+            await broker.refresh()  # it may have been set at another broker a moment ago
+            reads = broker.registry.get_queue_consumer(request.topic, request.partition, request.channel)
+        except TinymqError as error:
+            return pb.GetConsumerReply(error=to_wire(error))
+        return (
+            pb.GetConsumerReply() if reads is None else pb.GetConsumerReply(consumer=reads.consumer, epoch=reads.epoch)
+        )
 
     async def Change(self, request: pb.ChannelsRequest, context: Context) -> pb.ChannelsReply:
         try:
@@ -239,6 +252,10 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
             moved_us=cursor.moved_us,
             consumer=reads.consumer if reads is not None else "",
         )
+    now_us = partition.group.stamp_now_us()
+    for hold_id, hold in partition.state.holds.live(now_us):
+        left_ms = wait_ms(hold.until_us, now_us)
+        found.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)
     return found
 
 

@@ -1,0 +1,122 @@
+"""Holds, and who is on record for a channel, by the command line, against a real cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.testing import Cluster
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _servers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A new topic of two partitions, named after the test, with six messages in each."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
+    assert all(run(["queue", "push", f"{name}/{number}", *"abcdef"]) == Exit.OK for number in (0, 1))
+    return name
+
+
+def document(capfd: Capture, *argv: str) -> Any:
+    capfd.readouterr()
+    assert run([*argv, "-o", "json"]) == Exit.OK, capfd.readouterr().err
+    return json.loads(capfd.readouterr().out)
+
+
+def said(capfd: Capture, *argv: str) -> str:
+    """All that a command prints that is refused."""
+    capfd.readouterr()
+    assert run([*argv]) != Exit.OK
+    return capfd.readouterr().err
+
+
+def holds(capfd: Capture, topic: str, *argv: str) -> list[tuple[str, int, int]]:
+    found = document(capfd, "hold", "list", topic, *argv)["holds"]
+    return [(hold["hold"], hold["partition"], hold["offset"]) for hold in found]
+
+
+def test_a_hold_keeps_records_until_it_is_released(topic: str, capfd: Capture) -> None:
+    assert holds(capfd, topic) == []
+    whole = document(capfd, "hold", "create", topic, "1")
+    some = document(capfd, "hold", "create", topic, "1", "--offset", "4", "--lease", "10m")
+    assert (whole["offset"], some["offset"], some["partition"]) == (0, 4, 1)
+    listed = document(capfd, "hold", "list", topic)["holds"]
+    assert [(hold["hold"], hold["offset"]) for hold in listed] == [(whole["hold"], 0), (some["hold"], 4)]
+    assert 590 < listed[1]["left_s"] <= 600
+    assert holds(capfd, topic, "-p", "0") == []
+
+    trim = ["topic", "trim", topic, "1", "--before-offset", "5", "--timeout", "1"]
+    assert "Held" in said(capfd, *trim)
+    assert document(capfd, "hold", "release", topic, "1", whole["hold"][:8])["released"] is True
+    assert holds(capfd, topic) == [(some["hold"], 1, 4)]
+    assert "Held" in said(capfd, *trim), "the other one holds, too"
+    renewed = document(capfd, "hold", "renew", topic, "1", some["hold"].upper(), "--lease", "1h")
+    assert (renewed["hold"], renewed["offset"], renewed["left_s"]) == (some["hold"], 4, 3600)
+    assert document(capfd, "hold", "list", topic)["holds"][0]["left_s"] > 3500
+    assert run(["hold", "release", topic, "1", some["hold"]]) == Exit.OK
+    assert run(trim) == Exit.OK
+
+    assert run(["hold", "release", topic, "1", some["hold"]]) == Exit.NOT_FOUND, "once"
+    assert "(any more)" in said(capfd, "hold", "renew", topic, "1", some["hold"])
+    assert run(["hold", "create", topic, "0"]) == Exit.OK
+    assert run(["hold", "list", topic]) == Exit.OK
+    assert "from offset" in capfd.readouterr().out
+
+
+def test_what_is_no_hold_is_refused(topic: str, capfd: Capture) -> None:
+    create = ["hold", "create", topic, "0"]
+    assert run(["hold", "create", "nowhere", "0"]) == Exit.NOT_FOUND
+    assert run(["hold", "create", topic, "7"]) == Exit.NOT_FOUND
+    assert run(["hold", "list", topic, "-p", "7"]) == Exit.NOT_FOUND
+    assert "OffsetOutOfRange" in said(capfd, *create, "--offset", "7")
+    assert "write --offset 42" in said(capfd, *create, "--offset", "-1")
+    assert "write one number and one unit" in said(capfd, *create, "--lease", "long")
+    assert "seconds from 1 to 3600" in said(capfd, *create, "--lease", "2h")
+    assert run(create) == run(create) == Exit.OK
+    assert "2 holds" in said(capfd, "hold", "release", topic, "0", "")
+
+
+def test_who_is_on_record_for_a_channel(topic: str, cluster: Cluster, capfd: Capture) -> None:
+    show, unset = ["queue", "consumer", "show", topic, "-c", "me"], ["queue", "consumer", "unset", topic, "-c", "me"]
+    assert document(capfd, *show) == {
+        "topic": topic, "partition": 0, "channel": "me", "consumer": None, "epoch": None,
+    }  # fmt: skip
+    assert document(capfd, *unset)["unset"] is None
+    with cluster.client(client_id="worker") as mq, mq.queue(topic, 0, "me") as queue:
+        queue.poll()
+        found = document(capfd, *show)
+        assert (found["consumer"], found["epoch"] > 0) == ("worker", True)
+        assert document(capfd, *unset, "--epoch", str(found["epoch"] + 1))["unset"] is None, "not that one"
+        assert "worker" in said_ok(capfd, *show)
+        assert document(capfd, *unset)["unset"] == "worker"
+        assert document(capfd, *show)["consumer"] is None
+        assert [message.offset for message in queue.poll()] == [1], "it reads on"
+        queue.commit()
+    assert "nobody is on record" in said_ok(capfd, *show)
+    assert run(["queue", "consumer", "show", "nowhere"]) == Exit.NOT_FOUND
+    assert run(["queue", "consumer", "show", f"{topic}/9"]) == Exit.NOT_FOUND
+    assert run(["queue", "consumer", "unset", topic, "-c", "not a name!"]) == Exit.USAGE
+
+
+def said_ok(capfd: Capture, *argv: str) -> str:
+    capfd.readouterr()
+    assert run([*argv]) == Exit.OK
+    return "".join(capfd.readouterr())
