@@ -19,11 +19,11 @@ SLOW_LINKS = 4  # to the leader, to a follower, and back
 CHANGES = ("create_topic", "delete_topic")
 
 
-def unanswered(facts: Facts) -> Iterator[Anomaly]:
-    """Calls that did not end by their deadline."""
+def unanswered(facts: Facts, late_s: float = LATE_S) -> Iterator[Anomaly]:
+    """Calls that did not end by their deadline, or `late_s` after it."""
     end = facts.history.ended_s
     for call in facts.history.calls:
-        allowed_s = call.deadline_s + LATE_S + LATE_SHARE * (call.deadline_s - call.invoked_s)
+        allowed_s = call.deadline_s + late_s + LATE_SHARE * (call.deadline_s - call.invoked_s)
         if call.outcome is Outcome.PENDING:
             if end is not None and end > allowed_s:
                 yield _late(call, f"{call.kind} never ended")
@@ -65,13 +65,13 @@ def _has_time(call: Call, calm_s: float, until: float) -> bool:
     return end_s - max(call.invoked_s, calm_s) >= CHANCE_S
 
 
-def slow_writes(facts: Facts) -> Iterator[Anomaly]:
-    """Half of the writes are acknowledged within SLOW_S and four times over a link, once all is quiet."""
+def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
+    """Half of the writes are acknowledged within `slow_s` and four times over a link, once all is quiet."""
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S
     took = [c.ended_s - c.invoked_s for c in facts.sends if c.invoked_s >= quiet_s and c.ended_s is not None]
-    if len(took) >= 20 and median(took) > SLOW_S + SLOW_LINKS * facts.history.link_s:
+    if len(took) >= 20 and median(took) > slow_s + SLOW_LINKS * facts.history.link_s:
         yield Anomaly(
             Kind.SLOW, f"half of {len(took)} writes took longer than {median(took):.3f} s", times_s=(quiet_s,)
         )

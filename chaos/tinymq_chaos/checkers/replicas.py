@@ -123,8 +123,8 @@ def two_leaders(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly(Kind.TWO_LEADERS, what, led.log, brokers=brokers, times_s=at)
 
 
-def lingering_leaders(facts: Facts) -> Iterator[Anomaly]:
-    """Who was replaced leads on for LINGER_S at most, the time that it was stopped apart."""
+def lingering_leaders(facts: Facts, late_s: float = LINGER_LATE_S) -> Iterator[Anomaly]:
+    """Who was replaced leads on for LINGER_S and `late_s` at most, the time that it was stopped apart."""
     history = facts.history
     for log, leaders in _leaders_by_log(facts).items():
         if facts.is_gone(log):
@@ -134,7 +134,7 @@ def lingering_leaders(facts: Facts) -> Iterator[Anomaly]:
             if until_s == float("inf"):
                 continue
             both_s = until_s - max(old.at_s, new.at_s) - _stopped_s(history.changes, old.broker, new.at_s, until_s)
-            if old.term < new.term and old.broker != new.broker and both_s > LINGER_S + LINGER_LATE_S:
+            if old.term < new.term and old.broker != new.broker and both_s > LINGER_S + late_s:
                 what = f"broker {old.broker} led term {old.term} for {both_s:.1f} s beside {new.broker} in {new.term}"
                 brokers, at = (old.broker, new.broker), (new.at_s, until_s)
                 yield Anomaly(Kind.LINGERING_LEADER, what, old.log, brokers=brokers, times_s=at)

@@ -37,8 +37,8 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
                 break
 
 
-def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
-    """In the end, long after the last fault, what is too old is gone."""
+def kept_too_long(facts: Facts, gone_s: float = GONE_S) -> Iterator[Anomaly]:
+    """In the end, long after the last fault, what is too old is gone, `gone_s` after its time."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
     if end_s is None or calm_s is None or _happened(facts, JUMPS):
         return
@@ -54,7 +54,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
             where, base, _ = place_of(call)
             holds_s = [released.get(_held(c), end_s) for c in held if c.args["offset"] <= base]
             due_s = max((call.ended_s or end_s) + retention_s, calm_s, *holds_s)
-            if where == log and base >= log_start and end_s - due_s > GONE_S:
+            if where == log and base >= log_start and end_s - due_s > gone_s:
                 what = f"still there {end_s - due_s:.3f} s after its time"
                 yield _anomaly(Kind.KEPT_TOO_LONG, what, log, (base,), call)
                 break

@@ -1,0 +1,64 @@
+"""Which checkers judge a run of real processes, and how much slack each is given. The one place for both.
+
+A simulator knows when an entry is committed, and its clocks stand while it thinks. Here an observer outside sees calls,
+what brokers write into their logs, and what their disks hold in the end; and all share one machine with everything
+else that it does. What cannot be known from outside is not judged; it is listed, and the simulator judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from tinymq_chaos.checkers import CHECKERS, Checker
+from tinymq_chaos.checkers.ends import no_progress, slow_writes, unanswered
+from tinymq_chaos.checkers.replicas import lingering_leaders
+from tinymq_chaos.checkers.retention import GONE_S, kept_too_long
+
+RETENTION_CHECK_S = 5.0  # between two looks of a broker at what is too old (Timing.retention_check_s)
+
+NOT_JUDGED: Mapping[str, str] = {
+    "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
+    "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
+    "early_reads": "as early_answers. What was shown and then taken back is found at the end (shown_records)",
+    "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
+    "on without a majority: workloads volatile and delayed do not run here",
+}
+"""By the checker's name: why it says nothing of a run of real processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Seconds, on top of what is promised."""
+
+    answer_s: float = 0.5  # a call's end is told by the loop of the harness, which runs all clients
+    linger_s: float = 1.0  # roles are seen when a line is read: twice a look's interval, and a busy machine
+    progress_s: float = 15.0  # kill -9 of all: Python has to start again, as many times as there are brokers
+    write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
+    gone_s: float = GONE_S + RETENTION_CHECK_S
+
+    def with_lag(self, lag_s: float) -> Slack:
+        """For a machine on which the harness itself had to wait for the processor for so long, at worst: what it saw
+        may have happened so much earlier. Measured in every run, and said in its report."""
+        return Slack(
+            self.answer_s + lag_s, self.linger_s + lag_s, self.progress_s + lag_s, self.write_s + lag_s,
+            self.gone_s + lag_s,
+        )  # fmt: skip
+
+
+def checkers(slack: Slack) -> tuple[Checker, ...]:
+    """All that judge here."""
+    slackened: dict[str, Checker] = {
+        unanswered.__name__: partial(unanswered, late_s=slack.answer_s),
+        lingering_leaders.__name__: partial(lingering_leaders, late_s=slack.linger_s),
+        no_progress.__name__: partial(no_progress, within_s=slack.progress_s),
+        slow_writes.__name__: partial(slow_writes, slow_s=slack.write_s),
+        kept_too_long.__name__: partial(kept_too_long, gone_s=slack.gone_s),
+    }
+    return tuple(slackened.get(name_of(c), c) for c in CHECKERS if name_of(c) not in NOT_JUDGED)
+
+
+def name_of(checker: Checker) -> str:
+    name: str = getattr(checker, "func", checker).__name__
+    return name

@@ -1,0 +1,49 @@
+"""What a run needs of a cluster besides faults: clients, which workloads make sense, who leads, what its logs hold.
+
+A protocol. Ours is ours.py; another system's stands beside its Target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from tinymq_chaos.checkers import Checker
+from tinymq_chaos.history import History
+from tinymq_chaos.real.target import Target
+from tinymq_chaos.workloads.context import Workload
+
+
+class Subject(Protocol):
+    """A cluster that is formed and serves. Calls block, but for `client`."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def has(self) -> frozenset[str]:
+        """Of what kinds of faults need (Kind.needs)."""
+        ...
+
+    @property
+    def workloads(self) -> Mapping[str, Workload]:
+        """That make sense here; all of them run, if nothing is said."""
+        ...
+
+    @property
+    def checkers(self) -> Sequence[Checker]:
+        """That are right here: with the slack that real clocks, and how this system is looked at, need."""
+        ...
+
+    def client(self, **settings: Any) -> Any:
+        """As workloads use it (AsyncClient, or what looks like it), through the proxies. The caller closes it."""
+        ...
+
+    def watch(self, history: History) -> None:
+        """What brokers have said since the last call: who leads. Called several times a second, from one thread."""
+        ...
+
+    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+        """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. `hurt`: of
+        their disks anything may be missing. What could not be read, and why, is returned in words."""
+        ...
