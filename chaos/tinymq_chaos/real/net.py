@@ -12,11 +12,20 @@ CLIENTS = 0  # as a place in the network, beside broker ids 1..N
 
 Direction = tuple[int, int]  # (from, to)
 
-TOXICS = ("latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data")
+TOXICS: dict[str, tuple[str, ...]] = {
+    "latency": ("latency", "jitter"),  # ms
+    "bandwidth": ("rate",),  # KB/s
+    "slow_close": ("delay",),  # ms
+    "timeout": ("timeout",),  # ms until the connection is closed; 0: never. Nothing gets through meanwhile
+    "reset_peer": ("timeout",),  # ms from the first byte to the reset
+    "slicer": ("average_size", "size_variation", "delay"),  # bytes, bytes, µs between two slices
+    "limit_data": ("bytes",),  # then the connection is closed
+}
+"""Toxiproxy's kinds of trouble and their attributes, whole numbers all."""
 
 
 class Net(Protocol):
-    """May be called from any thread; blocks until it is in force (but see `Proxies.PATIENCE_S`).
+    """May be called from any thread; blocks until it is in force.
 
     Every trouble has a reason, `why`. Several may lie on one direction: mending one leaves the others.
     """
