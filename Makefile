@@ -84,4 +84,5 @@ $(BIN)/python:
 	@echo "make: installing what checks and tests need into .venv"
 	@$(BIN)/python -m pip install --quiet --group test --group check
 	@$(BIN)/python -m tests.registry.zookeeper_setup
+	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.setup
 	@touch $@
