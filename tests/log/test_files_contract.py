@@ -1,4 +1,4 @@
-"""What `Files` promises, for the real files, the faulty ones and those in memory alike."""
+"""What `Files` promises, for real files, faulty ones, faulty ones over real ones, and those in memory alike."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from tinymq.errors import FolderInUse, SyncFailed
 from tinymq.log.files import Files, RealFiles, failed_paths
 from tinymq.log.memory_files import MemoryFiles
 from tinymq.testing.faulty_files import FaultyFiles
+from tinymq_chaos.real.disks import FaultyDisk
 
 
-@pytest.fixture(params=["real", "faulty", "memory"])
+@pytest.fixture(params=["real", "faulty", "memory", "faulty over real"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     if request.param == "memory":
         return MemoryFiles()
+    if request.param == "faulty over real":
+        return FaultyDisk(RealFiles(tmp_path), tmp_path)
     return RealFiles(tmp_path) if request.param == "real" else FaultyFiles(random.Random(1))
 
 
