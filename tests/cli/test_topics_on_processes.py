@@ -1,4 +1,4 @@
-"""Topics in memory, sync, retention, capacity and channels, on three real processes, which are killed."""
+"""Topics in memory, sync, retention, capacity, holds, shares and channels, on three real processes that get killed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
 from grpc import StatusCode
 
 from tests.fakes.queue_client import QueueClient
-from tests.metrics.pages import get
+from tests.metrics.pages import get, parsed
 from tinymq import Client, Offset
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
-from tinymq.errors import Fenced, OffsetOutOfRange, TinymqError
+from tinymq.errors import Fenced, NotDelivered, OffsetOutOfRange, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.types import GroupId, TopicId
 
 DEADLINE_S = 40.0
 TIMING = "[timing]\nretention_check_s = 0.3\n"
+RATE = 1 << 20  # bytes per second of one client: most tests come nowhere near it
+LIMITS = f"[limits]\nclient_produce_bytes_per_s = {RATE}\n"
 ALL = (1, 2, 3)
 BATCH = 16  # records of 1 KiB each, in one entry: a segment of 64 KiB has about four
 HINT = "somebody has to trim it, or raise its bounds"
@@ -76,6 +80,12 @@ class Dev:
         rows = [replica for page in pages for replica in page["replicas"] if replica["topic"] == topic]
         return [row["log_start"] for row in rows if row["partition"] == 0]
 
+    def throttled_s(self) -> float:
+        """How long clients were made to wait for what they sent, at all three brokers together."""
+        pages = [parsed(get(broker.metrics_address, "/metrics")[2]) for broker in self.folder.brokers]
+        samples = [sample for page in pages for sample in page["tinymq_throttled_seconds"].samples]
+        return sum(sample.value for sample in samples if sample.labels.get("direction") == "produce")
+
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
@@ -83,7 +93,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     path = tmp_path_factory.mktemp("topics") / "dev"
     folder = devfolder.create(path, 3)
     for number in ALL:
-        folder.config(number).write_text(folder.config(number).read_text() + TIMING)
+        folder.config(number).write_text(folder.config(number).read_text() + TIMING + LIMITS)
     devcluster.up(path, None, lambda _: None)
     try:
         yield Dev(path)
@@ -260,6 +270,131 @@ def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
     answer(capfd, "topic", "alter", "full", "--set", "on_full=drop_oldest")
     assert produce(range(100, 110), DEADLINE_S) == Exit.OK
     assert read(mq, "full") == list(range(10, 110))
+
+
+def test_what_is_more_than_is_to_be_kept_goes_from_all_three_disks(dev: Dev, mq: Client, capfd: Capture) -> None:
+    create("large", "segment_bytes=64KiB", "retention_ms=none")
+    send(mq, "large", range(320), size=1024)
+    topic_id = mq.admin.describe_topic("large").topic_id
+    until(lambda: all(len(names) >= 4 for names in dev.segments(topic_id).values()), "all three have it")
+    before = dev.segments(topic_id)
+    whole = record_bytes(dev, mq, "large")
+    assert whole > 320 * 1024
+    bound = 100 * 1024
+    assert answer(capfd, "topic", "alter", "large", "--set", f"retention_bytes={bound}")
+    until(lambda: len(set(dev.log_starts("large"))) == 1 and dev.log_starts("large")[0] > 0, "it goes from all three")
+    (start,) = set(dev.log_starts("large"))
+    batch = whole // (320 // BATCH)
+    assert bound <= record_bytes(dev, mq, "large") <= bound + bound // 128 + batch, "no less stays, and no batch more"
+    assert read(mq, "large") == list(range(start, 320))
+    until(lambda: not any(min(before[n]) in names for n, names in dev.segments(topic_id).items()), "files go")
+
+    dev.kill(leader_of(mq, "large"))
+    send(mq, "large", range(320, 640), size=1024)
+    dev.up()
+    until(lambda: min(dev.log_starts("large")) >= 320 + start, "whoever leads keeps no more")
+    until(lambda: len(set(dev.log_starts("large"))) == 1, "and all three agree")
+    kept = read(mq, "large")
+    assert kept == list(range(kept[0], 640))
+    assert bound <= record_bytes(dev, mq, "large") <= bound + bound // 128 + batch
+
+
+def test_a_partition_never_holds_more_bytes_than_its_bound(dev: Dev, mq: Client, capfd: Capture) -> None:
+    bound = 100 * 1024
+    create("bytes", f"max_bytes={bound}", "on_full=reject")
+    producer = mq.producer(delivery_timeout_ms=2000, batch_bytes_max=16384)
+    for number in range(200):
+        producer.send("bytes", str(number).encode().rjust(1024), partition=0)
+    with pytest.raises(NotDelivered) as full:
+        producer.close()
+    assert {record.error.code for record in full.value.records} == {"QuotaExceeded"}
+    kept = read(mq, "bytes")
+    assert 50 < len(kept) < 100, "what had room is there"
+    assert sorted(kept + [int(record.value or b"") for record in full.value.records]) == list(range(200))
+    assert record_bytes(dev, mq, "bytes") <= bound
+    mq.admin.trim("bytes", 0, Offset(len(kept) // 2))
+    send(mq, "bytes", range(200, 216), size=1024)
+    assert read(mq, "bytes") == [*kept[len(kept) // 2 :], *range(200, 216)], "and there is room again"
+
+    answer(capfd, "topic", "alter", "bytes", "--set", "on_full=drop_oldest")
+    send(mq, "bytes", range(1000, 1100), size=1024)
+    dev.kill(leader_of(mq, "bytes"))
+    send(mq, "bytes", range(1100, 1200), size=1024)
+    dev.up()
+    last = read(mq, "bytes")
+    assert len(last) > 50
+    assert last == list(range(1200 - len(last), 1200))
+    assert record_bytes(dev, mq, "bytes") <= bound
+    until(lambda: len(set(dev.log_starts("bytes"))) == 1, "all three begin at the same record")
+
+
+def test_what_is_held_stays_whoever_leads(dev: Dev, mq: Client, capfd: Capture) -> None:
+    create("held", "segment_bytes=64KiB", "retention_ms=none")
+    send(mq, "held", range(100))
+    made = answer(capfd, "hold", "create", "held", "0", "--offset", "40", "--lease", "10m")
+    answer(capfd, "topic", "alter", "held", "--set", "retention_ms=1s")
+    until(lambda: dev.log_starts("held") == [40] * 3, "what lies before it goes")
+    dev.kill(leader_of(mq, "held"))
+    send(mq, "held", range(100, 110))
+    dev.up()
+    create("loose", "retention_ms=1s")
+    mq.admin.transfer_leader("loose", 0, leader_of(mq, "held"))  # who looks at the one looks at the other
+    send(mq, "loose", range(10))
+    until(lambda: dev.log_starts("loose") == [10] * 3, "what is younger, and not held, goes")
+    assert dev.log_starts("held") == [40] * 3
+    assert read(mq, "held") == list(range(40, 110))
+    assert run(["topic", "trim", "held", "0", "--before-offset", "50", "--timeout", "1"]) != Exit.OK
+    assert "Held" in capfd.readouterr().err
+
+    (listed,) = answer(capfd, "hold", "list", "held")["holds"]
+    assert (listed["hold"], listed["offset"]) == (made["hold"], 40)
+    answer(capfd, "hold", "release", "held", "0", made["hold"])
+    until(lambda: dev.log_starts("held") == [110] * 3, "and then it goes, too")
+
+
+def test_who_sends_more_than_its_share_waits_and_loses_nothing(dev: Dev, mq: Client) -> None:
+    create("shared")
+    before, began = dev.throttled_s(), time.monotonic()
+    sent: list[Delivery] = []
+    over = threading.Event()
+
+    def greedy() -> None:
+        with (
+            Client(dev.folder.servers, client_id="greedy") as client,
+            client.producer(buffer_bytes_max=RATE, batch_bytes_max=RATE // 4) as producer,
+        ):
+            while not over.is_set():
+                sent.append(producer.send("shared", str(len(sent)).encode().rjust(8192), partition=0))
+
+    thread = threading.Thread(target=greedy, daemon=True)
+    thread.start()
+    try:
+        until(lambda: dev.throttled_s() > before + 1, "it is made to wait")
+        with Client(dev.folder.servers, client_id="modest") as modest:
+            alone = modest.send("shared", b"-1", partition=0)
+        assert not all(delivery.done() for delivery in list(sent)[:-1]), "who sends little waits for nobody's turn"
+    finally:
+        over.set()
+        thread.join(DEADLINE_S)
+    assert all(delivery.exception(DEADLINE_S) is None for delivery in sent), "none of it failed"
+    assert time.monotonic() - began > len(sent) * 8192 / RATE - 1.5, "a second's bytes at once, and then its rate"
+    found = read(mq, "shared")
+    assert found.pop(alone.offset) == -1
+    assert found == list(range(len(sent)))
+
+
+def record_bytes(dev: Dev, mq: Client, topic: str) -> int:
+    """Of what partition 0 keeps, as its leader counts them."""
+    topic_id, leader = mq.admin.describe_topic(topic).topic_id, leader_of(mq, topic)
+
+    async def ask() -> pb.ListChannelsReply:
+        async with grpc.aio.insecure_channel(dev.folder.broker(leader).address) as channel:
+            request = pb.ListChannelsRequest(topic_id=topic_id, partitions=[0])
+            return await pb_grpc.ChannelsStub(channel).List(request, timeout=DEADLINE_S)
+
+    (found,) = asyncio.run(ask()).partitions
+    assert not found.HasField("error"), found.error
+    return found.record_bytes
 
 
 async def refused(servers: str, request: pb.ProduceMessageRequest) -> tuple[StatusCode, TinymqError]:

@@ -29,6 +29,7 @@ from tinymq.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutcomeUnknown,
+    QuotaExceeded,
     TinymqError,
     TopicExists,
     UnknownPartition,
@@ -111,6 +112,7 @@ class FakeCluster:
         self.lose_replies = 0  # so many produce messages are carried out, and then the stream breaks
         self.lose_requests = 0  # so many produce messages get lost with their stream
         self.refusals: deque[TinymqError] = deque()  # answers to the next batches, instead of appending
+        self.records_max: int | None = None  # that a partition takes
         self.requests: list[str] = []
         self.produce_messages: list[int] = []  # batches in each
         self.ignorant: set[int] = set()  # brokers that know no topic
@@ -247,6 +249,8 @@ class FakeCluster:
                         request_id=batch.request_id, base_offset=found.base_offset, append_time_us=NOW_US,
                         leader_epoch=at.epoch, duplicate=True,
                     )  # fmt: skip
+            if self.records_max is not None and at.next_offset + header.record_count > self.records_max:
+                raise QuotaExceeded("it is full", hint="trim it", retry_after_ms=10)
             base = at.append(batch.payload)
             self.notify()
         except TinymqError as error:

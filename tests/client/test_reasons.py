@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -77,6 +78,21 @@ def test_who_is_over_a_bound_until_the_deadline_is_told_so(cluster: FakeCluster)
                 assert (raised.value.hint, raised.value.detail) == ("trim it", {"retry_after_ms": "10"})
             assert cluster.values("t") == [b""], "and nothing was written"
             assert len(cluster.refusals) < 990, "tried again until the deadline"
+
+    run(scenario())
+
+
+def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) -> None:
+    """Also what was on its way behind the first batch that was refused, which the broker misses."""
+
+    async def scenario() -> None:
+        async with client_of(cluster) as mq, mq.producer(delivery_timeout_ms=400, batch_bytes_max=30) as producer:
+            await (await producer.send("t", b"there"))
+            cluster.records_max = 8
+            sent = [await producer.send("t", b"%d" % number) for number in range(20)]
+            ended = [await asyncio.to_thread(delivery.exception) for delivery in sent]
+            assert [error for error in ended if error is None] == [None] * 7
+            assert {type(error) for error in ended[7:]} == {QuotaExceeded}
 
     run(scenario())
 

@@ -228,7 +228,8 @@ class Sender:
 
     def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
-        lane.refusal = error
+        if not isinstance(error, OutOfOrderSequence):  # which only says that what came before was refused, too
+            lane.refusal = error
         if isinstance(error, NotLeader):
             moved = self._cluster.learn(lane.topic, lane.partition, error)
             if batch.sent:  # learning may have given it up already
