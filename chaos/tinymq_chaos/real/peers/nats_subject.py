@@ -1,0 +1,124 @@
+"""A NATS cluster as a run of the harness wants it: its clients, what of our workloads and checkers is right for it, who
+leads its streams, and what its servers' files hold in the end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+from tinymq_chaos.checkers import Checker, reads, replicas, writes
+from tinymq_chaos.history import History, Log, Outcome, Replica
+from tinymq_chaos.real.peers import nats_files as files
+from tinymq_chaos.real.peers import nats_monitor as monitor
+from tinymq_chaos.real.peers.nats import NatsCluster
+from tinymq_chaos.real.peers.nats_client import NatsClient
+from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
+from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
+from tinymq_chaos.workloads import WORKLOADS
+from tinymq_chaos.workloads.context import Workload
+
+SUITED = ("idempotent", "plain", "lone")
+CHECKERS: tuple[Checker, ...] = (
+    writes.lost_writes,
+    writes.aborted_reads,
+    writes.changed_records,
+    writes.duplicates,
+    reads.shown_records,
+    reads.shown_ends,
+    reads.steady_readers,
+    reads.unseen_writes,
+    replicas.gaps,
+    replicas.replicas_differ,
+    replicas.damaged_entries,
+    replicas.two_leaders,
+    replicas.not_healed,
+)
+NOT_JUDGED: Mapping[str, str] = {
+    "reordered": "JetStream promises an order to who waits for each answer; these producers have many on their way, "
+    "and try again",
+    "nonmonotonic_sends": "as reordered",
+    "unanswered": "how long a call may take is this adapter's own: it ends every call by its deadline",
+    "no_progress, slow_writes, restless, lingering_leaders": "promises of speed, which are tinymq's; how long "
+    "writes paused is measured",
+    "early_answers, early_reads, high_watermarks": "need to know when a message was committed",
+    "innocent_damage": "servers' own reports of damage are not read",
+    "metadata, cursors, retention, weak, given": "no workload of theirs runs here",
+}
+"""What our checkers know and nobody asks here, and why."""
+
+
+class NatsSubject:
+    """A `Subject` (subject.py) over a cluster that serves."""
+
+    def __init__(self, cluster: NatsCluster) -> None:
+        self.cluster = cluster
+
+    @property
+    def target(self) -> NatsCluster:
+        return self.cluster
+
+    @property
+    def has(self) -> frozenset[str]:
+        return frozenset({LOOP_DISKS}) if self.cluster.powered else frozenset()
+
+    @property
+    def workloads(self) -> Mapping[str, Workload]:
+        return {name: WORKLOADS[name] for name in SUITED}
+
+    @property
+    def checkers(self) -> Sequence[Checker]:
+        return CHECKERS
+
+    def client(self, *, rng: random.Random | None = None, **settings: float) -> NatsClient:
+        """`rng` is for clients that let themselves be told; nats-py takes its own."""
+        return NatsClient(self.cluster.servers, **settings)
+
+    def watch(self, history: History) -> None:
+        """State and term of a group are read under one lock of the server."""
+        logs = {stream_of(name_of(log), log[1]): log for log in logs_in(history)}
+        for broker in self.cluster.brokers:
+            port = self.cluster.listens[broker].monitor
+            if not self.cluster.running(broker):
+                history.leads_no_more(broker)
+                continue
+            groups = {group: log for group, stream in monitor.groups(port).items() if (log := logs.get(stream))}
+            for group, (state, term) in monitor.states(port).items():
+                log = groups.get(group)
+                if log is not None and state == "LEADER":
+                    history.led(log, term, broker)
+                elif log is not None:
+                    history.leads_no_more(broker, log)
+
+    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+        """Servers are told to end, and their files are read: how far each is, it said itself before that."""
+        problems: list[str] = []
+        logs = logs_in(history)
+        said = {broker: monitor.streams(self.cluster.listens[broker].monitor) or {} for broker in self.cluster.brokers}
+        leaders = {log: self.cluster.leader(name_of(log), log[1]) for log in logs}
+        for broker in self.cluster.brokers:
+            if self.cluster.running(broker):
+                self.cluster.stop(broker)
+        for log in sorted(logs):
+            stream = stream_of(name_of(log), log[1])
+            for broker in self.cluster.brokers:
+                state = said[broker].get(stream, {}).get("state")
+                role = "leader" if leaders[log] == broker else "follower" if state is not None else "gone"
+                entries = files.stored(self.cluster.data(broker), stream)
+                last = int(state["last_seq"]) if state is not None else 0
+                start = offset_of(max(1, int(state["first_seq"]))) if state is not None else 0
+                if (entries[-1].index if entries else 0) != last:
+                    held = entries[-1].index if entries else 0
+                    problems.append(f"server {broker} said that {stream} ends at {last}; its files end at {held}")
+                history.replicas.append(Replica(log, broker, role, last, last, start, entries))
+        return problems
+
+
+def logs_in(history: History) -> set[Log]:
+    """Partitions that were written to."""
+    found = {(call.args["topic"], call.args["partition"]) for call in history.of("send")}
+    return found | {(c.args["topic"], c.result[0]) for c in history.of("send") if c.outcome is Outcome.OK}
+
+
+def name_of(log: Log) -> str:
+    return log[0].partition("#")[0]

@@ -1,0 +1,180 @@
+"""One trial of a peer: a fresh cluster, numbered producers and readers, faults one after another, and what the checkers
+say of it.
+
+    trial = await run(Plan(seed=7, faults=("kill_leader",), times=3, sync="always"), folder, print)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tinymq_chaos.checkers import Anomaly, Facts
+from tinymq_chaos.history import History, Log, Outcome
+from tinymq_chaos.real.context import Context, Surroundings
+from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.peers.nats import NatsCluster
+from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
+from tinymq_chaos.real.peers.nats_subject import NatsSubject
+from tinymq_chaos.real.schedule import Act, Episode, Storm
+from tinymq_chaos.workloads.context import Workload
+
+SERVES_S = 30.0  # from its start, and after the last fault
+BEFORE_S = 2.0  # of load, before the first fault
+QUIET_S = 4.0  # of load, after the last one
+END_S = 60.0  # workloads that are told to stop read everything to the end
+WATCH_S = 0.2
+PACE = 0.05  # a workload's pauses are shorter by so much: some hundred records a second
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is tried. Real time is not the seed's: the same plan, and another history."""
+
+    seed: int
+    faults: tuple[str, ...]  # kinds, in this order
+    times: int = 1  # that all of them are done
+    sync: str = "2m"
+    gap_s: float = 6.0  # between two
+    workloads: tuple[str, ...] = ("idempotent", "lone")
+
+    @property
+    def command(self) -> str:
+        words = ["--seed", self.seed, "--sync", self.sync, "--times", self.times, "--gap-s", f"{self.gap_s:g}"]
+        words += ["--workloads", ",".join(self.workloads), *self.faults]
+        return "PYTHONPATH=chaos python -m tinymq_chaos.real.peers " + shlex.join(map(str, words))
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of a plan."""
+
+    plan: Plan
+    version: str
+    acknowledged: int = 0  # records
+    unknown: int = 0
+    failed: int = 0
+    pause_s: float = 0.0  # the longest without any acknowledged write, of the partition that waited longest
+    anomalies: list[Anomaly] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # of the trial itself: what could not be judged, and why
+    faults: list[str] = field(default_factory=list)  # in words
+    healed_s: float = 0.0  # from the last fault's end to health
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Anomalies; of records where they name some."""
+        found: Counter[str] = Counter()
+        for anomaly in self.anomalies:
+            found[anomaly.kind.value] += max(1, len(anomaly.records))
+        return found
+
+
+async def run(plan: Plan, folder: Path, say: Say) -> Trial:
+    """Raises RuntimeError when the peer does not even start; what is wrong later is in the trial."""
+    loop_disks = any(LOOP_DISKS in KINDS[kind].needs for kind in plan.faults)
+    cluster = await asyncio.to_thread(NatsCluster, folder, sync=plan.sync, loop_disks=loop_disks)
+    try:
+        trial = Trial(plan, f"{cluster.name} {cluster.version}")
+        await asyncio.to_thread(cluster.start, *cluster.brokers)
+        if said := await _healthy(cluster):
+            raise RuntimeError(f"{trial.version} does not serve within {SERVES_S:g} s: {said}")
+        history = History(time.monotonic)
+        subject = NatsSubject(cluster)
+        await _load(plan, subject, history, trial, say)
+        _measure(trial, history)
+        (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in history.lines()))
+        return trial
+    finally:
+        await asyncio.to_thread(cluster.close)
+
+
+async def _healthy(cluster: NatsCluster) -> str:
+    """Waits for it. What is wrong in the end, in words; "" when it is well."""
+    until_s, said = time.monotonic() + SERVES_S, "nobody was asked"
+    while said and time.monotonic() < until_s:
+        said = await asyncio.to_thread(cluster.unhealthy)
+        await asyncio.sleep(0.1)
+    return said
+
+
+async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial, say: Say) -> None:
+    cluster = subject.cluster
+    nemesis = Nemesis(cluster, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has, faults=KINDS)
+    around = Surroundings(plan.seed, history, subject.client, nemesis.stage.topics, pace=PACE)
+    writing = [asyncio.create_task(_work(subject.workloads[name], Context(around, name))) for name in plan.workloads]
+    watching = asyncio.create_task(_watch(subject, history))
+    try:
+        await _any_ends(writing, BEFORE_S)
+        storm = Storm(nemesis, say)
+        await storm.rage(_episodes(plan), float("inf"))
+        over_s = time.monotonic()
+        if said := await _healthy(cluster):
+            trial.problems.append(f"not healthy {SERVES_S:g} s after the last fault: {said}")
+        trial.healed_s = time.monotonic() - over_s
+        history.calm()
+        await _any_ends(writing, QUIET_S)
+        around.stop.set()
+        await asyncio.wait_for(asyncio.gather(*writing), END_S)
+        history.end()
+    finally:
+        for task in (*writing, watching):
+            task.cancel()
+        await asyncio.gather(*writing, watching, return_exceptions=True)
+        await around.close()
+    if said := await _healthy(cluster):
+        trial.problems.append(f"not healthy in the end: {said}")
+    trial.problems += [f"could not happen: {kind}" for kind in storm.never]
+    trial.problems += await asyncio.to_thread(subject.collect, history, ())
+    facts = Facts(history)
+    trial.anomalies = [anomaly for checker in subject.checkers for anomaly in checker(facts)]
+    trial.faults = [f"{span.kind}: {span.what}" for span in history.faults]
+
+
+async def _work(workload: Workload, context: Any) -> None:
+    await workload(context)
+
+
+def _episodes(plan: Plan) -> list[Episode]:
+    """Every kind with its usual parameters."""
+    acts: list[Act] = []
+    for kind in plan.faults * plan.times:
+        usual = {name: values[0] for name, values in KINDS[kind].parameters.items()}
+        acts.append(Act(kind, usual, 0.0, KINDS[kind].lasts_s[0]))
+    return [Episode((act,), plan.gap_s) for act in acts]
+
+
+async def _any_ends(writing: Sequence[asyncio.Task[None]], within_s: float) -> None:
+    """So long they should go on; what one of them raises is raised here."""
+    done, _ = await asyncio.wait(writing, timeout=within_s, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        task.result()
+
+
+async def _watch(subject: NatsSubject, history: History) -> None:
+    while True:
+        await asyncio.to_thread(subject.watch, history)
+        await asyncio.sleep(WATCH_S)
+
+
+def _measure(trial: Trial, history: History) -> None:
+    acknowledged: dict[Log, list[float]] = {}
+    for call in history.of("send"):
+        records = len(call.args["records"])
+        if call.outcome is Outcome.OK and call.ended_s is not None:
+            trial.acknowledged += records
+            acknowledged.setdefault((call.args["topic"], call.args["partition"]), []).append(call.ended_s)
+        elif call.outcome is Outcome.FAILED:
+            trial.failed += records
+        else:
+            trial.unknown += records
+    gaps = [after - before for times in acknowledged.values() for before, after in pairwise(sorted(times))]
+    trial.pause_s = max(gaps, default=0.0)
