@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.cli.test_rejoin import PARTITIONS, TOPIC, chains, make, read, roles, send, status, takes_part
+from tinymq import Offset
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
+from tinymq.errors import OffsetOutOfRange
 from tinymq.testing.cluster import SECRET, Cluster
 
 Recover = Callable[..., dict[str, Any]]
@@ -84,6 +86,42 @@ def test_two_of_three_lost(recover: Recover, capfd: pytest.CaptureFixture[str]) 
         cluster.kill(1)  # the survivor: the two that were lost hold everything now
         send(cluster, 60, 90)
         assert read(cluster) == set(range(90))
+
+
+def test_a_reader_that_is_open_hears_of_what_was_given_up(recover: Recover) -> None:
+    """The survivor had slept; more is written afterwards than the reader has read."""
+    with Cluster(nodes=3) as cluster:
+        client = cluster.client()
+        client.admin.create_topic(TOPIC, partitions=1, replication_factor=3)
+        for number in range(30):
+            client.send(TOPIC, b"%d" % number)
+        cluster.wait_until(lambda: len(chains(cluster)) == 2)
+        cluster.kill(1)
+        for number in range(30, 50):
+            client.send(TOPIC, b"%d" % number)
+        reader = client.reader(TOPIC, on_trimmed="skip")
+        seen: list[bytes | None] = []
+        while len(seen) < 50:
+            seen += [message.value for message in reader.poll(timeout=30)]
+        for broker_id in (2, 3):
+            cluster.kill(broker_id)
+            cluster.wipe(broker_id)
+        for broker_id in (1, 2, 3):
+            cluster.run(cluster._start(broker_id))
+        for broker_id in (2, 3):
+            cluster.wait_until(lambda n=broker_id: roles(cluster, n) == ["learner"])  # type: ignore[misc]
+        recover(cluster, Exit.OK, "--accept-loss")
+        cluster.wait_leader(TOPIC)
+        after = cluster.client()
+        assert after.send(TOPIC, b"after").offset == 30
+        for _ in range(40):
+            after.send(TOPIC, b"after")
+        with pytest.raises(OffsetOutOfRange, match="is lost") as raised:
+            reader.poll(timeout=30)
+        assert raised.value.detail["history_start"] == "30"
+        reader.close()
+        with after.reader(TOPIC, start=Offset(30), end="latest") as again:
+            assert [message.value for message in again] == [b"after"] * 41
 
 
 def test_a_majority_must_be_there(recover: Recover, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import random
+from dataclasses import replace
 
 import pytest
 
-from tinymq import Client
+from tinymq import Client, Offset
 from tinymq.broker import capacity
 from tinymq.broker.messages import command
 from tinymq.errors import OffsetOutOfRange, QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
 from tinymq.testing import Cluster
+from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.topic_config import Storage, TopicConfig
 
 MIB = 1 << 20
@@ -102,6 +105,36 @@ def test_a_reader_that_is_open_while_everything_is_lost_hears_of_it() -> None:
             assert raised.value.detail["history_start"] == "0"
             reader.close()
             assert records(client, "memory") == [b"new"] * 2 * count
+
+
+def test_a_reader_hears_of_what_a_power_cut_took_from_a_topic_synced_at_intervals() -> None:
+    """None of it was synced. More is written afterwards than it has read."""
+    rng = random.Random(1)
+    disks = {broker_id: FaultyFiles(random.Random(rng.random())) for broker_id in (1, 2, 3)}
+    with Cluster(nodes=3, files_factory=disks.__getitem__) as cluster:
+        make(cluster, "lazy", replace(LAZY, sync_interval_ms=60_000))
+        client = cluster.client()
+        write(client, "lazy", [b"old"] * 40)
+        reader = client.reader("lazy", [0], on_trimmed="skip")
+        seen = 0
+        while seen < 20:
+            seen += len(reader.poll(timeout=30))
+        for broker_id in (1, 2, 3):
+            cluster.kill(broker_id)
+            disks[broker_id].power_cut()
+        for broker_id in (1, 2, 3):
+            cluster.run(cluster._start(broker_id))
+        for partition in (0, 1):
+            cluster.wait_leader("lazy", partition)
+        left = client.admin.offsets("lazy")[0].high_watermark
+        assert left < 20, "the disks kept all of it: another seed"
+        write(cluster.client(), "lazy", [b"new"] * 80)
+        with pytest.raises(OffsetOutOfRange, match="is lost") as raised:
+            reader.poll(timeout=30)
+        assert raised.value.detail["history_start"] == str(left)
+        reader.close()
+        with client.reader("lazy", [0], start=Offset(left), end="latest") as again:
+            assert [record.value for record in again] == [b"new"] * 40, "there it goes on"
 
 
 def test_commands_have_an_end_in_memory_too_and_go_with_the_records_before_them(
