@@ -3,7 +3,7 @@
     make mutants                       all of them; exit 1 if one survives
     make mutants MUTANT=no-pre-votes   one
     make mutants MUTANT=--list         their names and rules
-    python -m tinymq_chaos.mutants.broker --help    a broker that is one, as a process of its own
+    python -m tinymq_chaos.real.broker --help    a broker that is one, as a process of its own
 
 MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
 A catch counts only if the same plan without the mutant is clean.
@@ -11,9 +11,19 @@ A catch counts only if the same plan without the mutant is clean.
 
 from __future__ import annotations
 
-from tinymq_chaos.mutants import bounds, disks, elections, registry, replication, serving, weak
+from tinymq_chaos.mutants import asking, bounds, disks, elections, registry, replication, reviving, serving, weak
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
-ROOMS = (replication, elections, disks, serving, bounds, weak, registry)  # imported for what they enter into MUTANTS
+# Imported for what they enter into MUTANTS.
+ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry)
 
-__all__ = ["MUTANTS", "ROOMS", "Focus", "Mutant", "Patches", "find", "mutant"]
+REAL = (
+    "acks-before-the-sync",  # shows when machines lose power
+    "one-replica-commits",
+    "duplicates-are-appended",
+    "followers-show-their-whole-log",
+    "cursors-are-not-replicated",
+)
+"""Those that the harness of real processes has to catch: each can be a broker's process."""
+
+__all__ = ["MUTANTS", "REAL", "ROOMS", "Focus", "Mutant", "Patches", "find", "mutant"]

@@ -1,4 +1,4 @@
-"""A broker that is a mutant, as a process of its own: it is what `tinymq broker` is, but for the rule that is out."""
+"""A broker of the harness, as a process of its own: what `tinymq broker` is, but for the rule that is out."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tinymq.cli.process import Process
 from tinymq.errors import OutcomeUnknown
 from tinymq.raft.leadership import Leadership
 from tinymq_chaos.mutants import MUTANTS
-from tinymq_chaos.mutants import broker as command
+from tinymq_chaos.real import broker as command
 
 DEADLINE_S = 20.0
-MODULE = [sys.executable, "-m", "tinymq_chaos.mutants.broker"]
+MODULE = [sys.executable, "-m", "tinymq_chaos.real.broker"]
 TOPIC = "t"
 
 
@@ -154,7 +154,7 @@ def test_the_broker_is_given_what_stands_behind_the_dashes_with_the_rule_out(
         ("--mutant heartbeats-carry-a-log-position --", "for the simulator only: "),
         ("--mutant sequences-may-be-skipped --mutant duplicates-are-appended --", "both change judge"),
         ("--mutant no-pre-votes --config x", "--config x: what is meant for the broker stands behind --"),
-        ("-- --config x", "no --mutant is named"),
+        ("-- --config x", "no --mutant and no --disk"),
         ("--mutant", "expected one argument"),
     ],
 )

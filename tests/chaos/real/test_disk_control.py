@@ -1,0 +1,149 @@
+"""A broker's disk is told what to do through its socket, and a kill of its process is no power cut."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinymq import Client
+from tinymq.errors import OutcomeUnknown, TinymqError
+from tinymq.log.files import RealFiles
+from tinymq_chaos.real.cluster import Cluster
+from tinymq_chaos.real.disk_control import DiskControl, serve
+from tinymq_chaos.real.disks import FaultyDisk
+from tinymq_chaos.real.power import Remains
+
+TOPIC = "t"
+LOGS = "groups/*.log"
+
+
+class Never(random.Random):
+    """Nothing that is not synced survives."""
+
+    def random(self) -> float:
+        return 0.9
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> FaultyDisk:
+    return FaultyDisk(RealFiles(tmp_path / "data"), tmp_path / "data")
+
+
+@pytest.fixture(params=["disk", "d" * 120 + "/disk"])
+def control(disk: FaultyDisk, tmp_path: Path, request: pytest.FixtureRequest) -> DiskControl:
+    """At a long path, too."""
+    path: Path = tmp_path / request.param
+    path.parent.mkdir(exist_ok=True)
+    serve(disk, path)
+    return DiskControl(path)
+
+
+def test_it_says_what_is_not_synced(disk: FaultyDisk, control: DiskControl) -> None:
+    assert control.look().operations == 0
+    disk.make_folder("groups")
+    disk.open("groups/a", create=True).write(0, [b"1"])
+    found = control.look()
+    assert (found.operations, found.files, found.folders) == (3, ("groups/a",), ("", "groups"))
+
+
+def test_everything_that_can_be_asked_for_is_done(disk: FaultyDisk, control: DiskControl) -> None:
+    file = disk.open("a", create=True)
+    died: list[int] = []
+    disk.faults.die = lambda: died.append(disk.faults.operations)
+    control.fail_sync("a", once=True)
+    with pytest.raises(TinymqError, match="fsync failed"):
+        disk.sync([file])
+    control.fail_read()
+    with pytest.raises(TinymqError, match="cannot read a"):
+        file.read(0, 1)
+    control.disk_full(1)
+    with pytest.raises(TinymqError, match="no room"):
+        file.write(0, [b"12"])
+    control.slow_sync(0.001)
+    disk.sync([file])
+    control.mend()
+    file.write(0, [b"123"])
+    assert file.read(0, 3) == b"123"
+    control.die_at("sync *", operations=1)
+    disk.sync([file])
+    assert not died
+    disk.sync([file])
+    assert died
+
+
+def test_what_is_not_understood_is_said(control: DiskControl, disk: FaultyDisk, tmp_path: Path) -> None:
+    for line, says in (
+        (b'{"do": "wipe"}', b"none of slow_sync"),
+        (b"nonsense", b"not understood"),
+        (b"[]", b"not understood"),
+        (b'{"do": "disk_full", "bytes": 1}', b"not understood"),
+    ):
+        with socket.socket(socket.AF_UNIX) as raw:
+            serve(disk, tmp_path / "raw")
+            raw.connect(str(tmp_path / "raw"))
+            raw.sendall(line + b"\n")
+            assert says in raw.recv(4096)
+    with pytest.raises(ValueError, match="not understood"):
+        control._ask("disk_full", bytes=1)
+    with pytest.raises(ConnectionError):
+        DiskControl(tmp_path / "nobody").look()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "c", 1, disks=True) as cluster:
+        cluster.up()
+        yield cluster
+
+
+def read(client: Client) -> list[bytes | None]:
+    with client.reader(TOPIC, end="latest") as reader:
+        return [message.value for message in reader]
+
+
+def boot(cluster: Cluster) -> bytes:
+    return FaultyDisk(RealFiles(cluster.data(1)), cluster.data(1)).boot_id()
+
+
+def test_a_broker_loses_nothing_when_killed_and_what_it_had_not_synced_when_its_power_is_cut(cluster: Cluster) -> None:
+    disk: DiskControl = cluster.disk(1)
+    with Client(cluster.servers) as client, Client(cluster.servers, request_timeout_ms=1_000) as hurried:
+        client.admin.create_topic(TOPIC, 1, 1)
+        for value in (b"0", b"1"):
+            client.send(TOPIC, value)
+        before = boot(cluster)
+        disk.slow_sync(600.0, LOGS)
+        with pytest.raises(OutcomeUnknown):
+            hurried.send(TOPIC, b"2")
+        assert any(path.endswith(".log") for path in disk.look().files)
+        cluster.kill(1)
+        cluster.up()
+        assert read(client) == [b"0", b"1", b"2"]
+        assert boot(cluster) == before
+        disk.slow_sync(600.0, LOGS)
+        with pytest.raises(OutcomeUnknown):
+            hurried.send(TOPIC, b"3")
+        cluster.kill(1)
+        assert Remains(cluster.data(1)).lose(Never(1)).sectors > 0
+        assert boot(cluster) != before
+        cluster.up()
+        assert read(client) == [b"0", b"1", b"2"]
+
+
+def test_a_broker_dies_in_the_middle_of_a_write(cluster: Cluster) -> None:
+    disk: DiskControl = cluster.disk(1)
+    with Client(cluster.servers) as client, Client(cluster.servers, request_timeout_ms=1_000) as hurried:
+        client.admin.create_topic(TOPIC, 1, 1)
+        client.send(TOPIC, b"0")
+        disk.die_at(f"write {LOGS}", bytes_written=70)
+        with pytest.raises(TinymqError):
+            hurried.send(TOPIC, b"1" * 500)
+        assert not cluster.running(1)
+        assert Remains(cluster.data(1)).tear(random.Random(3)).sectors > 0
+        cluster.up()
+        assert read(client) == [b"0"]
+        client.send(TOPIC, b"2")
