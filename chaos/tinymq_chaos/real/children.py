@@ -6,7 +6,8 @@ started as a small program that asks for that and becomes the wanted one: what c
 here is not safe in a process with threads, of which gRPC has many. Besides, and on other systems: at exit, and on
 SIGTERM and SIGHUP, unless somebody else handles those.
 
-Each leads a process group of its own: a terminal's Ctrl-C does not reach it, and signals go to the whole group.
+Each leads a process group of its own: a terminal's Ctrl-C does not reach it, and signals go to the whole group. What a
+child starts itself is tied to nobody by the system: it is for commands that start nothing, as brokers do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
@@ -30,10 +31,16 @@ POLL_S = 0.005
 
 _TIED = """\
 import ctypes, os, signal, sys
+parent, report = int(sys.argv[1]), int(sys.argv[2])
+os.set_inheritable(report, False)
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-if os.getppid() != int(sys.argv[1]):  # it ended before that was asked for
+if os.getppid() != parent:  # it ended before that was asked for
     sys.exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
+try:
+    os.execvp(sys.argv[3], sys.argv[3:])
+except OSError as error:
+    os.write(report, str(error).encode())
+    sys.exit(1)
 """
 
 
@@ -91,9 +98,21 @@ class Child:
 def spawn(command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Child:
     """Run `command`; its output is appended to `log`. `env`: all of its environment; None: this process's own.
 
-    A command that is not there ends with status 1 and a word in the log: it is not raised here.
+    It runs, and its end is tied to ours, when this returns. Raises OSError when it cannot be run.
     """
-    return _starter().start_child(command, log, env)
+    read, write = os.pipe()
+    try:
+        try:
+            child = _starter().start_child(command, log, env, write)
+        finally:
+            os.close(write)
+        refused = b"".join(iter(lambda: os.read(read, 4096), b""))  # to its end, which is when `command` runs
+    finally:
+        os.close(read)
+    if refused:
+        child.wait(GONE_S_MAX)
+        raise OSError(f"cannot run {command[0]}: {refused.decode()}")
+    return child
 
 
 def end(*children: Child) -> None:
@@ -112,20 +131,18 @@ class _Starter(threading.Thread):
         super().__init__(name="starts processes", daemon=True)
         self.children: list[Child] = []
         self.owner = os.getpid()
-        self._wanted: queue.SimpleQueue[tuple[Future[Child], Sequence[str], Path, Mapping[str, str] | None]] = (
-            queue.SimpleQueue()
-        )
+        self._wanted: queue.SimpleQueue[tuple[Future[Child], Callable[[], Child]]] = queue.SimpleQueue()
 
-    def start_child(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None) -> Child:
+    def start_child(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None, report: int) -> Child:
         wanted: Future[Child] = Future()
-        self._wanted.put((wanted, command, log, env))
+        self._wanted.put((wanted, lambda: _start(command, log, env, report)))
         return wanted.result()
 
     def run(self) -> None:
         while True:
-            wanted, command, log, env = self._wanted.get()
+            wanted, start = self._wanted.get()
             try:
-                child = _start(command, log, env)
+                child = start()
             except OSError as error:
                 wanted.set_exception(error)
                 continue
@@ -145,13 +162,16 @@ class _Starter(threading.Thread):
             child.wait(GONE_S_MAX)
 
 
-def _start(command: Sequence[str], log: Path, env: Mapping[str, str] | None) -> Child:
-    if sys.platform == "linux":
-        command = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
+def _start(command: Sequence[str], log: Path, env: Mapping[str, str] | None, report: int) -> Child:
+    """`report`: a pipe's end that the process closes when it has become `command`, or else says why it cannot."""
+    tied = sys.platform == "linux"
+    if tied:
+        command = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), str(report), *command]
     with open(log, "ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=env
-        )
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env,
+            pass_fds=(report,) if tied else (), start_new_session=True,
+        )  # fmt: skip
     return Child(process)
 
 

@@ -1,0 +1,154 @@
+"""Processes of the harness end when it ends, however it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_tidy import ROOT
+from tinymq.cli.process import Process, start_time
+from tinymq_chaos.real.children import Child, end, spawn
+
+DEADLINE_S = 20.0
+LONG = ("sleep", "1000")
+HARNESS = """
+import asyncio, os, signal, sys, threading
+from pathlib import Path
+from tinymq_chaos.real.children import spawn
+
+def begin(log):
+    running, stopped = spawn(["sleep", "1000"], log), spawn(["sleep", "1000"], log)
+    stopped.signal(signal.SIGSTOP)
+    print(running.pid, stopped.pid, flush=True)
+
+if sys.argv[2] == "thread":
+    threading.Thread(target=begin, args=[Path(sys.argv[1])]).start()  # which ends at once
+else:
+    begin(Path(sys.argv[1]))
+how = sys.stdin.readline().strip()
+if how == "raise":
+    raise RuntimeError("a harness with a bug")
+if how == "exit at once":
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def child(log: Path) -> Iterator[Child]:
+    child = spawn(LONG, log)
+    yield child
+    end(child)
+
+
+def wait_gone(*processes: Process) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    assert all(process.wait_gone(deadline) for process in processes)
+
+
+def named(pid: int) -> Process:
+    started = start_time(pid)
+    assert started is not None, f"{pid} does not run"
+    return Process(pid, started)
+
+
+def harness(log: Path, thread: str = "main") -> tuple[subprocess.Popen[str], list[Process]]:
+    """A process that has started two, of which one is stopped."""
+    ours = subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(log), thread], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL, env={"PYTHONPATH": str(ROOT / "chaos")},
+    )  # fmt: skip
+    assert ours.stdout is not None
+    return ours, [named(int(pid)) for pid in ours.stdout.readline().split()]
+
+
+def finish(ours: subprocess.Popen[str], text: str) -> None:
+    with ours:
+        ours.communicate(text, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_they_end_when_the_harness_is_ended_by_a_signal(log: Path, number: signal.Signals) -> None:
+    ours, children = harness(log)
+    ours.send_signal(number)
+    finish(ours, "")
+    wait_gone(*children)
+    assert ours.returncode in (-number, 1), "Python makes an exception of SIGINT"
+
+
+@pytest.mark.parametrize("how", ["", "raise", "exit at once"])
+def test_they_end_when_the_harness_ends_by_itself(log: Path, how: str) -> None:
+    ours, children = harness(log)
+    finish(ours, f"{how}\n")
+    wait_gone(*children)
+
+
+def test_the_end_of_the_thread_that_asked_for_them_is_not_theirs(log: Path) -> None:
+    began: list[Child] = []
+    asking = threading.Thread(target=lambda: began.append(spawn(LONG, log)))
+    asking.start()
+    asking.join()
+    ours, children = harness(log, "thread")
+    try:
+        assert not began[0].wait(0.3)
+        assert all(process.alive for process in children)
+    finally:
+        end(*began)
+        finish(ours, "")
+    wait_gone(*children)
+
+
+def test_all_are_signalled_before_one_is_waited_for(log: Path) -> None:
+    children = [spawn(LONG, log) for _ in range(3)]
+    children[0].signal(signal.SIGSTOP)
+    end(*children)
+    assert [child.exit_status for child in children] == [-signal.SIGKILL] * 3
+    end(*children)
+
+
+def test_what_it_started_is_signalled_with_it(log: Path) -> None:
+    child = spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], log)
+    deadline = time.monotonic() + DEADLINE_S
+    while not (text := log.read_text()).endswith("\n"):
+        assert time.monotonic() < deadline
+        child.wait(0.01)
+    grandchild = named(int(text))
+    end(child)
+    wait_gone(grandchild)
+
+
+def test_one_that_is_gone_is_not_signalled(child: Child) -> None:
+    assert child.alive
+    assert child.exit_status is None
+    assert child.signal(signal.SIGTERM)
+    assert child.wait(DEADLINE_S)
+    assert (child.alive, child.exit_status) == (False, -signal.SIGTERM)
+    assert not child.signal(signal.SIGTERM)
+
+
+def test_a_command_that_is_not_there_and_a_log_that_cannot_be_written_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"cannot run no-such-command: .*No such file"):
+        spawn(["no-such-command"], tmp_path / "log")
+    with pytest.raises(OSError, match="no-such-folder"):
+        spawn(LONG, tmp_path / "no-such-folder" / "log")
+    child = spawn(LONG, tmp_path / "log")  # whoever starts them is there still
+    assert child.alive
+    end(child)
+
+
+def test_its_environment_is_the_one_that_it_is_given(log: Path) -> None:
+    child = spawn(["/usr/bin/env"], log, {"ONLY": "this"})
+    assert child.wait(DEADLINE_S)
+    assert "ONLY=this" in log.read_text().split()
+    assert "PATH=" not in log.read_text()
