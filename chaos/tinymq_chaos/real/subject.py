@@ -5,11 +5,13 @@ A protocol. Ours is ours.py; another system's stands beside its Target.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.history import History
+from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.target import Target
 from tinymq_chaos.workloads.context import Workload
 
@@ -30,20 +32,24 @@ class Subject(Protocol):
         """That make sense here; all of them run, if nothing is said."""
         ...
 
-    @property
-    def checkers(self) -> Sequence[Checker]:
-        """That are right here: with the slack that real clocks, and how this system is looked at, need."""
+    def checkers(self, slack: Slack) -> Sequence[Checker]:
+        """That are right here (judging.py)."""
         ...
 
     def client(self, **settings: Any) -> Any:
         """As workloads use it (AsyncClient, or what looks like it), through the proxies. The caller closes it."""
         ...
 
-    def watch(self, history: History) -> None:
-        """What brokers have said since the last call: who leads. Called several times a second, from one thread."""
+    def caller(self, rng: random.Random) -> Any:
+        """A Caller, where workloads need one; through the proxies. The caller of this closes it."""
+        ...
+
+    def watch(self, history: History, hurt: Collection[int]) -> None:
+        """What brokers have said since the last call: who leads, and what is damaged; not of brokers that are `hurt`,
+        whose disks faults have damaged. Called several times a second, one call at a time."""
         ...
 
     def collect(self, history: History, hurt: Collection[int]) -> list[str]:
-        """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. `hurt`: of
-        their disks anything may be missing. What could not be read, and why, is returned in words."""
+        """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. What cannot
+        be read is an anomaly there, but for brokers that are `hurt`: of those it is returned in words."""
         ...

@@ -10,7 +10,7 @@ shorter, and is no answer from who is stopped.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,20 +51,20 @@ class Watching:
 
     target: Target
     history: History
-    hurt: set[int] = field(default_factory=set)  # brokers whose disks faults damaged: they may say so
     _tails: dict[int, Tail] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def look(self, hurt: Collection[int] = ()) -> None:
+        """`hurt`: brokers whose disks faults have damaged, and who may say so."""
         for broker in self.target.brokers:
             tail = self._tails.setdefault(broker, Tail(self.target.said(broker)))
             for line in tail.lines():
                 event = event_of(line)
                 if event is not None:
-                    self._happened(broker, event)
+                    self._happened(broker, event, broker in hurt)
             if not self.target.running(broker):
                 self.history.leads_no_more(broker)
 
-    def _happened(self, broker: int, event: Mapping[str, Any]) -> None:
+    def _happened(self, broker: int, event: Mapping[str, Any], hurt: bool) -> None:
         kind = event.get("event")
         log = log_of(str(event.get("group", "")))
         if log is None:
@@ -72,7 +72,7 @@ class Watching:
         if kind == "replica_changed":
             term = int(event["term"])
             self._leads(broker, log, term if event["role"] == LEADER else None)
-        elif kind in DAMAGE and broker not in self.hurt:
+        elif kind in DAMAGE and not hurt:
             self.history.damaged(log, broker, f"{kind}: {event.get('reason', '')}")
 
     def _leads(self, broker: int, log: Log, term: int | None) -> None:

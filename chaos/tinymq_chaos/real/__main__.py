@@ -1,0 +1,168 @@
+"""`make chaos`: real broker processes, real faults, and what was wrong. Exit code 0: nothing; 1: anomalies; 2: what was
+asked for cannot be done; 130: interrupted, and nothing was wrong until then."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tinymq.errors import TinymqError
+from tinymq_chaos.history import History
+from tinymq_chaos.real import outcome
+from tinymq_chaos.real.faults import FAULTS, Kind
+from tinymq_chaos.real.report import BadFolder, write_comparison, write_report
+from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.targets import TARGETS, Wanted
+from tinymq_chaos.workloads import WORKLOADS
+
+MINUTES = 10.0
+BESIDE_S = 45.0  # of these: until brokers serve, and from the last fault until all is read and checked
+LEAST_S = 10.0  # of faults
+FRESH_SEEDS = 1_000_000
+EPILOG = """\
+examples:
+
+  make chaos                                  about 10 minutes: every kind of fault once, then random pairs
+  make chaos FAULT=kill_leader,latency MINUTES=2        these two, one after the other, then together
+  make chaos SEED=7 BROKERS=5                 the plan of seed 7, on five brokers
+  make chaos FAULT=none MINUTES=1             no faults: what the machine does without
+  make chaos MUTANT=answers-when-appended FAULT=kill_leader     brokers that are broken on purpose: anomalies are due
+  make chaos AGAINST=.tinymq/chaos/earlier    and compare the report with that of an earlier run
+  python -m tinymq_chaos.real --list          kinds of faults with their parameters
+
+A seed gives the plan: which faults, whom they befall, when. What comes of it is the machine's, too: real clocks make no
+run like another one. A run keeps its history, report.html and the brokers' logs in its folder.
+"""
+
+
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make chaos", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fault", type=_names_of(FAULTS), help="kinds, with commas; none: none. Else all, each once")
+    parser.add_argument("--seed", type=int, help="of the plan; else a fresh one")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="all in all, about (%(default)g)")
+    parser.add_argument("--brokers", type=int, choices=(3, 5), default=3)
+    parser.add_argument("--target", choices=sorted(TARGETS), default="tinymq", help="whose brokers")
+    parser.add_argument(
+        "--workload", type=_names_of(WORKLOADS), default=(), help="names, with commas; else all of them"
+    )
+    parser.add_argument("--pace", type=float, default=1.0, help="pauses of workloads are so many times as long")
+    parser.add_argument("--mutant", default="", help="rules to take out on every broker, with commas")
+    parser.add_argument("--folder", type=Path, help="for what is written; else a new one under .tinymq/chaos")
+    parser.add_argument("--against", type=Path, help="folder of an earlier run, to compare with")
+    parser.add_argument("--list", action="store_true", help="print the kinds of faults, and run nothing")
+    return parser.parse_args(arguments)
+
+
+def _names_of(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        found = tuple(name for name in text.split(",") if name not in ("", "none"))
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return found
+
+    return names
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse_options(arguments)
+    if options.list:
+        print("\n".join(row(name, kind) for name, kind in FAULTS.items()))
+        return 0
+    seed = random.SystemRandom().randrange(FRESH_SEEDS) if options.seed is None else options.seed
+    now = datetime.now(UTC)
+    folder = options.folder or Path(".tinymq") / "chaos" / f"{now:%Y%m%d-%H%M%S}-seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    say = Saying()
+    command = command_of(options, seed)
+    say(f"seed {seed}; {command} repeats the plan, and not what comes of it; all that is written is in {folder}")
+    kinds = FAULTS if options.fault is None else {name: FAULTS[name] for name in options.fault}
+    mutants = tuple(name for name in options.mutant.split(",") if name)
+    needs = frozenset().union(*(kind.needs for kind in kinds.values()))
+    plan = Plan(seed, max(LEAST_S, options.minutes * 60 - BESIDE_S), options.fault, options.workload, options.pace)
+    try:
+        subject = TARGETS[options.target](Wanted(folder / "cluster", options.brokers, needs, mutants))
+    except (TinymqError, RuntimeError, ValueError) as error:
+        print(f"the cluster does not come up: {error}", file=sys.stderr)
+        return 2
+    try:
+        say(f"{options.brokers} brokers serve")
+        began_s = time.monotonic()
+        run = Run(plan, subject, History(lambda: time.monotonic() - began_s), say)
+        result = asyncio.run(_run(run))
+        outcome.write(folder, result, subject.target, command, now.isoformat(timespec="seconds"))
+    finally:
+        subject.target.close()
+    if not result.anomalies:
+        outcome.remove_data(subject.target)
+    return _conclude(result, folder, options.against, say)
+
+
+async def _run(run: Run) -> Result:
+    """Ctrl-C ends it in order, a second one at once; either way there is a result."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, run.interrupt)
+    return await run.run()
+
+
+def _conclude(result: Result, folder: Path, against: Path | None, say: Callable[[str], None]) -> int:
+    print(outcome.outcome_in_words(result))
+    try:
+        say(f"report: {write_report(folder)}")
+        if against is not None:
+            say(f"comparison: {write_comparison(folder, against)}")
+    except BadFolder as error:
+        print(f"no report: {error}", file=sys.stderr)
+        return 1 if result.anomalies else 2
+    if result.anomalies:
+        return 1
+    return 130 if result.interrupted else 0
+
+
+class Saying:
+    """Progress, on standard error, with the time since the beginning."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", file=sys.stderr, flush=True)
+
+
+def command_of(options: argparse.Namespace, seed: int) -> str:
+    """What repeats the plan."""
+    words = [f"make chaos SEED={seed}"]
+    words += [f"FAULT={','.join(options.fault) or 'none'}"] if options.fault is not None else []
+    words += [f"MINUTES={options.minutes:g}"] if options.minutes != MINUTES else []
+    words += [f"BROKERS={options.brokers}"] if options.brokers != 3 else []
+    words += [f"TARGET={options.target}"] if options.target != "tinymq" else []
+    words += [f"WORKLOAD={','.join(options.workload)}"] if options.workload else []
+    words += [f"PACE={options.pace:g}"] if options.pace != 1.0 else []
+    words += [f"MUTANT={options.mutant}"] if options.mutant else []
+    return " ".join(words)
+
+
+def row(name: str, kind: Kind) -> str:
+    """A kind of fault for people."""
+    seconds = " or ".join(f"{each:g}" for each in sorted(kind.lasts_s))
+    how = "; ".join(f"{parameter} {', '.join(map(_value, each))}" for parameter, each in kind.parameters.items())
+    return f"{name:16} {kind.group:8} {seconds + ' s':18} {how}".rstrip()
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,78 @@
+"""What a workload is given on real clocks: see ../workloads/context.py."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinymq.clock import Clock, SystemClock
+from tinymq.errors import TinymqError
+from tinymq_chaos.history import History
+
+TOPIC_TRIES_MAX = 6  # of 10 s
+REPLICAS = 3
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all workloads of a run share."""
+
+    seed: int
+    history: History
+    make_client: Callable[..., Any]
+    make_caller: Callable[[random.Random], Any]
+    topics: list[tuple[str, int]]  # (name, partition) of all that are made here are added
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: Clock = field(default_factory=SystemClock)
+    pace: float = 1.0
+    clients: list[Any] = field(default_factory=list)  # and callers: all that were made, to be closed
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        self.clients.clear()
+
+
+class Context:
+    """Of one workload."""
+
+    def __init__(self, around: Surroundings, name: str) -> None:
+        self.name = name
+        self.pace = around.pace
+        self.rng = random.Random(f"{around.seed}/workload/{name}")
+        self.clock: Clock = around.clock
+        self.history: History = around.history
+        self.stop = around.stop
+        self._around = around
+        self._topics = 0
+
+    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+        self._topics += 1
+        name = f"{self.name}.{self._topics}"
+        client, last = self.client(), ""
+        for _ in range(TOPIC_TRIES_MAX):
+            try:
+                await client.admin.create_topic(name, partitions, REPLICAS, settings=settings, timeout=10.0)
+                break
+            except TinymqError as error:
+                last = f"{error.code}: {error}"
+                if error.code == "TopicExists":  # by an earlier try
+                    break
+                await self.clock.sleep(0.2)  # some broker is not registered yet
+        else:
+            raise AssertionError(f"topic {name} could not be made: {last}")
+        self._around.topics += [(name, partition) for partition in range(partitions)]
+        return name
+
+    def client(self, **settings: Any) -> Any:
+        client = self._around.make_client(rng=random.Random(self.rng.random()), **settings)
+        self._around.clients.append(client)
+        return client
+
+    def caller(self) -> Any:
+        caller = self._around.make_caller(random.Random(self.rng.random()))
+        self._around.clients.append(caller)
+        return caller

@@ -1,0 +1,106 @@
+"""A run's folder: history.jsonl, run.json, and what is made of both for people (report/). Read again by report/folder.py.
+
+history.jsonl     every call, fault, leader and replica (history.py)
+run.json          seed, command, versions, machine, faults by kind, measures, anomalies, what was not judged and why
+report.html, summary.json
+cluster/          brokers' settings and log files; their data, too, where something was wrong
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.history import Outcome
+from tinymq_chaos.real.judging import NOT_JUDGED, Slack
+from tinymq_chaos.real.run import Result
+from tinymq_chaos.real.setup import TOXIPROXY_VERSION
+from tinymq_chaos.real.target import Target
+
+HISTORY = "history.jsonl"
+RUN = "run.json"
+PACKAGES = ("tinymq", "grpcio", "pyarrow", "pysyncobj", "toxiproxy-python")
+
+
+def write(folder: Path, result: Result, target: Target, command: str, began: str) -> None:
+    """Both files. `command` repeats the plan; `began`: when, for people."""
+    with (folder / HISTORY).open("w") as file:
+        file.writelines(f"{line}\n" for line in result.history.lines())
+    (folder / RUN).write_text(json.dumps(values(result, target, command, began), indent=1) + "\n")
+
+
+def values(result: Result, target: Target, command: str, began: str) -> dict[str, Any]:
+    """What run.json holds."""
+    history, plan = result.history, result.plan
+    return {
+        "seed": plan.seed,
+        "command": command,
+        "target": target.name,
+        "versions": versions() | {target.name: target.version},
+        "machine": machine(),
+        "nodes": len(target.brokers),
+        "began": began,
+        "interrupted": result.interrupted,
+        "faults": dict(result.faults),
+        "never_happened": list(result.never),
+        "calls": dict(Counter(call.outcome.value for call in history.calls)),
+        "records_acknowledged": result.acknowledged,
+        "terms_seen": len(history.leaders),
+        "measures": {
+            "healed_s": round(result.healed_s, 3),
+            "harness_late_s_max": round(result.lag_s, 3),
+            "checked_s": round(result.checked_s, 3),
+            "harness_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        },
+        "slack": asdict(Slack().with_lag(result.lag_s)),
+        "not_judged": dict(NOT_JUDGED),
+        "notes": list(result.notes),
+        "anomalies": [asdict(a) if isinstance(a, Anomaly) else a for a in result.anomalies],
+    }
+
+
+def versions() -> Mapping[str, str]:
+    found = {"python": platform.python_version(), "toxiproxy": TOXIPROXY_VERSION}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # it is not what is tested here
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return {"cpus": os.cpu_count(), "system": sys.platform, "kind": platform.machine(), "load": round(load, 1)}
+
+
+def outcome_in_words(result: Result) -> str:
+    """The last lines of a run's progress."""
+    ended = Counter(call.outcome for call in result.history.calls)
+    failed = f"{ended[Outcome.FAILED]} failed, {ended[Outcome.UNKNOWN]} with an outcome that nobody knows"
+    lines = [
+        f"{result.acknowledged} records acknowledged; {len(result.history.calls)} calls, {failed}",
+        f"faults: {', '.join(f'{kind} {count}' for kind, count in result.faults.items()) or 'none'}",
+    ]
+    lines += [f"never possible: {', '.join(result.never)}"] if result.never else []
+    lines += [f"note: {note}" for note in result.notes]
+    lines += ["interrupted before its time"] if result.interrupted else []
+    lines += [f"ANOMALY {anomaly}" for anomaly in result.anomalies] or ["no anomalies"]
+    return "\n".join(lines)
+
+
+def remove_data(target: Target) -> None:
+    """Of brokers that have stopped: nobody will look for what went wrong."""
+    for broker in target.brokers:
+        shutil.rmtree(target.data(broker), ignore_errors=not target.data(broker).exists())

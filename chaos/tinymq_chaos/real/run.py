@@ -1,0 +1,217 @@
+"""One run against real processes: workloads, faults, calm, and what was wrong. The phases of README.md, in their order.
+
+A run is not its seed's alone, as a simulated one is: the seed gives the plan, the machine and its clocks the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tinymq_chaos import checkers
+from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.real.context import Context, Surroundings
+from tinymq_chaos.real.judging import Slack
+from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.schedule import Episode, Storm, plan
+from tinymq_chaos.real.subject import Subject
+from tinymq_chaos.workloads.context import Workload
+
+BEGIN_S = 2.0  # workloads have begun by then, before the first fault
+HEALED_S = 60.0  # after the last fault all is well
+END_S = 60.0  # workloads that are told to stop have read everything
+LOOK_S = 0.05  # between two looks at what brokers say
+SAY_S = 15.0  # between two lines of progress
+LAG_S = 0.05  # how often the loop is asked whether it is late
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. The seed decides all that is not said here."""
+
+    seed: int
+    seconds: float = 570.0  # of faults
+    faults: tuple[str, ...] | None = None  # kinds; None: all that the target can do, (): none
+    workloads: tuple[str, ...] = ()  # (): all that make sense
+    pace: float = 1.0  # pauses of workloads are so many times as long
+    episodes: tuple[Episode, ...] | None = None  # None: the seed's
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it. `anomalies`: what checkers found, and sentences about what else went wrong."""
+
+    plan: Plan
+    history: History
+    anomalies: list[Anomaly | str] = field(default_factory=list)
+    faults: Mapping[str, int] = field(default_factory=dict)  # how many of each kind began
+    never: list[str] = field(default_factory=list)  # kinds that were tried, and could not happen
+    notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
+    interrupted: bool = False
+    healed_s: float = 0.0  # from the last fault's end until all was well
+    lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
+    checked_s: float = 0.0  # that the checkers took
+
+    @property
+    def acknowledged(self) -> int:
+        """Records."""
+        return sum(len(c.args["records"]) for c in self.history.of("send") if c.outcome is Outcome.OK)
+
+
+class Run:
+    """Of one plan, on a running loop. `interrupt` (once: it ends in order, with everything that comes after faults;
+    twice: it ends at once) may be called by a signal's handler on the loop."""
+
+    def __init__(self, plan: Plan, subject: Subject, history: History, say: Say) -> None:
+        self.result = Result(plan, history)
+        self.nemesis = Nemesis(subject.target, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has)
+        self._plan = plan
+        self._subject = subject
+        self._history = history
+        self._say = say
+        self._around = Surroundings(
+            plan.seed, history, subject.client, subject.caller, self.nemesis.stage.topics, pace=plan.pace
+        )
+        self._raging: asyncio.Task[None] | None = None
+        self._working: list[asyncio.Task[None]] = []
+        self._main: asyncio.Task[object] | None = None
+
+    def interrupt(self) -> None:
+        if self.result.interrupted and self._main is not None:
+            self._main.cancel()
+        elif self._raging is not None:
+            self._raging.cancel()
+        self.result.interrupted = True
+
+    async def run(self) -> Result:
+        """To its end; what goes wrong is in the result, whatever it is. Cancelled: at once, and nothing is judged."""
+        self._main = asyncio.current_task()
+        beside = [asyncio.create_task(task()) for task in (self._look, self._measure_lag, self._tell)]
+        try:
+            await self._phases()
+        except asyncio.CancelledError:
+            self.result.interrupted = True
+            self.result.anomalies.append("interrupted twice: what had happened by then was not judged")
+        except Exception as error:  # whatever it is, the run has failed; what it saw is kept
+            self.result.anomalies.append(f"raised: {_in_words(error)}")
+        finally:
+            for task in [*beside, *self._working]:
+                task.cancel()
+            await asyncio.gather(*beside, *self._working, return_exceptions=True)
+            if self._history.ended_s is None:
+                self._history.end()
+        self.result.faults = dict(self.nemesis.happened)
+        return self.result
+
+    async def _phases(self) -> None:
+        history, result, plan_ = self._history, self.result, self._plan
+        chosen = plan_.workloads or tuple(self._subject.workloads)
+        self._say(f"workloads: {', '.join(chosen)}")
+        self._working = [asyncio.create_task(self._work(name, self._subject.workloads[name])) for name in chosen]
+        await asyncio.sleep(BEGIN_S)
+        await self._rage()
+        calm_s = history.now()
+        history.changed("all faults are over")
+        history.calm()
+        self._say("all faults are over")
+        bad = await self._healthy(HEALED_S)
+        result.healed_s = history.now() - calm_s
+        self._say(f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {bad}")
+        quiet_s = 1.0 + Slack().with_lag(result.lag_s).progress_s
+        await asyncio.sleep(max(0.0, calm_s + quiet_s - history.now()))
+        await self._drain()
+        bad = await self._healthy(HEALED_S) or bad
+        history.end()
+        self._say("brokers are stopped, and their logs read")
+        result.notes += await asyncio.to_thread(self._subject.collect, history, self.nemesis.hurt)
+        if bad:
+            result.anomalies.append(f"not healed: {bad}")
+        self._say(f"{len(history.calls)} calls are checked")
+        began_s = time.monotonic()
+        result.anomalies += await asyncio.to_thread(self._judge)
+        result.checked_s = time.monotonic() - began_s
+
+    def _judge(self) -> list[Anomaly]:
+        slack = Slack().with_lag(self.result.lag_s)
+        return checkers.check(self._history, checkers=self._subject.checkers(slack))
+
+    async def _work(self, name: str, workload: Workload) -> None:
+        await workload(Context(self._around, name))
+
+    async def _rage(self) -> None:
+        kinds = self.nemesis.kinds
+        if self._plan.faults is not None:
+            kinds = {name: kinds[name] for name in self._plan.faults}
+        self._say(f"faults for {self._plan.seconds:g} s: {', '.join(kinds) or 'none'}")
+        storm = Storm(self.nemesis, self._say)
+        episodes = plan(self._plan.seed, kinds) if self._plan.episodes is None else self._plan.episodes
+        self._raging = asyncio.create_task(storm.rage(episodes, self._plan.seconds))
+        watched: set[asyncio.Task[None]] = {self._raging, *self._working}
+        if self.result.interrupted:
+            self._raging.cancel()
+        while not self._raging.done():
+            done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            broken = [task for task in done - {self._raging} if not task.cancelled() and task.exception()]
+            if broken:
+                self._raging.cancel()
+        self.result.never = storm.never
+        if not self._raging.cancelled():
+            self._raging.result()
+        elif not self.result.interrupted:
+            for task in self._working:
+                if task.done():
+                    task.result()
+
+    async def _drain(self) -> None:
+        self._say("workloads are told to stop, and read to the end")
+        self._around.stop.set()
+        _, late = await asyncio.wait(self._working, timeout=END_S) if self._working else ((), ())
+        self.result.anomalies += [f"a workload does not end within {END_S:g} s: {task}" for task in late]
+        for task in self._working:
+            if task not in late:
+                task.result()
+        await self._around.close()
+
+    async def _healthy(self, within_s: float) -> str:
+        """Wait until all is well; what is not, after so long."""
+        until_s = time.monotonic() + within_s
+        while (bad := await asyncio.to_thread(self._subject.target.unhealthy)) and time.monotonic() < until_s:
+            await asyncio.sleep(LOOK_S)
+        return bad
+
+    # ---- beside ------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while self._history.ended_s is None:
+            await asyncio.to_thread(self._subject.watch, self._history, self.nemesis.hurt)
+            await asyncio.sleep(LOOK_S)
+
+    async def _measure_lag(self) -> None:
+        """How long this loop had to wait for the processor when it wanted to go on, until the run is judged."""
+        while self._history.ended_s is None:
+            due_s = time.monotonic() + LAG_S
+            await asyncio.sleep(LAG_S)
+            self.result.lag_s = max(self.result.lag_s, time.monotonic() - due_s)
+
+    async def _tell(self) -> None:
+        while self._history.ended_s is None:
+            await asyncio.sleep(SAY_S)
+            ended = sum(call.outcome is Outcome.OK for call in self._history.calls)
+            self._say(f"{len(self._history.calls)} calls, {ended} of them done; {self.result.acknowledged} records "
+                      "acknowledged")  # fmt: skip
+
+
+def _in_words(error: BaseException) -> str:
+    """With its place; of a group of errors the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = traceback.extract_tb(error.__traceback__)
+    last = where[-1] if where else None
+    return f"{error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno}" if last else repr(error)

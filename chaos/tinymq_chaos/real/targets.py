@@ -1,0 +1,37 @@
+"""Whose brokers a run is about: by name, how their cluster is brought up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinymq_chaos.real.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A cluster as a run asks for it."""
+
+    folder: Path
+    nodes: int = 3
+    needs: frozenset[str] = frozenset()  # of what kinds of faults need (Kind.needs)
+    mutants: tuple[str, ...] = ()  # rules that are taken out on every broker; ours only
+
+
+def _tinymq(wanted: Wanted) -> Subject:
+    from tinymq_chaos.real.cluster import Cluster
+    from tinymq_chaos.real.ours import Ours
+
+    has = wanted.needs & Ours.CAN_HAVE
+    cluster = Cluster(wanted.folder, wanted.nodes, disks="disks" in has, mutants=wanted.mutants)
+    try:
+        cluster.up()
+    except BaseException:
+        cluster.close()
+        raise
+    return Ours(cluster, has)
+
+
+TARGETS: Mapping[str, Callable[[Wanted], Subject]] = {"tinymq": _tinymq}
+"""Each brings the cluster up, and returns when it serves; the caller closes its target. Blocks."""
