@@ -1,4 +1,4 @@
-"""A run's folder: history.jsonl, run.json, and what is made of both for people (report/). Read again by report/folder.py.
+"""A run's folder: history.jsonl, run.json, and what is made of both for people (report/).
 
 history.jsonl     every call, fault, leader and replica (history.py)
 run.json          seed, command, versions, machine, faults by kind, measures, anomalies, what was not judged and why
@@ -47,7 +47,7 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
         "seed": plan.seed,
         "command": command,
         "target": target.name,
-        "versions": versions() | {target.name: target.version},
+        "versions": {**versions(), target.name: target.version},
         "machine": machine(),
         "nodes": len(target.brokers),
         "began": began,

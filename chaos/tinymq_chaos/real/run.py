@@ -26,6 +26,7 @@ BEGIN_S = 2.0  # workloads have begun by then, before the first fault
 HEALED_S = 60.0  # after the last fault all is well
 END_S = 60.0  # workloads that are told to stop have read everything
 LOOK_S = 0.05  # between two looks at what brokers say
+WAIT_S = 4.0  # after which it is said what is waited for
 SAY_S = 15.0  # between two lines of progress
 LAG_S = 0.05  # how often the loop is asked whether it is late
 
@@ -181,8 +182,11 @@ class Run:
 
     async def _healthy(self, within_s: float) -> str:
         """Wait until all is well; what is not, after so long."""
-        until_s = time.monotonic() + within_s
+        until_s, say_s = time.monotonic() + within_s, time.monotonic() + WAIT_S
         while (bad := await asyncio.to_thread(self._subject.target.unhealthy)) and time.monotonic() < until_s:
+            if time.monotonic() > say_s:
+                self._say(f"not well yet: {bad}")
+                say_s += WAIT_S
             await asyncio.sleep(LOOK_S)
         return bad
 
