@@ -26,7 +26,13 @@ names, see records.py):
     commit        topic, partition, channel, offset                position
     seek          topic, partition, channel, offset                position
     channels      topic                                            [[partition, channel, position], ...]
-    consume       topic, partition, channel, request               [offset, record], or null: there was none
+    consume       topic, partition, channel, request, reads        [offset, record], or null: there was none
+    fetch         topic, partition, offset                         [[offset, record] or null, log start, high watermark]
+    size          topic, partition, channel                        messages kept, or (channel not "") not taken yet
+    trim          topic, partition, before                         log start
+    alter_topic   topic, settings                                  null
+    settings      topic                                            {name: value}
+    transfer      topic, partition, to                             the broker that leads
     hold          topic, partition, hold, offset, lease_s          null
     release       topic, partition, hold                           null
 """
@@ -117,8 +123,9 @@ class Replica:
     role: str
     high_watermark: int
     commit_index: int
-    log_start: int  # offset
+    log_start: int  # offset, of what is stored
     entries: tuple[Stored, ...]  # in a row, up to commit_index at least
+    shown_start: int | None = None  # offset below which nobody is shown a record; None: nobody has looked
 
 
 @dataclass(slots=True)
@@ -184,6 +191,7 @@ class History:
         self.topics: dict[str, dict[str, str]] = {}  # by TOPIC: settings that are not the defaults
         self.replicas: list[Replica] = []  # at the end
         self.commits: dict[Log, list[tuple[float, int]]] = {}  # (when, end offset), as first known to any replica
+        self.weights: dict[Log, list[tuple[int, int]]] = {}  # (end offset of a batch, bytes of all records up to it)
         self.link_s = 0.0  # that one message is on its way at least, if nothing is wrong
         self.calm_s: float | None = None  # when the last fault had ended
         self.ended_s: float | None = None  # when the run had
@@ -233,6 +241,13 @@ class History:
         if not commits or end_offset > commits[-1][1]:
             commits.append((self.now(), end_offset))
 
+    def weighed(self, log: Log, end_offset: int, size: int) -> None:
+        """A batch of `size` bytes, as stored, ends at `end_offset`. May be told again."""
+        weights = self.weights.setdefault(log, [])
+        last = weights[-1] if weights else (0, 0)
+        if end_offset > last[0]:
+            weights.append((end_offset, last[1] + size))
+
     def calm(self) -> None:
         """The last fault has ended now."""
         self.calm_s = self.now()
@@ -262,6 +277,8 @@ class History:
             yield _line("revival", asdict(revival))
         for log, commits in self.commits.items():
             yield _line("commits", {"log": log, "commits": commits})
+        for log, weights in self.weights.items():
+            yield _line("weights", {"log": log, "weights": weights})
         for replica in self.replicas:
             yield _line("replica", asdict(replica))
 
@@ -289,6 +306,8 @@ class History:
                 history.commits[values["log"]] = [(at_s, end) for at_s, end in values["commits"]]
             elif kind == "fault":
                 history.faults.append(FaultSpan(**values))
+            elif kind == "weights":
+                history.weights[values["log"]] = [(end, size) for end, size in values["weights"]]
             elif kind == "change":
                 history.changes.append(Change(**values | {"paused": tuple(values["paused"])}))
             elif kind == "led":

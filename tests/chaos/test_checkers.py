@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos import test_checkers_channels, test_checkers_queues, test_elections, test_ledger
+from tests.chaos import (
+    test_checkers_capacity,
+    test_checkers_channels,
+    test_checkers_queues,
+    test_elections,
+    test_ledger,
+)
 from tests.chaos.story import LOG, Story, T, chained, good
 from tinymq_chaos.checkers import CHECKERS, OF_A_KIND_MAX, Checker, Kind, check
 from tinymq_chaos.history import Replica
@@ -353,6 +359,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (not_read_to_the_end, Kind.NO_PROGRESS),
     *test_checkers_channels.BAD,
     *test_checkers_queues.BAD,
+    *test_checkers_capacity.BAD,
 ]
 
 

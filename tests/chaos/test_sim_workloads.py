@@ -7,11 +7,14 @@ from collections import Counter
 import pytest
 
 from tests.chaos.test_workloads import FAKED
+from tinymq_chaos.checkers import Facts
 from tinymq_chaos.history import METADATA, Call, History, Outcome
 from tinymq_chaos.sim.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
-from tinymq_chaos.workloads.bounded import ROOM
+from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
+ON_BROKERS = ("cursors", "takers", "rush", "queues", "partitions", "volatile", "delayed")
+BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed")
 SECONDS = 14.0
 SEED = 3
 
@@ -30,8 +33,7 @@ def done(history: History, *kinds: str) -> list[Call]:
 
 
 def test_none_is_left_out() -> None:
-    on_brokers = {"cursors", "takers", "rush", "queues", "retained", "room", "volatile", "delayed", "partitions"}
-    assert {*FAKED, *on_brokers} == {*WORKLOADS}
+    assert {*FAKED, *ON_BROKERS, *BOUNDED} == {*WORKLOADS}
 
 
 def test_consumers_of_two_channels_commit_seek_and_fence_each_other() -> None:
@@ -95,6 +97,40 @@ def test_a_room_is_full_and_has_room_for_more() -> None:
     assert starts(history)[-1] > ROOM
     ends = [(log_start, end) for call in done(history, "offsets") for _, log_start, end in call.result]
     assert max(end - start for start, end in ends) > ROOM - 15
+    assert done(history, "hold")
+
+
+def kept_bytes(history: History) -> list[int]:
+    """Of the one partition, whenever somebody looked."""
+    facts = Facts(history)
+    return [weight for _, log, start, end in facts.ends() if (weight := facts.weight(log, start, end)) is not None]
+
+
+def test_so_many_bytes_are_kept_and_little_more() -> None:
+    history = told("sized", "kill", pace=0.2)
+    assert starts(history)[-1] > starts(history)[0]
+    assert RETENTION_BYTES <= kept_bytes(history)[-1] < 2 * RETENTION_BYTES
+
+
+def test_bytes_are_bounded() -> None:
+    history = told("heavy", "kill", pace=0.2)
+    assert starts(history)[-1] > 0
+    assert ROOM_BYTES / 2 < max(kept_bytes(history)) <= ROOM_BYTES
+
+
+def test_a_full_partition_refuses_until_somebody_makes_room() -> None:
+    history = told("full", "kill", seconds=30.0, pace=2.0)
+    assert len({call.args["topic"] for call in history.of("send") if call.error == "QuotaExceeded"}) == 2
+    assert max(kept_bytes(history)) > FULL_BYTES - 4_000
+    assert len([call for call in done(history, "trim") if call.result]) > 1
+    assert len(done(history, "send")) > FULL
+
+
+def test_heads_are_trimmed_while_others_read() -> None:
+    history = told("trimmed", "kill", pace=0.4)
+    assert len({call.result for call in done(history, "trim")}) > 10
+    assert {"OffsetOutOfRange", "Held"} <= {call.error for call in history.of("trim")}
+    assert len(done(history, "size")) > 10
     assert done(history, "hold")
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from tinymq_chaos.checkers import (
+    capacity,
     cursors,
     early,
     ends,
@@ -17,7 +18,9 @@ from tinymq_chaos.checkers import (
     reads,
     replicas,
     retention,
+    settings,
     sizes,
+    trims,
     weak,
     writes,
 )
@@ -52,6 +55,7 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.innocent_damage,
     replicas.not_healed,
     metadata.not_linearizable,
+    settings.settings_of_the_past,
     given.given_twice,
     cursors.moved_back,
     cursors.strayed,
@@ -62,7 +66,14 @@ CHECKERS: tuple[Checker, ...] = (
     sizes.miscounted,
     retention.removed_early,
     retention.kept_too_long,
-    retention.over_capacity,
+    retention.removed_of_the_last_bytes,
+    retention.kept_too_much,
+    capacity.over_capacity,
+    capacity.dropped_too_much,
+    capacity.refused_with_room,
+    trims.trimmed_reads,
+    trims.trims_undone,
+    trims.removed_untrimmed,
     retention.broken_holds,
     weak.needless_losses,
     ends.unanswered,

@@ -61,6 +61,8 @@ class Kind(StrEnum):
     REMOVED_EARLY = "removed early"  # by retention or capacity
     KEPT_TOO_LONG = "kept too long"  # though its time is over
     OVER_CAPACITY = "over capacity"  # more records than the topic has room for
+    REFUSED = "refused"  # for want of room that there was
+    TRIMMED_READ = "trimmed read"  # of what was trimmed before it began
     BROKEN_HOLD = "broken hold"  # records are gone that were held
     NEEDLESS_LOSS = "needless loss"  # a group went on without a majority of its replicas, which had lost nothing
     TOO_MUCH = "too much"  # bytes in one message, or on their way to one follower of one group

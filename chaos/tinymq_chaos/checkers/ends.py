@@ -70,7 +70,9 @@ def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S
-    took = [c.ended_s - c.invoked_s for c in facts.sends if c.invoked_s >= quiet_s and c.ended_s is not None]
+    full = {topic for topic, told in facts.history.topics.items() if told.get("on_full") == "reject"}  # they wait
+    sends = [c for c in facts.sends if c.args["topic"] not in full]
+    took = [c.ended_s - c.invoked_s for c in sends if c.invoked_s >= quiet_s and c.ended_s is not None]
     if len(took) >= 20 and median(took) > slow_s + SLOW_LINKS * facts.history.link_s:
         yield Anomaly(
             Kind.SLOW, f"half of {len(took)} writes took longer than {median(took):.3f} s", times_s=(quiet_s,)
@@ -80,6 +82,8 @@ def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
 def _asked(facts: Facts) -> dict[Log, list[Call]]:
     asked: dict[Log, list[Call]] = {}
     for call in facts.sends:
+        if call.error == "QuotaExceeded":
+            continue  # who leads is there, and says no
         partition = call.result[0] if call.outcome is Outcome.OK else call.args.get("partition")
         if partition is not None:
             asked.setdefault((call.args["topic"], partition), []).append(call)

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tinymq_chaos.history import METADATA, Call, History, Log, Outcome, Replica
 
@@ -104,6 +105,16 @@ class Facts:
             if call.outcome is Outcome.OK:
                 yield call, (call.args["topic"], call.args["partition"]), *call.result[1:]
 
+    def weight(self, log: Log, start: int, end: int) -> int | None:
+        """Bytes of the records of all batches that end between the two, as stored; None where nobody weighed them."""
+        weights = self.history.weights.get(log)
+        return None if weights is None else _below(weights, end) - _below(weights, start)
+
+    def largest(self, log: Log) -> int:
+        """Bytes of the largest batch."""
+        weights = [size for _, size in self.history.weights.get(log, [])]
+        return max((b - a for a, b in pairwise([0, *weights])), default=0)
+
     def _maybe_deleted(self, log: Log) -> bool:
         return log[0].partition("#")[0] in self.maybe_deleted or log in self.maybe_deleted_logs
 
@@ -142,6 +153,11 @@ class Facts:
         return finals
 
 
+def _below(weights: list[tuple[int, int]], offset: int) -> int:
+    at = bisect_right(weights, offset, key=lambda weight: weight[0])
+    return weights[at - 1][1] if at else 0
+
+
 def _by_log(replicas: list[Replica]) -> dict[Log, list[Replica]]:
     found: dict[Log, list[Replica]] = {}
     for replica in replicas:
@@ -153,11 +169,17 @@ def _longest(replicas: list[Replica]) -> Final:
     """What the replica that shows most holds, and what others hold of before its log's start; if replicas differ,
     another checker says so."""
     best = max(replicas, key=lambda r: (r.role in WELL, r.high_watermark))
-    start, names = best.log_start, _names(best, best.log_start, best.high_watermark)
-    for other in sorted(replicas, key=lambda r: r.log_start):
-        if other.role in WELL and other.log_start < start <= other.high_watermark:
-            return Final(other.log_start, _names(other, other.log_start, start) + names, certain=True)
+    start = _start(best)
+    names = _names(best, start, best.high_watermark)
+    for other in sorted(replicas, key=_start):
+        if other.role in WELL and _start(other) < start <= other.high_watermark:
+            return Final(_start(other), _names(other, _start(other), start) + names, certain=True)
     return Final(start, names, certain=True)
+
+
+def _start(replica: Replica) -> int:
+    """Of what was read: its head may have gone since it was asked where it begins."""
+    return max(replica.log_start, replica.entries[0].base_offset) if replica.entries else replica.log_start
 
 
 def _names(replica: Replica, start: int, end: int) -> list[str | None]:

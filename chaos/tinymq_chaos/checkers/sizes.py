@@ -1,7 +1,7 @@
 """How much a queue is said to keep, or to have left for a channel: as much as there was at some time during the call.
 
-A size is asked of a leader that proves to be one, so that what was over before the call is counted. Nothing is said of
-partitions from which anything was removed.
+A size is asked of a leader that proves to be one, so that what was over before the call is counted, trims among it.
+Nothing is said of partitions from which records go by themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
 from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.settings import BOUNDS, Settings
+from tinymq_chaos.checkers.trims import log_of
 from tinymq_chaos.checkers.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
@@ -17,11 +19,14 @@ from tinymq_chaos.history import Call, Log, Outcome
 def miscounted(facts: Facts) -> Iterator[Anomaly]:
     """Fewer than were surely there, or more than there can have been."""
     for call in facts.of("size"):
-        log = (call.args["topic"], call.args["partition"])
+        log = log_of(call)
         if call.outcome is not Outcome.OK or _something_went(facts, log):
             continue
         least, most = _least(facts, call, log), facts.committed_by(log, call)
-        if call.args["channel"]:
+        if not call.args["channel"]:
+            lowest, highest = _trimmed(facts, call, log)
+            least, most = least - highest, most if most is None else most - lowest
+        else:
             asked, taken = _takings(facts, call, log)
             least, most = least - asked, most if most is None else most - taken
         if call.result < least or (most is not None and call.result > most):
@@ -30,11 +35,16 @@ def miscounted(facts: Facts) -> Iterator[Anomaly]:
 
 
 def _something_went(facts: Facts, log: Log) -> bool:
-    return (
-        facts.heads_removed
-        or log[0] in facts.history.topics
-        or any(start for _, at, start, _ in facts.ends() if at == log)
-    )
+    """By itself, or by a fault; or by a trim, without anybody's being told how far."""
+    return facts.heads_removed or Settings(facts, log[0]).only(*BOUNDS)
+
+
+def _trimmed(facts: Facts, call: Call, log: Log) -> tuple[int, int]:
+    """Where the log starts at least when the call begins, and at most when it ends."""
+    trims = [c for c in facts.of("trim") if c.outcome is not Outcome.FAILED and log_of(c) == log]
+    done = [c.result for c in trims if c.outcome is Outcome.OK and (c.ended_s or 0.0) <= call.invoked_s]
+    asked = [c.args["before"] for c in trims if c.invoked_s <= (call.ended_s or 0.0)]
+    return max(done, default=0), max(asked, default=0)
 
 
 def _least(facts: Facts, call: Call, log: Log) -> int:

@@ -17,7 +17,7 @@ from tinymq.log.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State
-from tinymq.types import METADATA_GROUP
+from tinymq.types import METADATA_GROUP, GroupId
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.links import make_forwarding
 from tinymq_chaos.sim.servers import MemoryServer, make_server
@@ -266,6 +266,11 @@ class SimBroker:
         self.disk_s = delay_s
         if self._disk is not None:
             self._disk.delay_s = delay_s
+
+    def shown_start(self, group: GroupId) -> int | None:
+        """The offset below which it shows no record of a group; None: it shows none at all."""
+        partition = self.partition(group.topic_id, group.partition)
+        return partition.log_start if partition is not None else None
 
     def partition(self, topic_id: bytes, number: int) -> Partition | None:
         broker = self._app.serving.broker if self._app is not None else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
-from tinymq.entry import Entry
+from tinymq.entry import Entry, Kind
 from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
@@ -225,6 +225,8 @@ class World:
             log = self.log_of(group)
             self.ledger.applied(log, broker_of(process), entry.index, entry.term, entry.header.header_crc)
             self.history.committed(log, entry.header.next_offset)
+            if entry.header.kind == Kind.DATA:
+                self.history.weighed(log, entry.header.next_offset, entry.header.length)
 
     def is_deleted(self, group: GroupId) -> bool:
         """Some replica has deleted its data: the group is not judged any more."""
@@ -292,7 +294,7 @@ class World:
             self.history.replicas.append(
                 SeenReplica(
                     self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                    status.commit_index, status.log_start, entries,
+                    status.commit_index, status.log_start, entries, broker.shown_start(group.id),
                 )
             )  # fmt: skip
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import bounded, channels, produce, queues, read, rush, topics, weak
+from tinymq_chaos.workloads import bounded, channels, produce, queues, read, rush, topics, trims, weak
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
@@ -72,7 +72,11 @@ WORKLOADS: dict[str, Workload] = {
     "rush": rush.rush,
     "queues": queues.queues,
     "retained": bounded.retained,
+    "sized": bounded.sized,
     "room": bounded.room,
+    "heavy": bounded.heavy,
+    "full": bounded.full,
+    "trimmed": trims.trimmed,
     "volatile": weak.volatile,
     "delayed": weak.delayed,
     "churn": topics.churn,

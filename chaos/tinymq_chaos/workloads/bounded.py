@@ -1,8 +1,11 @@
-"""Topics that keep what is young, or as much as there is room for; and readers who hold what they are about to read."""
+"""Topics that keep what is young, or so many bytes, or as much as there is room for; readers who hold what they are
+about to read; and who makes room by hand, where writers are refused without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from tinymq.client import AsyncClient
@@ -12,35 +15,70 @@ from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads import read
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
 from tinymq_chaos.workloads.produce import Numbered, batches, lone
+from tinymq_chaos.workloads.trims import trim
 
 RETENTION_MS = 4_000
+RETENTION_BYTES = 40_000
 ROOM = 60  # records
+ROOM_BYTES = 60_000
+FULL, FULL_BYTES = 12, 12_000  # of a topic that refuses
 LEASE_S = 3.0
+KEPT = {"retention_ms": "none"}  # whatever a clock that jumps by days makes of its age
 
 
 async def retained(context: Context) -> None:
     """Records go by their age, and no sooner."""
-    await _load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone)
+    await _load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone, held=True)
+
+
+async def sized(context: Context) -> None:
+    """So many bytes of records stay, and little more."""
+    await _load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, held=True)
 
 
 async def room(context: Context) -> None:
     """The oldest make room for the newest, and no more of them than need to; but not what is held."""
-    await _load(context, {"retention_ms": "none", "max_records": str(ROOM), "on_full": "drop_oldest"}, batches)
+    await _load(context, KEPT | {"max_records": str(ROOM), "on_full": "drop_oldest"}, batches, held=True)
 
 
-async def _load(context: Context, settings: dict[str, str], send: Any) -> None:
+async def heavy(context: Context) -> None:
+    """The same by bytes."""
+    await _load(context, KEPT | {"max_bytes": str(ROOM_BYTES), "on_full": "drop_oldest"}, batches)
+
+
+async def full(context: Context) -> None:
+    """Who writes is refused as long as there is no room; now and then somebody makes some."""
+    await asyncio.gather(
+        _load(context, KEPT | {"max_records": str(FULL), "on_full": "reject"}, lone, trimmed=True),
+        _load(context, KEPT | {"max_bytes": str(FULL_BYTES), "on_full": "reject"}, lone, trimmed=True),
+    )
+
+
+async def _load(
+    context: Context, settings: dict[str, str], send: Any, *, held: bool = False, trimmed: bool = False
+) -> None:
     name = await context.topic(1, settings)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
     context.history.topics[key] = settings
-    sender = Numbered(context, f"{context.name}.a", name, key, 1)
-    await asyncio.gather(
+    letter = name.rsplit(".", 1)[-1]
+    sender = Numbered(context, f"{context.name}.{letter}", name, key, 1)
+    running: list[Coroutine[Any, Any, None]] = [
         send(context, sender, client),
         read.follow(context, client, name, key, "leader"),
         read.look_at_ends(context, client, name, key),
-        _hold(context, client, name, key),
-    )
+    ]
+    running += [_hold(context, client, name, key)] if held else []
+    running += [_make_room(context, client, name, key)] if trimmed else []
+    await asyncio.gather(*running)
     await read.drain(context, client, name, key, "leader")
+
+
+async def _make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+    """Seldom, and mostly for more than one."""
+    while not context.stop.is_set():
+        await pause(context, 4.0, 12.0)
+        await trim(context, client, f"{context.name} trims", topic, key)
 
 
 async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> None:

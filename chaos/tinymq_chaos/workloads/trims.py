@@ -1,0 +1,94 @@
+"""Heads of partitions that are trimmed by hand, while others read, hold and count what is there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tinymq.client import AsyncClient
+from tinymq.errors import TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.types import Offset
+from tinymq_chaos.workloads import read
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.produce import Numbered, batches, lone
+
+BEYOND = 0.1  # how often a trim asks for more than there is
+LEASE_S = 2.0
+
+
+async def trimmed(context: Context) -> None:
+    """Two who trim, readers on leaders and on followers, one who holds, and one who counts."""
+    name = await context.topic(1, {"retention_ms": "none"})
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
+    await asyncio.gather(
+        lone(context, senders[0], client),
+        batches(context, senders[1], client),
+        read.follow(context, client, name, key, "leader"),
+        read.follow(context, client, name, key, "follower"),
+        read.look_at_ends(context, client, name, key),
+        _trim(context, f"{context.name} 0", name, key),
+        _trim(context, f"{context.name} 1", name, key),
+        _hold(context, client, name, key),
+        _count(context, name, key),
+    )
+    for replica in ("leader", "follower"):
+        await read.drain(context, client, name, key, replica)
+
+
+async def _trim(context: Context, process: str, topic: str, key: str) -> None:
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    while not context.stop.is_set():
+        await pause(context, 0.5, 2.0)
+        await trim(context, client, process, topic, key)
+
+
+async def trim(context: Context, client: AsyncClient, process: str, topic: str, key: str) -> None:
+    """Anywhere in what there is; now and then behind the end, which is refused."""
+    try:
+        ends = (await client.admin.offsets(topic, timeout=CALL_S))[0]
+    except TinymqError:
+        return
+    beyond = context.rng.random() < BEYOND
+    before = ends.high_watermark + 1000 if beyond else context.rng.randint(ends.log_start, ends.high_watermark)
+    call = begin(context, process, "trim", topic=key, partition=0, before=before)
+    with told(call):
+        timeout_s = context.rng.choice((CALL_S / 10, CALL_S))  # what is held is waited for, as long as this
+        call.ok(await client.admin.trim(topic, 0, Offset(before), timeout=timeout_s))
+
+
+async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+    """What is held is not trimmed."""
+    number = 0
+    while not context.stop.is_set():
+        await pause(context, 1.0, 4.0)
+        number += 1
+        place: dict[str, Any] = {"topic": key, "partition": 0, "hold": f"t{number}"}
+        try:
+            ends = (await client.admin.offsets(topic, timeout=CALL_S))[0]
+        except TinymqError:
+            continue
+        start = context.rng.randint((ends.log_start + ends.high_watermark) // 2, ends.high_watermark)
+        call = begin(context, f"{context.name} holds", "hold", **place, offset=start, lease_s=LEASE_S)
+        hold = client.admin.hold(topic, 0, Offset(start), lease=LEASE_S)
+        with told(call):
+            await hold.acquire()
+            call.ok()
+        await pause(context, 0.5, 3.0)
+        release = begin(context, f"{context.name} holds", "release", **place)
+        with told(release):
+            await hold.release()
+            release.ok()
+
+
+async def _count(context: Context, topic: str, key: str) -> None:
+    """A size is asked of a majority: it knows of every trim that was answered."""
+    caller = context.caller()
+    while not context.stop.is_set():
+        call = begin(context, f"{context.name} counts", "size", topic=key, partition=0, channel="")
+        with told(call):
+            request = pb.GetQueueSizeRequest(topic=topic, queue=0)
+            call.ok(int((await caller.ask("tinymq.v1.QueueService/GetQueueSize", request, CALL_S)).messages))
+        await pause(context, 0.2, 1.0)
