@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.fake_groups import FakeGroups
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
-from tinymq.broker.broker import Broker, Surroundings
+from tinymq.broker.broker import Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
@@ -49,7 +49,7 @@ class Bench:
         self.hosting.up_to_date()
         around = Surroundings(
             2, b"c" * 16, self.registry, self.hosting, self, Deadlines(self.clock), self.clock, InlineRunner(),
-            Limits(), Timing(), lambda: True,
+            Limits(), Timing(), lambda: Standing(0, 0, 0), lambda: True,
         )  # fmt: skip
         self.broker = Broker(around)
 

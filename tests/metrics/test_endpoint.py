@@ -16,6 +16,8 @@ from tests.fakes.queue_client import QueueClient
 from tests.metrics.pages import OPENMETRICS, PATIENT, get, parsed, scrape, status_of, value
 from tests.test_app import config
 from tinymq.app import BrokerApp
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
 from tinymq.log.files import Files
 from tinymq.meter import Unmetered
 from tinymq.metrics import state
@@ -61,6 +63,35 @@ def test_what_a_leader_did(cluster: Cluster) -> None:
     assert status_of(cluster, leader)["channels"] == [
         {"topic": TOPIC, "partition": 0, "channel": "billing", "lag": RECORDS - 10}
     ]
+
+
+def test_cluster_status_says_where_it_is_shown(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "status", "-s", cluster.servers, "-o", "json"]) == Exit.OK
+    shown = {broker["id"]: broker["metrics"] for broker in json.loads(capfd.readouterr().out)["brokers"]}
+    assert shown == {broker: cluster.metrics_address(broker) for broker in (1, 2, 3)}
+    with Cluster(1) as unwatched:
+        assert run(["cluster", "status", "-s", unwatched.servers, "-o", "json"]) == Exit.OK
+        assert [broker["metrics"] for broker in json.loads(capfd.readouterr().out)["brokers"]] == [None]
+
+
+def test_what_became_of_topics_in_memory() -> None:
+    def counted(name: str) -> float:
+        return sum(value(scrape(made, broker), name) for broker in (1, 2, 3))
+
+    with Cluster(3, metrics=True, timing=PATIENT) as made:
+        client = made.client()
+        client.admin.create_topic("m", settings={"storage": "memory", "max_bytes": 1 << 20})
+        client.send("m", b"x" * 1000)
+        made.wait_until(lambda: all(app._store.memory_bytes > 1000 for app in made.brokers.values() if app._store))
+        assert counted("tinymq_memory_storage_bytes") > 3000
+        assert counted("tinymq_partitions_revived_total") == counted("tinymq_partitions_lost_total") == 0
+        for broker in (1, 2, 3):
+            made.kill(broker)
+        for broker in (1, 2, 3):
+            made.run(made._start(broker))
+        made.wait_leader("m")
+        assert counted("tinymq_partitions_revived_total") == counted("tinymq_partitions_lost_total") == 1
+        assert counted("tinymq_memory_storage_bytes") < 3000
 
 
 def test_what_every_replica_is(cluster: Cluster) -> None:

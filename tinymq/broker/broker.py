@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -37,6 +37,14 @@ class Leaders(Protocol):
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
 
 
+class Standing(NamedTuple):
+    """What has become of logs that are kept in memory, or synced at intervals, since this process began."""
+
+    memory_bytes: int  # that logs in memory take now
+    revived: int  # partitions that went on from here, after a majority of their replicas had ended
+    lost: int  # those of them that had nothing left
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a broker stands on."""
@@ -51,6 +59,7 @@ class Surroundings:
     runner: Runner
     limits: Limits
     timing: Timing
+    standing: Callable[[], Standing]
     informed: Callable[[], bool]  # whether the registry here is not an empty one, being filled or of a damaged log
 
 

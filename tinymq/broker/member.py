@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tinymq.broker.broker import Broker, Surroundings
+from tinymq.broker.broker import Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.hosting import Hosting
@@ -72,7 +72,7 @@ class Member:
         self._filled = False  # the metadata here is not empty: an earlier process had it
         around = Surroundings(
             config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
-            means.runner, config.limits, config.timing, self._informed,
+            means.runner, config.limits, config.timing, self._standing, self._informed,
         )  # fmt: skip
         self.broker = Broker(around)
 
@@ -114,6 +114,9 @@ class Member:
         """The host says that a group's role, leader or term is another."""
         self._hosting.group_changed(group.id)
         self._homecoming.group_changed(group)
+
+    def _standing(self) -> Standing:
+        return Standing(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
 
     def _informed(self) -> bool:
         if self._means.config.registry != "replicated":

@@ -132,6 +132,7 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
             "state": broker.state,
             "version": broker.version,
             "reason": broker.reason,
+            "metrics": broker.metrics_address or None,
         }
         for broker in status.brokers
     ]
@@ -198,8 +199,8 @@ def _print(document: dict[str, Any]) -> None:
     leader = document["metadata_leader"]
     say(f"cluster {document['cluster_id']}, metadata led by {f'broker {leader}' if leader else 'nobody'}")
     print_table(
-        ["broker", "address", "state", "reason"],
-        [(b["id"], b["address"], b["state"], b["reason"]) for b in document["brokers"]],
+        ["broker", "address", "metrics", "state", "reason"],
+        [(b["id"], b["address"], b["metrics"], b["state"], b["reason"]) for b in document["brokers"]],
     )
     print()
     names = ["topic", "partition", "broker", "role", "term", "durable", "commit", "high watermark", "MB", "reason"]

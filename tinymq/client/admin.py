@@ -77,6 +77,7 @@ class BrokerStatus:
     reason: str
     version: str
     replicas: tuple[ReplicaStatus, ...]
+    metrics_address: str = ""  # where it serves /metrics and /status; "": nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,5 +319,6 @@ def _broker_status(broker: Broker, reply: pb.ClusterStatusReply) -> BrokerStatus
         for r in reply.replicas
     )  # fmt: skip
     return BrokerStatus(
-        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, reply.reason, reply.version, replicas
-    )
+        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, reply.reason, reply.version, replicas,
+        reply.metrics_address,
+    )  # fmt: skip

@@ -55,6 +55,7 @@ class Endpoint:
             name, port = parse_address(listen)
             self._server = HttpServer({"/metrics": self._metrics, "/status": self._status}, self._clock)
             self.address = format_address(name, await self._server.start(name, port))
+            self._watched.app.serving.metrics_address = self.address
 
     async def stop(self) -> None:
         """Close the port. Again, or never started: nothing."""

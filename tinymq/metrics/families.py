@@ -68,6 +68,10 @@ METADATA_LEADER = Family("tinymq_metadata_leader", "The broker that leads the me
 REGISTERED = Family("tinymq_registered_brokers", "Brokers that the registry here counts among the living.")
 TOPICS = Family("tinymq_topics", "Topics in the registry here.")
 
+MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Taken here by the logs of topics in memory.")
+REVIVED = Family("tinymq_partitions_revived", "That went on from here with what was left.", (), CounterMetricFamily)
+LOST = Family("tinymq_partitions_lost", "Those of them that had nothing left.", (), CounterMetricFamily)
+
 PEER_ALIVE = Family("tinymq_peer_alive", "1 while this broker hears the other one.", ("peer",))
 PEER_SILENCE = Family("tinymq_peer_silence_seconds", "Since it was last heard; infinite: never.", ("peer",))
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from tinymq.broker.broker import Standing
 from tinymq.broker.state import PartitionState
 from tinymq.clock import Clock
 from tinymq.metrics import families
@@ -62,6 +63,10 @@ class BrokerState(Collector):
         yield from families.METADATA_LEADER.only(app.metadata_leader())
         yield from families.REGISTERED.only(len(broker.registry.get_all_brokers()) if broker is not None else 0)
         yield from families.TOPICS.only(len(broker.registry.get_all_topics()) if broker is not None else 0)
+        standing = broker.around.standing() if broker is not None else Standing(0, 0, 0)
+        yield from families.MEMORY_BYTES.only(standing.memory_bytes)
+        yield from families.REVIVED.only(standing.revived)
+        yield from families.LOST.only(standing.lost)
 
     def _of_neighbours(self) -> Iterator[Metric]:
         host, now_s = self._watched.host, self._clock.monotonic()

@@ -2121,6 +2121,7 @@ class ClusterStatusReply(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     broker_id: _builtins.int
     metadata_leader: _builtins.int
@@ -2130,6 +2131,8 @@ class ClusterStatusReply(_message.Message):
     """unformed | starting | running | stopping | failed"""
     reason: _builtins.str
     """of unformed: what keeps it from its cluster"""
+    metrics_address: _builtins.str
+    """where it serves /metrics and /status; "": nowhere"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -2148,10 +2151,11 @@ class ClusterStatusReply(_message.Message):
         replicas: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         state: _builtins.str = ...,
         reason: _builtins.str = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_leader", b"metadata_leader", "reason", b"reason", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_leader", b"metadata_leader", "metrics_address", b"metrics_address", "reason", b"reason", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

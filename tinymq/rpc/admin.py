@@ -127,6 +127,7 @@ class AdminService(pb_grpc.AdminServicer):
             version=_version(),
             state=self._serving.state.value,
             reason=self._replicas.reason,
+            metrics_address=self._serving.metrics_address,
         )
         if broker is not None:
             reply.feature_level = broker.registry.feature_level

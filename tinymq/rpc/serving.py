@@ -33,6 +33,7 @@ class Serving:
     def __init__(self) -> None:
         self.state = State.STARTING
         self.meter: Meter = Unmetered()
+        self.metrics_address = ""  # where what is measured is shown; "": nowhere
         self.broker: Broker | None = None  # set once running; kept while stopping, for answers under way
 
     def running(self) -> Broker:
