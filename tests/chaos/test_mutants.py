@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tinymq_chaos.mutants import MUTANTS, Mutant, Patches
+from tests.test_tidy import ROOT
+from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches
 from tinymq_chaos.mutants import __main__ as command
 from tinymq_chaos.mutants.mutant import ABSENT
 from tinymq_chaos.sim.run import Plan, Result
@@ -24,6 +29,34 @@ def test_there_are_enough_of_them() -> None:
     assert len(MUTANTS) >= 30
     hazards = {number for m in MUTANTS.values() for number in m.rule.partition(":")[0].split(", ") if number.isdigit()}
     assert set(range(1, 23)) - {5, 6, 12, 16, 21} <= set(map(int, hazards))
+
+
+def test_those_for_real_processes_need_no_simulator() -> None:
+    assert [name for name in REAL if MUTANTS[name].needs_simulator or MUTANTS[name].test] == []
+
+
+def test_where_the_simulator_is_the_wrong_place_a_test_of_the_suite_notices() -> None:
+    """In a process of its own: tests are run there as pytest runs them, with rules out and with all of them in."""
+    names = [mutant.name for mutant in MUTANTS.values() if mutant.test]
+    command = [sys.executable, "-m", "tinymq_chaos.mutants", *names]
+    around = os.environ | {"PYTHONPATH": str(ROOT / "chaos"), "PYTHONHASHSEED": "0"}
+    ran = subprocess.run(command, cwd=ROOT, env=around, capture_output=True, text=True, timeout=100)
+    said = ran.stdout.splitlines()
+    assert [line.split()[:3] for line in said[:-1]] == [[name, "caught", "by"] for name in names], ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(names) >= 15
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["tests/raft/test_reviving.py::test_that_there_is_none_of", "tests/raft/no_such_file.py::test_x"],
+)
+def test_a_test_that_is_not_there_notices_nothing(test: str) -> None:
+    look = f"from tinymq_chaos.mutants import suite; suite.failures({test!r})"
+    around = os.environ | {"PYTHONPATH": str(ROOT / "chaos")}
+    ran = subprocess.run([sys.executable, "-c", look], cwd=ROOT, env=around, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert f"AssertionError: {test} shows nothing:" in ran.stderr
 
 
 class Product:

@@ -1,10 +1,14 @@
-"""`make mutants`: each mutant meets one seed after another until the simulator notices; exit 1 if it never does."""
+"""`make mutants`: each mutant meets one seed after another until the simulator notices; exit 1 if it never does.
+
+A few that the simulator is the wrong place for meet the test of the suite that is named with them, which has to fail.
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from types import FrameType
 
 from tinymq.cli.exits import Exit, explain
 from tinymq.errors import InvalidRequest
-from tinymq_chaos.mutants import MUTANTS, Mutant, find
+from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
 from tinymq_chaos.sim.run import Plan, Result, run
 from tinymq_chaos.sim.world import LINK_S
 
@@ -32,8 +36,9 @@ class Caught:
     by: str
 
     def __str__(self) -> str:
-        took = f"{self.seeds:3} seeds, {self.virtual_s:6.0f} virtual s, {self.real_s:5.0f} s"
-        return f"{self.mutant.name:38} {'caught' if self.by else 'SURVIVED'} after {took}  {self.by[:160]}".rstrip()
+        took = f"after {self.seeds:3} seeds, {self.virtual_s:6.0f} virtual s, {self.real_s:5.0f} s"
+        how = f"by {self.mutant.test}" if self.mutant.test else took
+        return f"{self.mutant.name:38} {'caught' if self.by else 'SURVIVED'} {how}  {self.by[:160]}".rstrip()
 
 
 def plan_of(mutant: Mutant, seed: int) -> Plan:
@@ -53,6 +58,8 @@ def plan_of(mutant: Mutant, seed: int) -> Plan:
 
 def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
     """Run it until something is found that the product itself, under the same plan, does not show."""
+    if mutant.test:
+        return _tested(mutant)
     count, virtual_s, real_s = 0, 0.0, 0.0
     for seed in seeds:
         plan = plan_of(mutant, seed)
@@ -67,6 +74,18 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> Caught:
             return Caught(mutant, count, virtual_s, real_s, _first(result))
         print(f"{mutant.name}: no catch, without the mutant {plan.command} fails too: {_first(control)}", flush=True)
     return Caught(mutant, count, virtual_s, real_s, "")
+
+
+def _tested(mutant: Mutant) -> Caught:
+    """By its test, which has to pass without it."""
+    began_s = time.monotonic()
+    with mutant.applied():
+        found = suite.failures(mutant.test)
+    if found and (without := suite.failures(mutant.test)):
+        print(f"{mutant.name}: no catch, without the mutant {mutant.test} fails too: {without[0]}", flush=True)
+        found = []
+    by = " ".join(found[0].split()) if found else ""
+    return Caught(mutant, 0, 0.0, time.monotonic() - began_s, by)
 
 
 @contextmanager

@@ -6,9 +6,13 @@ from typing import Any
 
 from tinymq.broker import capacity, channels, retention
 from tinymq.broker import partition as partitions
+from tinymq.broker import state as states
 from tinymq.broker.channels import Channels
-from tinymq.broker.holds import Holds
+from tinymq.broker.holds import Hold, Holds
+from tinymq.broker.outcome import Extent, Outcome
+from tinymq.broker.partition import Partition
 from tinymq.broker.state import PartitionState
+from tinymq.proto import partition_pb2 as pb
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate_one", "slow_link")
@@ -21,6 +25,8 @@ KEEPS = Focus(faults=("kill", "isolate_one"), workloads=("retained",), seconds=1
 BEGUN = Focus(
     faults=("kill_of_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
 )
+HELD = "tests/broker/test_holds.py::test_"
+MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
 
@@ -96,6 +102,25 @@ def requests_are_forgotten(p: Patches) -> None:
     p.set(Channels, "load", classmethod(load))
 
 
+@mutant("a cursor's move is an entry of the log", Focus(faults=LOST_ANSWERS, workloads=("cursors",), pace=0.3))
+def cursors_are_not_replicated(p: Patches) -> None:
+    """A leader moves it, and tells nobody."""
+
+    def command(self: Partition, said: Any, timeout_s: float, done: Any) -> None:
+        names = [each.WhichOneof("command") for each in said]
+        if not MOVES.issuperset(names):
+            real(self, said, timeout_s, done)
+            return
+        self._check_leading()
+        at = self.state.extent(self.group.stamp_now_us())
+        done(
+            [self.state._channels.apply(name, getattr(each, name), at) for name, each in zip(names, said, strict=True)]
+        )
+
+    real = Partition.command
+    p.set(Partition, "command", command)
+
+
 @mutant("retention: what is younger than retention_ms stays", KEEPS)
 def the_young_are_removed(p: Patches) -> None:
     real = retention.due_start
@@ -110,6 +135,55 @@ def the_old_are_kept(p: Patches) -> None:
 @mutant("what is held stays", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
 def holds_hold_nothing(p: Patches) -> None:
     p.set(Holds, "lowest", lambda self, now_us: None)
+
+
+@mutant("the applied state restores the holds", BEGUN)
+def holds_are_forgotten(p: Patches) -> None:
+    real = Holds.load.__func__  # type: ignore[attr-defined]
+
+    def load(cls: Any, state: Any, end: int) -> Any:
+        real(cls, state, end)
+        return cls()
+
+    p.set(Holds, "load", classmethod(load))
+
+
+@mutant("a hold ends with its lease", test=f"{HELD}what_is_held_stays_until_the_lease_ends")
+def holds_never_end(p: Patches) -> None:
+    def lowest(self: Holds, now_us: int) -> Hold | None:
+        return min(self._holds.values(), default=None)
+
+    p.set(Holds, "lowest", lowest)
+    p.set(Holds, "drop_expired", lambda self, now_us: None)
+
+
+@mutant("a trim of what is held is refused", test=f"{HELD}a_trim_of_what_is_held_is_refused")
+def trims_take_what_is_held(p: Patches) -> None:
+    def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
+        return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
+
+    real = retention.new_start
+    p.set(states, "new_start", new_start)
+
+
+@mutant(
+    "where a log starts never moves back",
+    test="tests/broker/test_retention.py::test_a_move_goes_forward_and_no_further_than_the_end",
+)
+def starts_move_back(p: Patches) -> None:
+    def move_start(self: PartitionState, said: pb.MoveStart, at: Extent) -> Outcome:
+        self.log_start = min(said.offset, at.end)
+        return Outcome(log_start=self.log_start, high_watermark=at.end)
+
+    p.set(PartitionState, "_move_start", move_start)
+
+
+@mutant(
+    "what channels did in a topic in memory has a bound",
+    test="tests/broker/test_capacity.py::test_a_partition_in_memory_goes_by_what_its_log_comes_to",
+)
+def commands_have_no_bound(p: Patches) -> None:
+    p.set(partitions, "check_commands", lambda config, log_bytes, said: None)
 
 
 @mutant("room: what is appended and not committed counts, too", ROOM)

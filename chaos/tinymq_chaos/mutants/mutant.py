@@ -68,6 +68,7 @@ class Mutant:
     patch: Patch = field(repr=False)
     focus: Focus = field(default_factory=Focus)
     needs_simulator: str = ""  # why; "": a broker in a process of its own can be it, too
+    test: str = ""  # of the suite: it notices, where the simulator is the wrong place to; "": the simulator does
 
     @contextmanager
     def applied(self) -> Iterator[Patches]:
@@ -83,13 +84,15 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(rule: str, focus: Focus | None = None, needs_simulator: str = "") -> Callable[[Patch], Patch]:
+def mutant(
+    rule: str, focus: Focus | None = None, needs_simulator: str = "", test: str = ""
+) -> Callable[[Patch], Patch]:
     """Enters a patch into MUTANTS, under its own name."""
 
     def enter(patch: Patch) -> Patch:
         name = patch.__name__.replace("_", "-")
         assert name not in MUTANTS, name
-        MUTANTS[name] = Mutant(name, rule, patch, focus or Focus(), needs_simulator)
+        MUTANTS[name] = Mutant(name, rule, patch, focus or Focus(), needs_simulator, test)
         return patch
 
     return enter

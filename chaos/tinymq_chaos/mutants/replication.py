@@ -255,6 +255,17 @@ def a_minority_commits(p: Patches) -> None:
     p.set(Membership, "quorum", property(lambda self: len(self.replicas) // 2))
 
 
+@mutant("a majority commits, and not whoever has it first", Focus(faults=CUTS))
+def one_replica_commits(p: Patches) -> None:
+    """Elections need a majority still."""
+
+    def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
+        reached = max(match.values(), default=0)
+        return reached if reached >= first_of_term and reached > known else known
+
+    p.set(leadership, "leader_commit", commit)
+
+
 @mutant(
     "a leader serves once it has applied what earlier terms committed",
     Focus(faults=("kill", "isolate_one"), workloads=("idempotent",), latency_s=0.015, pace=0.3),

@@ -1,0 +1,171 @@
+"""Mutants of groups that come back by themselves, of leaders that come home, and of who is told what was lost.
+
+Most of them are rules for what is rare (a majority ends while the last holder is silent) or only unwelcome (a leader
+moves for nothing): a simulated run shows neither for certain, and a test of the suite does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tinymq.broker import fetch, homecoming, revival
+from tinymq.broker.histories import Histories
+from tinymq.broker.homecoming import Homecoming
+from tinymq.broker.revival import Revival
+from tinymq.errors import TinymqError
+from tinymq.raft import reviving
+from tinymq.raft.core import RaftCore
+from tinymq.raft.election import Given
+from tinymq.raft.handing import HandingReplica
+from tinymq.raft.recovering import Lost, Report, can_win, lost
+from tinymq_chaos.mutants.mutant import Patches, mutant
+
+REVIVAL = "tests/broker/test_revival.py::test_"
+DECISION = "tests/raft/test_reviving.py::test_"
+HOME = "tests/broker/test_homecoming.py::test_"
+HANDING = "tests/raft/test_handing.py::test_"
+
+
+@mutant(
+    "a group comes back when every member's broker has answered: who is silent may know more",
+    test=f"{REVIVAL}in_memory_nobody_is_revived_while_somebody_is_silent",
+)
+def the_silent_are_not_waited_for(p: Patches) -> None:
+    async def reports(self: Revival, group: Any, members: Sequence[int]) -> list[Report]:
+        return await real_reports(self, group, [b for b in members if b == self._broker_id or self._host.alive(b)])
+
+    async def ask(self: Revival, broker_id: int, group: Any, term: int) -> Any:
+        try:
+            return await real_ask(self, broker_id, group, term)
+        except TinymqError:
+            return None
+
+    def revive(reports: Sequence[Report | None], members: Sequence[int]) -> Lost | None:
+        there = [report for report in reports if report is not None]
+        return None if any(can_win(r, there) for r in there) else lost(there, members)
+
+    real_reports, real_ask = Revival._reports, Revival._ask
+    p.set(Revival, "_reports", reports)
+    p.set(Revival, "_ask", ask)
+    p.set(revival, "revive", revive)
+
+
+@mutant(
+    "a group comes back when nobody can be elected, and not before",
+    test=f"{DECISION}two_that_are_listed_elect_one_of_them",
+)
+def whoever_waits_is_revived(p: Patches) -> None:
+    p.set(reviving, "can_win", lambda report, reports: False)
+
+
+@mutant(
+    "22: who comes back promises, durably, to take part in no lower term",
+    test=f"{REVIVAL}a_promise_is_durable_and_given_to_one",
+)
+def promises_are_forgotten(p: Patches) -> None:
+    def promise(self: RaftCore, term: int, promised: Any) -> None:
+        self._promised = term
+        promised()
+
+    p.set(RaftCore, "promise", promise)
+
+
+@mutant(
+    "a disk that was replaced is waited for: it may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
+)
+def replaced_disks_are_not_waited_for(p: Patches) -> None:
+    p.set(reviving, "_known", lambda listed, present: True)
+
+
+@mutant(
+    "a replica that is damaged or failed is waited for", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
+)
+def the_damaged_are_not_waited_for(p: Patches) -> None:
+    def revive(reports: Sequence[Report], members: Sequence[int]) -> Lost | None:
+        return real([replace(report, healthy=True) for report in reports], members)
+
+    real = reviving.revive
+    p.set(reviving, "revive", revive)
+    p.set(revival, "revive", revive)
+
+
+@mutant(
+    "who has read what was lost is told so, whatever took its place",
+    test="tests/broker/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+)
+def readers_are_not_told_of_a_loss(p: Patches) -> None:
+    p.set(Histories, "start_after", lambda self, known: None)
+
+
+@mutant(
+    "who is behind a loss that a reader knows of does not answer it",
+    test="tests/broker/test_fetch.py::test_an_offset_of_what_was_lost_is_refused_on_every_replica",
+)
+def replicas_of_the_past_answer(p: Patches) -> None:
+    real = fetch._of_another_history
+
+    def of_another_history(partition: Any, offset: int, known: int) -> TinymqError | None:
+        return None if known > partition.state.histories.newest else real(partition, offset, known)
+
+    p.set(fetch, "_of_another_history", of_another_history)
+
+
+# ---- leaders that come home --------------------------------------------------------------------------------------
+
+
+@mutant(
+    "a leader comes home to a broker that has been there for a while",
+    test=f"{HOME}to_a_broker_that_came_back_and_has_been_there_for_a_while",
+)
+def leaders_come_home_at_once(p: Patches) -> None:
+    real = homecoming._may_return
+    p.set(homecoming, "_may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
+
+
+@mutant(
+    "a leader comes home to a replica that would take it at once",
+    test=f"{HOME}it_waits_for_what_is_missing_and_looks_again",
+)
+def leaders_come_home_to_who_lags(p: Patches) -> None:
+    real = Homecoming._away
+    p.set(Homecoming, "_away", lambda self: [replace(away, ready=True) for away in real(self)])
+
+
+@mutant(
+    "who does not keep what it is given is left alone, for longer each time",
+    test=f"{HOME}what_a_living_preferred_broker_gave_away_is_left_here_for_a_while",
+)
+def who_gives_away_is_given_again(p: Patches) -> None:
+    p.set(Homecoming, "_strike", lambda self, broker_id: None)
+
+
+@mutant(
+    "what an operator moved stays",
+    test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
+)
+def what_was_moved_comes_home(p: Patches) -> None:
+    real = homecoming._may_return
+
+    def may_return(away: homecoming.Away, *rest: Any) -> bool:
+        return real(replace(away, given=Given.HANDED), *rest)
+
+    p.set(homecoming, "_may_return", may_return)
+
+
+@mutant(
+    "a hand-over that is not taken in its time is given up",
+    test=f"{HANDING}a_hand_over_that_is_not_done_in_time_is_given_up",
+)
+def hand_overs_never_end(p: Patches) -> None:
+    real = HandingReplica._continue_hand_over
+    p.set(HandingReplica, "_continue_hand_over", lambda self, leadership, to, now: real(self, leadership, to, 0.0))
+
+
+@mutant(
+    "what is led is handed to who lacks little of it",
+    test=f"{HANDING}a_follower_is_ready_unless_it_is_gone_behind_or_something_hangs",
+)
+def anybody_is_ready(p: Patches) -> None:
+    p.set(HandingReplica, "unready", lambda self, peer: "")
