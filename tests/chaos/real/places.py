@@ -1,0 +1,81 @@
+"""Places that send bytes to one another through proxies, without brokers: what a direction carries."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+from tinymq.config import parse_address
+from tinymq_chaos.real.net import Direction
+from tinymq_chaos.real.ports import HOST
+from tinymq_chaos.real.toxiproxy import Proxies
+
+WAIT_S = 10.0
+
+
+class Place:
+    """Listens, and dials others through their proxies."""
+
+    def __init__(self) -> None:
+        self.listening = socket.create_server((HOST, 0))
+        self.listening.settimeout(WAIT_S)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.listening.getsockname()[1]}"
+
+
+class Line:
+    """One connection: the end that dialled, and the one that was dialled."""
+
+    def __init__(self, dialled: socket.socket, accepted: socket.socket) -> None:
+        self.dialled, self.accepted = dialled, accepted
+        for end in (dialled, accepted):
+            end.settimeout(WAIT_S)
+
+    def passes(self, data: bytes = b"are you there?", *, back: bool = False) -> bool:
+        """Whether this gets to the other end: True when it has, False when the line was closed instead, after which
+        not a byte of it had come. `back`: from the end that was dialled."""
+        sending, receiving = (self.accepted, self.dialled) if back else (self.dialled, self.accepted)
+        sending.sendall(data)
+        return self.arrives(len(data), receiving) == data
+
+    def arrives(self, length: int, receiving: socket.socket) -> bytes:
+        """So many bytes, or all until the end."""
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            while len(got) < length and (more := receiving.recv(length - len(got))):
+                got += more
+        return got
+
+    def close(self) -> None:
+        self.dialled.close()
+        self.accepted.close()
+
+
+class Net:
+    """Some places, each with a proxy to each other."""
+
+    def __init__(self, folder: Path, *directions: Direction) -> None:
+        self.places = {place: Place() for direction in directions for place in direction}
+        self.proxies = Proxies(folder, {(a, b): self.places[b].address for a, b in directions})
+        self._lines: list[Line] = []
+
+    def line(self, a: int, b: int) -> Line:
+        """A new connection that a dials."""
+        dialled = socket.create_connection(parse_address(self.proxies.address(a, b)), WAIT_S)
+        line = Line(dialled, self.places[b].listening.accept()[0])
+        self._lines.append(line)
+        return line
+
+    def hang_up(self) -> None:
+        """No connection is left."""
+        while self._lines:
+            self._lines.pop().close()
+
+    def close(self) -> None:
+        self.hang_up()
+        self.proxies.close()
+        for place in self.places.values():
+            place.listening.close()

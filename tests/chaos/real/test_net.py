@@ -1,0 +1,197 @@
+"""What a cut and each of Toxiproxy's toxics do to one direction, on connections that are there and on new ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.real.places import Line, Net
+from tinymq_chaos.real.net import CLIENTS, TOXICS, Direction
+from tinymq_chaos.real.toxiproxy import check
+
+DIRECTIONS = [(1, 2), (2, 1), (CLIENTS, 1)]
+SLOW_MS = 150
+
+
+@pytest.fixture(scope="module")
+def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
+    net = Net(tmp_path_factory.mktemp("net"), *DIRECTIONS)
+    yield net
+    begun_anew = net.proxies.begun_anew
+    net.close()
+    assert begun_anew == 0, "nobody here holds a proxy up"
+
+
+@pytest.fixture
+def net(all_of_it: Net) -> Iterator[Net]:
+    yield all_of_it
+    all_of_it.hang_up()
+    all_of_it.proxies.mend_all()
+
+
+def lines(net: Net, direction: Direction) -> list[tuple[Line, bool]]:
+    """What carries from a to b: a line that a dials, and one that b dials, on which a sends back."""
+    a, b = direction
+    return [(net.line(*each), each != direction) for each in ((a, b), (b, a)) if each in DIRECTIONS]
+
+
+@pytest.mark.parametrize("direction", [(1, 2), (2, 1), (CLIENTS, 1), (1, CLIENTS)])
+def test_a_cut_is_of_one_direction_and_of_every_line_that_is_there(net: Net, direction: Direction) -> None:
+    there = lines(net, direction)
+    assert all(line.passes(back=back) for line, back in there)
+    net.proxies.cut("why", [direction])
+    for line, back in there:
+        (line.accepted if back else line.dialled).sendall(b"into nowhere")
+        assert line.passes(back=not back), "the other direction of the same line"
+    net.proxies.mend("why")
+    for line, back in there:
+        assert line.arrives(1, line.dialled if back else line.accepted) == b"", "it ends, and nothing came before"
+
+
+@pytest.mark.parametrize("direction", [(1, 2), (2, 1), (CLIENTS, 1), (1, CLIENTS)])
+def test_a_cut_is_of_new_lines_too_until_it_is_mended(net: Net, direction: Direction) -> None:
+    net.proxies.cut("why", [direction])
+    new = lines(net, direction)
+    for line, back in new:
+        (line.accepted if back else line.dialled).sendall(b"into nowhere")
+        assert line.passes(back=not back)
+    net.proxies.mend("why")
+    for line, back in new:
+        assert line.arrives(1, line.dialled if back else line.accepted) == b""
+    assert all(line.passes(back=back) for line, back in lines(net, direction))
+
+
+def test_other_places_and_the_other_direction_do_not_notice(net: Net) -> None:
+    others = [net.line(CLIENTS, 1), net.line(2, 1)]
+    net.proxies.cut("why", [(1, 2)])
+    assert all(line.passes() for line in others)
+    net.proxies.mend("why")
+    assert others[0].passes()
+
+
+def test_what_is_cut_for_two_reasons_is_whole_when_both_are_mended(net: Net) -> None:
+    net.proxies.cut("one", [(1, 2), (1, 2)])
+    net.proxies.cut("other", [(1, 2)])
+    net.proxies.mend("one")
+    line = net.line(1, 2)
+    line.dialled.sendall(b"into nowhere")
+    assert line.passes(back=True)
+    net.proxies.mend("no such reason")
+    net.proxies.mend("other")
+    assert line.arrives(1, line.accepted) == b""
+    assert net.line(1, 2).passes()
+
+
+def test_all_is_mended_at_once(net: Net) -> None:
+    net.proxies.cut("one", [(1, 2), (CLIENTS, 1)])
+    net.proxies.toxic("two", [(2, 1)], "latency", latency=60_000)
+    net.proxies.mend_all()
+    assert all(net.line(*direction).passes() for direction in DIRECTIONS)
+    assert net.line(1, 2).passes(back=True)
+
+
+def took_s(line: Line, data: bytes = b"x") -> float:
+    began = time.monotonic()
+    assert line.passes(data)
+    return time.monotonic() - began
+
+
+def test_latency_is_added_to_what_is_there_and_to_what_is_new(net: Net) -> None:
+    there = net.line(1, 2)
+    assert there.passes()
+    net.proxies.toxic("why", [(1, 2)], "latency", latency=SLOW_MS, jitter=10)
+    least_s = (SLOW_MS - 10) / 1000
+    assert took_s(there) >= least_s
+    new = net.line(1, 2)
+    assert took_s(new) >= least_s
+    net.proxies.mend("why")
+    assert there.passes(), "it is whole, and was not closed"
+    assert new.passes()
+
+
+def test_bandwidth_is_bounded(net: Net) -> None:
+    line = net.line(1, 2)
+    net.proxies.toxic("why", [(1, 2)], "bandwidth", rate=200)
+    assert took_s(line, bytes(60_000)) >= 0.2
+
+
+def test_slices_are_small_and_nothing_is_lost(net: Net) -> None:
+    line = net.line(1, 2)
+    net.proxies.toxic("why", [(1, 2)], "slicer", average_size=50, size_variation=10, delay=500)
+    data = bytes(range(256)) * 4
+    line.dialled.sendall(data)
+    first = line.accepted.recv(len(data))
+    assert len(first) < len(data)
+    assert first + line.arrives(len(data) - len(first), line.accepted) == data
+
+
+def test_a_connection_is_closed_after_so_many_bytes(net: Net) -> None:
+    line = net.line(1, 2)
+    net.proxies.toxic("why", [(1, 2)], "limit_data", bytes=7)
+    line.dialled.sendall(b"0123456789")
+    assert line.arrives(10, line.accepted) == b"0123456"
+
+
+def test_a_connection_is_reset(net: Net) -> None:
+    net.proxies.toxic("why", [(1, 2)], "reset_peer", timeout=0)
+    line = net.line(1, 2)
+    line.dialled.sendall(b"x")
+    with pytest.raises(ConnectionResetError):
+        line.dialled.recv(1)
+
+
+def test_a_connection_ends_after_a_while_without_a_byte(net: Net) -> None:
+    line = net.line(1, 2)
+    began = time.monotonic()
+    net.proxies.toxic("why", [(1, 2)], "timeout", timeout=SLOW_MS)
+    line.dialled.sendall(b"x")
+    assert line.arrives(1, line.accepted) == b""
+    assert time.monotonic() - began >= SLOW_MS / 1000
+
+
+def test_the_end_of_a_connection_is_late(net: Net) -> None:
+    line = net.line(1, 2)
+    assert line.passes()
+    net.proxies.toxic("why", [(1, 2)], "slow_close", delay=SLOW_MS)
+    began = time.monotonic()
+    line.dialled.close()
+    assert line.arrives(1, line.accepted) == b""
+    assert time.monotonic() - began >= SLOW_MS / 1000
+
+
+def test_toxicity_is_the_share_of_connections(net: Net) -> None:
+    net.proxies.toxic("why", [(1, 2)], "timeout", toxicity=0.0, timeout=0)
+    assert all(net.line(1, 2).passes() for _ in range(10))
+
+
+@pytest.mark.parametrize("kind", TOXICS)
+def test_every_kind_is_known_to_toxiproxy_with_all_its_attributes(net: Net, kind: str) -> None:
+    values = dict.fromkeys(TOXICS[kind], 2.0) | ({"average_size": 9.0} if kind == "slicer" else {})
+    net.proxies.toxic("why", [(2, 1)], kind, toxicity=0.5, **values)
+    net.proxies.mend("why")
+
+
+@pytest.mark.parametrize(
+    ("kind", "toxicity", "attributes", "message"),
+    [
+        ("latentcy", 1.0, {}, "'latentcy' is no toxic: latency,"),
+        ("latency", 1.0, {"delay": 1}, "latency has no attribute 'delay': latency, jitter"),
+        ("latency", 1.5, {}, "toxicity is from 0 to 1"),
+        ("latency", 1.0, {"latency": -1}, "at least 0"),
+        ("slicer", 1.0, {"average_size": 5, "size_variation": 5}, "average_size must be above size_variation"),
+        ("slicer", 1.0, {}, "average_size must be above size_variation"),
+    ],
+)
+def test_what_toxiproxy_would_pass_over_or_die_of_is_refused(
+    kind: str, toxicity: float, attributes: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(kind, toxicity, attributes)
+
+
+@pytest.mark.parametrize("direction", [(1, 1), (2, CLIENTS), (1, 7)])
+def test_directions_that_are_not_there_are_refused(net: Net, direction: Direction) -> None:
+    with pytest.raises(ValueError, match="nothing goes from"):
+        net.proxies.cut("why", [direction])

@@ -1,0 +1,136 @@
+"""The proxies' servers: they hang, die, are missing; and are there again, with what they are to do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.real.places import Net
+from tinymq.cli.devfolder import is_free
+from tinymq.config import parse_address
+from tinymq.errors import PortInUse
+from tinymq_chaos.real import ports, setup, toxiproxy
+from tinymq_chaos.real.children import end
+from tinymq_chaos.real.ports import Ports
+from tinymq_chaos.real.toxiproxy import Proxies, Proxy
+
+PIECE = bytes(1 << 16)
+STUCK_S = 0.3
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    net = Net(tmp_path / "net", (1, 2))
+    yield net
+    net.close()
+
+
+def only(net: Net) -> Proxy:
+    (proxy,) = net.proxies._proxies.values()
+    return proxy
+
+
+def fill(sending: socket.socket) -> None:
+    """Send to somebody who does not read, until nothing more is taken."""
+    sending.settimeout(STUCK_S)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            sending.sendall(PIECE)
+
+
+def test_a_proxy_that_hangs_is_begun_anew_with_its_toxics_and_no_other(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toxiproxy, "PATIENCE_S", 0.3)
+    where = net.proxies.address(1, 2)
+    fill(net.line(1, 2).dialled)
+    net.proxies.toxic("slow", [(1, 2)], "latency", latency=1)
+    assert net.proxies.begun_anew == 1, "whoever does not read has the proxy hang"
+    assert net.proxies.address(1, 2) == where
+    fill(net.line(1, 2).dialled)
+    net.proxies.cut("cut", [(1, 2)])
+    assert net.proxies.begun_anew == 2
+    line = net.line(1, 2)
+    line.dialled.sendall(b"into nowhere")
+    assert line.passes(back=True)
+    net.proxies.mend("slow")
+    net.proxies.mend("cut")
+    assert line.arrives(1, line.accepted) == b"", "it was cut from its first byte on"
+    assert net.line(1, 2).passes()
+
+
+def test_a_server_that_died_is_said_and_is_there_again_when_it_is_needed(net: Net) -> None:
+    assert net.proxies.unhealthy() == ""
+    child = only(net)._child
+    assert child is not None
+    end(child)
+    assert net.proxies.unhealthy() == "the proxies from 1 to 2 are gone"
+    net.proxies.cut("why", [(1, 2)])
+    assert net.proxies.unhealthy() == ""
+    net.proxies.mend("why")
+    assert net.line(1, 2).passes()
+
+
+def test_what_a_server_refuses_is_not_asked_of_it_again(net: Net) -> None:
+    bad = toxiproxy.Toxic("why", "no such kind", toxiproxy.UPSTREAM, 1.0, ())
+    with pytest.raises(ValueError, match="refuses"):
+        only(net).add(bad)
+    end(*filter(None, [only(net)._child]))
+    only(net).begin()
+    assert net.line(1, 2).passes()
+
+
+def test_a_server_that_does_not_come_up_says_where_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "toxiproxy", lambda: Path("/bin/false"))
+    with pytest.raises(RuntimeError, match=r"1-2 does not come up: see .*proxy-1-2\.log"):
+        Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
+
+
+def test_a_server_that_is_missing_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "TOXIPROXY", "no-such-program")
+    with pytest.raises(RuntimeError, match=r"run make test, or: .*tinymq_chaos\.real\.setup"):
+        Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
+
+
+def test_two_networks_of_one_process_have_nothing_in_common(net: Net, tmp_path: Path) -> None:
+    other = Net(tmp_path / "other", (1, 2))
+    try:
+        net.proxies.cut("why", [(1, 2)])
+        assert other.line(1, 2).passes()
+        other.proxies.mend_all()
+        line = net.line(1, 2)
+        line.dialled.sendall(b"into nowhere")
+        net.proxies.mend_all()
+        assert line.arrives(1, line.accepted) == b""
+    finally:
+        other.close()
+
+
+def test_nothing_is_left_and_twice_is_once(tmp_path: Path) -> None:
+    net = Net(tmp_path, (1, 2), (2, 1))
+    where = [parse_address(net.proxies.address(1, 2))[1], parse_address(net.proxies.address(2, 1))[1]]
+    children = [proxy._child for proxy in net.proxies._proxies.values()]
+    assert not any(map(is_free, where))
+    net.close()
+    net.proxies.close()
+    assert not any(child.alive for child in children if child is not None)
+    assert all(map(is_free, where))
+
+
+def test_ports_are_taken_once_until_they_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Ports(), Ports()
+    try:
+        taken = first.take(40)
+        assert len(set(taken)) == 40
+        monkeypatch.setattr(ports, "PORTS", range(taken[0], taken[0] + 1))
+        with pytest.raises(PortInUse):
+            second.take(1)  # though nobody listens there
+        first.release()
+        assert second.take(1) == taken[:1]
+    finally:
+        first.release()
+        second.release()
