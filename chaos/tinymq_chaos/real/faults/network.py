@@ -113,7 +113,7 @@ KINDS: dict[str, Kind] = {
     "bandwidth": Kind(_of("bandwidth"), "network", LASTS_S, {"where": WHERE, "rate": (100.0, 20.0, 1000.0)}),  # KB/s
     "slow_close": Kind(_of("slow_close"), "network", LASTS_S, {"where": WHERE, "delay": (1000.0, 5000.0)}),  # ms
     "reset_peer": Kind(  # each connection that is there or comes, after so many ms
-        _of("reset_peer"), "network", (0.5, 3.0), {"where": WHERE, "timeout": (500.0, 0.0, 2000.0)}, strikes_on=True
+        _of("reset_peer"), "network", (3.0, 0.5), {"where": WHERE, "timeout": (500.0, 0.0, 2000.0)}, strikes_on=True
     ),
     "slicer": Kind(
         _of("slicer"), "network", LASTS_S,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, leader, majority, one, up
 from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
 
-HEALTHY_S = 30.0  # between one broker of a rolling restart and the next: else it is given up
-ALL_S = 120.0  # a rolling restart that has begun is over by then
+HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
+ALL_S = 180.0  # a rolling restart that has begun is over by then
 POLL_S = 0.1
 
 
@@ -64,9 +64,6 @@ def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Iterat
     """SIGTERM to each, which is started again when it has ended; the next one once all is well. It goes its way beside
     other faults, and its end waits for it."""
     order = rng.sample(stage.brokers, len(stage.brokers))
-    if stage.unhealthy():
-        yield None
-        return
     rolling = threading.Thread(target=_roll, args=(stage, order), name="rolling restart", daemon=True)
     rolling.start()
     yield f"in the order {', '.join(map(str, order))}"

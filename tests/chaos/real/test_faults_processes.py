@@ -1,0 +1,90 @@
+"""Faults of processes: whom they befall, and that all of it is undone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.real.stand_in import StandIn
+from tinymq_chaos.history import History
+from tinymq_chaos.real.faults import FAULTS, Value, processes
+from tinymq_chaos.real.recorded import Recorded
+
+
+class Scene:
+    def __init__(self, nodes: int = 3) -> None:
+        self.target = StandIn(nodes)
+        self.history = History()
+        self.stage = Recorded(self.target, self.history)
+
+    def begin(self, kind: str, seed: int = 1, **how: Value) -> tuple[Iterator[str | None], str | None]:
+        usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+        fault = FAULTS[kind].begin(self.stage, random.Random(seed), usual | how)
+        return fault, next(fault)
+
+
+@pytest.mark.parametrize(("kind", "nodes", "left"), [
+    ("kill_one", 3, 2), ("kill_majority", 3, 1), ("kill_majority", 5, 2), ("kill_all", 3, 0), ("kill_all", 5, 0),
+])  # fmt: skip
+def test_so_many_are_killed_and_all_of_them_start_again(kind: str, nodes: int, left: int) -> None:
+    scene = Scene(nodes)
+    fault, words = scene.begin(kind)
+    assert words is not None
+    assert len(scene.target.up) == left
+    assert next(fault, None) is None
+    assert scene.target.up == {*scene.target.brokers}
+    assert sum("is killed" in change.what for change in scene.history.changes) == nodes - left
+
+
+def test_all_are_killed_in_one_call() -> None:
+    """As when the machine room burns: none of them learns of it before it is gone itself."""
+    scene = Scene()
+    scene.begin("kill_all")
+    assert scene.target.done == ["kill 1", "kill 2", "kill 3"]
+
+
+@pytest.mark.parametrize("kind", ["kill_one", "kill_majority", "kill_all", "pause"])
+def test_with_nobody_up_there_is_nobody_to_befall(kind: str) -> None:
+    scene = Scene()
+    scene.target.kill(1, 2, 3)
+    _, words = scene.begin(kind)
+    assert words is None
+
+
+def test_the_leader_is_whom_the_brokers_name() -> None:
+    scene = Scene()
+    scene.stage.topics += [("a", 0), ("b", 1)]
+    scene.target.leads = {("a", 0): None, ("b", 1): 2}
+    for seed in range(5):
+        fault, words = scene.begin("kill_leader", seed)
+        assert words == "broker 2"
+        next(fault, None)
+
+
+def test_who_is_named_is_befallen() -> None:
+    scene = Scene()
+    fault, words = scene.begin("pause", broker=3.0, who="anyone")
+    assert words == "broker 3"
+    assert scene.stage.paused == {3}
+    next(fault, None)
+    assert scene.target.stopped == set()
+
+
+def test_a_rolling_restart_stops_each_politely_and_waits_for_its_return() -> None:
+    scene = Scene()
+    fault, words = scene.begin("rolling_restart")
+    assert words is not None
+    assert next(fault, None) is None
+    order = words.removeprefix("in the order ").split(", ")
+    assert scene.target.done == [f"{what} {n}" for n in order for what in ("stop", "start")]
+
+
+def test_a_rolling_restart_goes_no_further_when_all_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "HEALTHY_S", 0.05)
+    scene = Scene()
+    scene.target.ill = "a replica is missing"
+    fault, _ = scene.begin("rolling_restart")
+    assert next(fault, None) is None
+    assert scene.target.done == []

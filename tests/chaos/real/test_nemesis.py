@@ -1,0 +1,168 @@
+"""Faults begin and end by name, overlap, and are in the history; damage comes to one disk at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.chaos.real.stand_in import StandIn
+from tinymq_chaos.history import History
+from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Parameters, Stage
+from tinymq_chaos.real.nemesis import Nemesis
+
+
+def lose(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """A disk is replaced by an empty one."""
+    broker = int(how["broker"])
+    stage.kill(broker)
+    stage.wipe(broker)
+    yield f"broker {broker}"
+    stage.start(broker)
+
+
+def fail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    yield "it ends badly"
+    raise RuntimeError("badly")
+
+
+LOSES = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True)
+SCARS = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True, scars=True)
+KINDS = {
+    **FAULTS, "lose": LOSES, "scar": SCARS, "fail": Kind(fail, "clock", (1.0,)),
+    "needy": Kind(fail, "disk", (1.0,), needs=frozenset({"disks"})),
+}  # fmt: skip
+
+
+class Scene:
+    """A nemesis, whom it befalls, and what is written down."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        ticks = count()
+        self.target = StandIn(nodes)
+        self.history = History(lambda: float(next(ticks)))
+        self.nemesis = Nemesis(self.target, self.history, random.Random(1), faults=KINDS)
+
+    @property
+    def said(self) -> list[str]:
+        return [change.what for change in self.history.changes]
+
+
+def test_a_fault_is_in_the_history_from_its_beginning_to_its_end() -> None:
+    scene = Scene()
+    with scene.nemesis.fault("pause", broker=2.0, who="anyone") as under_way:
+        assert scene.target.stopped == {2}
+        assert under_way.span.ended_s is None
+    assert scene.target.stopped == set()
+    (span,) = scene.history.faults
+    assert (span.kind, span.what) == ("pause", "broker 2")
+    assert span.ended_s is not None
+    assert span.began_s < span.ended_s
+    assert scene.said == [
+        "a fault is to begin: pause", "broker 2 stands still", "FAULT pause: broker 2",
+        "broker 2 goes on", "FAULT pause is over",
+    ]  # fmt: skip
+    assert [change.paused for change in scene.history.changes] == [(), (2,), (2,), (), ()]
+    assert scene.nemesis.happened == {"pause": 1}
+
+
+def test_one_that_cannot_happen_now_is_none_and_in_no_history() -> None:
+    scene = Scene()
+    assert scene.nemesis.begin("kill_leader") is None  # nothing is written to, so nobody leads it
+    assert scene.history.faults == []
+    assert not scene.nemesis.happened
+    with pytest.raises(RuntimeError, match="kill_leader cannot happen now"), scene.nemesis.fault("kill_leader"):
+        pass
+
+
+def test_the_leader_of_something_that_is_written_to_is_killed() -> None:
+    scene = Scene()
+    scene.nemesis.stage.topics.append(("t", 0))
+    scene.target.leads["t", 0] = 3
+    with scene.nemesis.fault("kill_leader"):
+        assert scene.target.up == {1, 2}
+    assert scene.target.up == {1, 2, 3}
+    assert "broker 3 is killed" in scene.said  # in these words checkers look for it
+
+
+def test_overlapping_faults_of_one_process_do_not_trip_over_each_other() -> None:
+    scene = Scene()
+    paused = scene.nemesis.begin("pause", broker=1.0, who="anyone")
+    killed = scene.nemesis.begin("kill_all")
+    assert paused is not None
+    assert killed is not None
+    assert scene.target.up == {1}, "who stands still is not up: it is left to the fault that stopped it"
+    scene.nemesis.stage.kill(1)
+    scene.nemesis.end(killed)
+    scene.nemesis.stage.start(1)
+    scene.nemesis.end(paused)
+    assert scene.target.up == {1, 2, 3}
+    assert scene.nemesis.stage.paused == frozenset()
+
+
+def test_all_faults_end_and_all_brokers_run() -> None:
+    scene = Scene()
+    for kind in ("isolate", "latency", "pause", "kill_one", "partition"):
+        how: dict[str, float | str] = {"who": "anyone"} if "who" in KINDS[kind].parameters else {}
+        assert scene.nemesis.begin(kind, **how) is not None
+    assert scene.target.unhealthy()
+    scene.nemesis.end_all()
+    assert scene.target.unhealthy() == ""
+    assert (scene.target.net.cuts, scene.target.net.toxics) == ({}, {})
+    assert all(span.ended_s is not None for span in scene.history.faults)
+    scene.nemesis.end_all()  # twice is once
+
+
+def test_one_that_ends_badly_keeps_no_other_from_ending() -> None:
+    scene = Scene()
+    scene.nemesis.begin("kill_majority")
+    scene.nemesis.begin("fail")
+    with pytest.raises(RuntimeError, match="badly"):
+        scene.nemesis.end_all()
+    assert scene.target.up == {1, 2, 3}
+    assert all(span.ended_s is not None for span in scene.history.faults)
+
+
+def test_damage_comes_to_one_disk_at_a_time_and_to_the_next_when_all_is_well() -> None:
+    scene = Scene()
+    first = scene.nemesis.begin("lose", broker=2.0)
+    assert first is not None
+    assert scene.nemesis.begin("lose", broker=3.0) is None
+    scene.nemesis.end(first)
+    scene.target.ill = "broker 2 is filled again"
+    assert scene.nemesis.begin("lose", broker=3.0) is None
+    scene.target.ill = ""
+    assert scene.nemesis.begin("lose", broker=3.0) is not None
+    assert scene.target.wiped == {2, 3}
+    assert scene.nemesis.hurt == {2, 3}
+
+
+def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
+    scene = Scene()
+    with scene.nemesis.fault("scar", broker=2.0):
+        pass
+    assert scene.nemesis.scarred == 2
+    assert scene.nemesis.begin("lose", broker=1.0) is None
+    with scene.nemesis.fault("lose") as under_way:
+        assert under_way.broker == 2
+
+
+def test_wrong_names_are_told_from_right_ones() -> None:
+    nemesis = Scene().nemesis
+    with pytest.raises(ValueError, match="'explode' is none of kill_one, kill_leader"):
+        nemesis.begin("explode")
+    with pytest.raises(ValueError, match="pause has no whom; it has broker, who"):
+        nemesis.begin("pause", whom=1.0)
+    with pytest.raises(ValueError, match="needy needs disks, which this cluster is without"):
+        nemesis.begin("needy")
+    assert "needy" not in nemesis.kinds
+
+
+def test_what_strikes_on_is_a_cause_all_the_while() -> None:
+    scene = Scene()
+    with scene.nemesis.fault("reset_peer"), scene.nemesis.fault("latency"):
+        before = len(scene.said)
+        scene.nemesis.strike()
+        assert scene.said[before:] == ["FAULT reset_peer goes on"]
