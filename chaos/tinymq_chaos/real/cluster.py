@@ -10,7 +10,6 @@ Every broker listens on ports of its own, and nobody dials those but this harnes
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import secrets
@@ -32,6 +31,7 @@ from tinymq.client import AsyncClient
 from tinymq.errors import NotReady
 from tinymq_chaos.real import health
 from tinymq_chaos.real.children import Child, end, spawn
+from tinymq_chaos.real.disk_control import DiskControl
 from tinymq_chaos.real.net import CLIENTS
 from tinymq_chaos.real.ports import HOST, Ports
 from tinymq_chaos.real.toxiproxy import Proxies
@@ -116,10 +116,10 @@ class Cluster:
     def config(self, broker: int) -> Path:
         return self.folder / f"broker-{broker}.toml"
 
-    def disk(self, broker: int) -> Any:
+    def disk(self, broker: int) -> DiskControl:
         """What its disk obeys; only with `disks`."""
         assert self._disks, "made without disks=True"
-        return importlib.import_module("tinymq_chaos.real.disk_control").DiskControl(self._socket(broker))
+        return DiskControl(self._socket(broker))
 
     def _socket(self, broker: int) -> Path:
         return self._sockets / f"disk-{broker}"

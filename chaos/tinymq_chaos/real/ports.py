@@ -29,13 +29,13 @@ class Ports:
         PortInUse when there are not so many."""
         found: list[int] = []
         for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-            if len(found) == count:
-                return found
-            if self._hold(port):
+            if len(found) < count and self._hold(port):
                 if is_free(port):
                     found.append(port)
                 else:
                     self._let_go()
+        if len(found) == count:
+            return found
         raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
 
     def release(self) -> None:
