@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from typing import NoReturn
 
 from tinymq_chaos.checkers import Checker, reads, replicas, writes
 from tinymq_chaos.history import History, Log, Outcome, Replica
+from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.peers import nats_files as files
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.nats import NatsCluster
@@ -66,16 +68,19 @@ class NatsSubject:
     def workloads(self) -> Mapping[str, Workload]:
         return {name: WORKLOADS[name] for name in SUITED}
 
-    @property
-    def checkers(self) -> Sequence[Checker]:
+    def checkers(self, slack: Slack) -> Sequence[Checker]:
+        """None of them needs any slack."""
         return CHECKERS
 
     def client(self, *, rng: random.Random | None = None, **settings: float) -> NatsClient:
         """`rng` is for clients that let themselves be told; nats-py takes its own."""
         return NatsClient(self.cluster.servers, **settings)
 
-    def watch(self, history: History) -> None:
-        """State and term of a group are read under one lock of the server."""
+    def caller(self, rng: random.Random) -> NoReturn:
+        raise NotImplementedError("workloads that call brokers without a client speak tinymq's protocol")
+
+    def watch(self, history: History, hurt: Collection[int]) -> None:
+        """Who says that it leads, and in which term: both are read under one lock of the server."""
         logs = {stream_of(name_of(log), log[1]): log for log in logs_in(history)}
         for broker in self.cluster.brokers:
             port = self.cluster.listens[broker].monitor

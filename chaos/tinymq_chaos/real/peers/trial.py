@@ -20,6 +20,7 @@ from typing import Any
 from tinymq_chaos.checkers import Anomaly, Facts
 from tinymq_chaos.history import History, Log, Outcome
 from tinymq_chaos.real.context import Context, Surroundings
+from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.nemesis import Nemesis
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
@@ -109,7 +110,10 @@ async def _healthy(cluster: NatsCluster) -> str:
 async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial, say: Say) -> None:
     cluster = subject.cluster
     nemesis = Nemesis(cluster, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has, faults=KINDS)
-    around = Surroundings(plan.seed, history, subject.client, nemesis.stage.topics, pace=PACE)
+    around = Surroundings(
+        seed=plan.seed, history=history, make_client=subject.client, make_caller=subject.caller,
+        topics=nemesis.stage.topics, pace=PACE,
+    )  # fmt: skip
     writing = [asyncio.create_task(_work(subject.workloads[name], Context(around, name))) for name in plan.workloads]
     watching = asyncio.create_task(_watch(subject, history))
     try:
@@ -135,7 +139,7 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     trial.problems += [f"could not happen: {kind}" for kind in storm.never]
     trial.problems += await asyncio.to_thread(subject.collect, history, ())
     facts = Facts(history)
-    trial.anomalies = [anomaly for checker in subject.checkers for anomaly in checker(facts)]
+    trial.anomalies = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(facts)]
     trial.faults = [f"{span.kind}: {span.what}" for span in history.faults]
 
 
@@ -161,7 +165,7 @@ async def _any_ends(writing: Sequence[asyncio.Task[None]], within_s: float) -> N
 
 async def _watch(subject: NatsSubject, history: History) -> None:
     while True:
-        await asyncio.to_thread(subject.watch, history)
+        await asyncio.to_thread(subject.watch, history, ())
         await asyncio.sleep(WATCH_S)
 
 

@@ -1,0 +1,140 @@
+"""Our workloads, faults and checkers against servers that no one here wrote: a NATS JetStream cluster."""
+
+import asyncio
+import time
+
+import pytest
+
+from tinymq_chaos.checkers import Facts, Kind
+from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.real.context import Context, Surroundings
+from tinymq_chaos.real.judging import Slack
+from tinymq_chaos.real.net import CLIENTS
+from tinymq_chaos.real.peers import nats_monitor as monitor
+from tinymq_chaos.real.peers.nats import NatsCluster
+from tinymq_chaos.real.peers.nats_names import sequence_of, stream_of
+from tinymq_chaos.real.peers.nats_subject import NatsSubject
+from tinymq_chaos.real.peers.trial import Plan, run
+
+WAIT_S = 60.0
+ALONE_S = 4.0  # servers dial each other every second
+
+
+def wait_until(condition, what, within_s=WAIT_S):
+    asyncio.run(_until(condition, what, within_s))
+
+
+async def _until(condition, what, within_s):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {within_s:g} s"
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    cluster = NatsCluster(tmp_path / "nats")
+    try:
+        cluster.start(*cluster.brokers)
+        wait_until(lambda: not cluster.unhealthy(), "health")
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_leader_under_load_is_judged(tmp_path):
+    """What NATS does is its own matter; that it was seen and judged, is ours."""
+    plan = Plan(seed=1, faults=("kill_leader",), sync="always", gap_s=1.0, workloads=("lone",))
+    trial = asyncio.run(run(plan, tmp_path / "run", print))
+    assert trial.problems == []
+    assert [said.split(":")[0] for said in trial.faults] == ["kill_leader"]
+    assert trial.acknowledged > 50
+    with (tmp_path / "run" / "history.jsonl").open() as lines:
+        history = History.read(lines)
+    facts = Facts(history)
+    killed_s = history.faults[0].began_s
+    assert any(c.outcome is Outcome.OK and c.invoked_s > killed_s for c in history.of("send")), "writes never resumed"
+    assert all(call.outcome is not Outcome.PENDING for call in history.calls)
+    assert all(call.outcome is Outcome.OK for call in history.of("drain")), "readers came to the end"
+    assert len(facts.replicas) == 2, "both partitions"
+    assert all({replica.broker for replica in found} == {1, 2, 3} for found in facts.replicas.values())
+    assert all(replica.entries for found in facts.replicas.values() for replica in found), "files were read"
+    assert all(final.certain for final in facts.finals.values())
+    assert len({led.broker for led in history.leaders.values()}) > 1, "leaders were seen to change"
+
+
+@pytest.mark.timeout(180)
+def test_a_message_that_is_taken_out_behind_the_producers_backs_is_found_lost(cluster):
+    history = History(time.monotonic)
+    subject = NatsSubject(cluster)
+    lost = asyncio.run(_write_and_take_one_out(subject, history))
+    subject.collect(history, ())
+    found = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(Facts(history))]
+    assert [anomaly.records for anomaly in found if anomaly.kind is Kind.LOST_WRITE] == [(lost,)]
+    assert {anomaly.kind for anomaly in found} >= {Kind.LOST_WRITE, Kind.GAP}, "and a hole is where it was"
+
+
+async def _write_and_take_one_out(subject, history):
+    """The record that is gone."""
+    around = Surroundings(
+        seed=1, history=history, make_client=subject.client, make_caller=subject.caller, topics=[], pace=0.1
+    )
+    working = asyncio.create_task(subject.workloads["lone"](Context(around, "lone")))
+    try:
+        call = await _acknowledged(history, 20)
+        partition, offset = call.result
+        stream = stream_of(call.args["topic"].partition("#")[0], partition)
+        client = subject.client()
+        await client.wire.remove(stream, sequence_of(offset), 10)
+        await client.close()
+        await _acknowledged(history, 40)
+        around.stop.set()
+        await asyncio.wait_for(working, WAIT_S)
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        await around.close()
+    return call.args["records"][0]
+
+
+async def _acknowledged(history, count):
+    """The last send, once there are so many."""
+    async with asyncio.timeout(WAIT_S):
+        while len(found := [call for call in history.of("send") if call.outcome is Outcome.OK]) < count:
+            await asyncio.sleep(0.02)
+    return found[-1]
+
+
+@pytest.mark.timeout(180)
+def test_servers_reach_each_other_and_are_reached_through_proxies_alone(cluster):
+    ids = [CLIENTS, *cluster.brokers]
+    cluster.net.cut("all of it", [(a, b) for a in ids for b in ids if a != b])
+    cluster.kill(*cluster.brokers)
+    cluster.start(*cluster.brokers)
+    ports = [cluster.listens[broker].monitor for broker in cluster.brokers]
+    wait_until(lambda: all(monitor.ask(port, "/varz") for port in ports), "life")
+    with pytest.raises(AssertionError, match="a route did not come"):
+        wait_until(lambda: any(monitor.routes(port) for port in ports), "a route", ALONE_S)
+    assert all(monitor.trouble(port) for port in ports), "no server alone is healthy"
+    told = monitor.ask(ports[0], "/varz").get("connect_urls") or []
+    assert told == [], "clients are told of no server that is not behind its proxy"
+    cluster.net.mend("all of it")
+    wait_until(lambda: not cluster.unhealthy(), "health")
+
+
+@pytest.mark.timeout(180)
+def test_processes_end_stop_still_and_begin_as_they_are_told(cluster):
+    cluster.pause(1)
+    assert cluster.running(1)
+    assert monitor.ask(cluster.listens[1].monitor, "/varz") is None
+    assert "server 1" in cluster.unhealthy()
+    cluster.resume(1)
+    wait_until(lambda: not cluster.unhealthy(), "health")
+    cluster.stop(2)
+    assert not cluster.running(2)
+    cluster.wipe(2)
+    assert not any(cluster.data(2).iterdir())
+    cluster.kill(2, 3)
+    cluster.start(2, 3)
+    wait_until(lambda: not cluster.unhealthy(), "health")
