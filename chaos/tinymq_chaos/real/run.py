@@ -124,7 +124,9 @@ class Run:
         self._say("all faults are over")
         bad = await self._healthy(HEALED_S)
         result.healed_s = history.now() - calm_s
-        self._say(f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {bad}")
+        self._say(
+            f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {_shortened(bad)}"
+        )
         quiet_s = 1.0 + Slack().with_lag(result.lag_s).progress_s
         await asyncio.sleep(max(0.0, calm_s + quiet_s - history.now()))
         await self._drain()
@@ -133,7 +135,7 @@ class Run:
         self._say("brokers are stopped, and their logs read")
         result.notes += await asyncio.to_thread(self._subject.collect, history, self.nemesis.hurt)
         if bad:
-            result.anomalies.append(f"not healed: {bad}")
+            result.anomalies.append(f"not healed: {_shortened(bad)}")
         self._say(f"{len(history.calls)} calls are checked")
         began_s = time.monotonic()
         result.anomalies += await asyncio.to_thread(self._judge)
@@ -185,7 +187,7 @@ class Run:
         until_s, say_s = time.monotonic() + within_s, time.monotonic() + WAIT_S
         while (bad := await asyncio.to_thread(self._subject.target.unhealthy)) and time.monotonic() < until_s:
             if time.monotonic() > say_s:
-                self._say(f"not well yet: {bad}")
+                self._say(f"not well yet: {_shortened(bad)}")
                 say_s += WAIT_S
             await asyncio.sleep(LOOK_S)
         return bad
@@ -210,6 +212,12 @@ class Run:
             ended = sum(call.outcome is Outcome.OK for call in self._history.calls)
             self._say(f"{len(self._history.calls)} calls, {ended} of them done; {self.result.acknowledged} records "
                       "acknowledged")  # fmt: skip
+
+
+def _shortened(unhealthy: str, parts: int = 4) -> str:
+    """Its first sentences: one broker that is down leaves every partition without a replica."""
+    said = unhealthy.split("; ")
+    return "; ".join(said[:parts]) + (f"; and {len(said) - parts} more" if len(said) > parts else "")
 
 
 def _in_words(error: BaseException) -> str:

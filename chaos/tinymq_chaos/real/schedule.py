@@ -76,10 +76,15 @@ class Storm:
 
     def __init__(self, nemesis: Nemesis, say: Callable[[str], None]) -> None:
         """`say`: progress for people."""
-        self.never: list[str] = []  # kinds that were tried, and could not happen
+        self._tried: dict[str, None] = {}
         self._nemesis = nemesis
         self._say = say
         self._later: deque[tuple[Act, int]] = deque()  # with how often they were tried
+
+    @property
+    def never(self) -> list[str]:
+        """Kinds that were tried, and could not happen."""
+        return [kind for kind in self._tried if not self._nemesis.happened[kind]]
 
     async def rage(self, episodes: Iterable[Episode], seconds: float) -> None:
         """Faults for so long, or until there are no more; then every one of them ends, and all brokers run. What could
@@ -99,7 +104,6 @@ class Storm:
                 await _sleep_until(min(end_s, _now() + episode.gap_s))
         finally:
             striking.cancel()
-            self.never += [act.kind for act, _ in self._later if not self._nemesis.happened[act.kind]]
             await asyncio.shield(asyncio.to_thread(self._nemesis.end_all))
 
     def _what_is_left(self) -> Iterator[Episode]:
@@ -110,13 +114,12 @@ class Storm:
         await _sleep_until(min(end_s, _now() + act.after_s))
         if self._nemesis.kinds[act.kind].damages:
             await self._well(min(end_s, _now() + WELL_S))
+        self._tried[act.kind] = None
         under_way: UnderWay | None = await asyncio.to_thread(self._nemesis.begin, act.kind, **act.parameters)
         if under_way is None:
             self._say(f"{act.kind} cannot happen now{', it is tried later' if tried < TRIES else ''}")
             if tried < TRIES:
                 self._later.append((act, tried))
-            elif not self._nemesis.happened[act.kind]:
-                self.never.append(act.kind)
             return
         self._say(f"FAULT {act.kind}: {under_way.span.what}; for {act.lasts_s:g} s")
         await _sleep_until(min(end_s, _now() + act.lasts_s))
