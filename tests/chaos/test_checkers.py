@@ -11,6 +11,7 @@ import pytest
 from tests.chaos import (
     test_checkers_capacity,
     test_checkers_channels,
+    test_checkers_moves,
     test_checkers_queues,
     test_elections,
     test_ledger,
@@ -359,6 +360,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (not_read_to_the_end, Kind.NO_PROGRESS),
     *test_checkers_channels.BAD,
     *test_checkers_queues.BAD,
+    *test_checkers_moves.BAD,
     *test_checkers_capacity.BAD,
 ]
 

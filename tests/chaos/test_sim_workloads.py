@@ -13,7 +13,7 @@ from tinymq_chaos.sim.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
-ON_BROKERS = ("cursors", "takers", "rush", "queues", "partitions", "volatile", "delayed")
+ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed")
 BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed")
 SECONDS = 14.0
 SEED = 3
@@ -73,6 +73,15 @@ def test_callers_without_a_client_produce_take_look_and_count() -> None:
     assert len([call for call in done(history, "size") if call.result]) > 5
     assert len([call for call in done(history, "fetch") if call.result[0] is not None]) > 5
     assert done(history, "delete_partition")
+
+
+def test_leaders_are_moved_by_hand_under_load() -> None:
+    history = told("moved", "kill", pace=0.4)
+    moves = done(history, "transfer")
+    assert {call.result for call in moves} == {1, 2, 3}
+    assert [call for call in moves if call.args["to"] is None]
+    assert len([call for call in moves if call.args["to"] == call.result]) > 10
+    assert len(done(history, "send")) > 100
 
 
 def test_partitions_come_and_go() -> None:

@@ -49,6 +49,7 @@ class Kind(StrEnum):
     UNLISTED_VOTE = "unlisted vote"  # of a replica that no committed CONFIG ever listed
     NOT_ELECTED = "not elected"  # leads without votes of a majority of listed replicas
     INCOMPLETE_LEADER = "incomplete leader"  # leads, or serves, without what is committed
+    NOT_MOVED = "not moved"  # a leader, by hand, as it was to be
     NOT_COMMITTED = "not committed"  # and taken for it
     FALSE_ACK = "false ack"  # of what is not there as the leader of that term has it, or counted and never said
     CURSOR_BACK = "cursor moved back"  # and nobody sought

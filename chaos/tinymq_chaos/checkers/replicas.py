@@ -156,6 +156,7 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
     if not changes:
         return
     for log, leaders in _leaders_by_log(facts).items():
+        leaders = [led for led in leaders if not _by_hand(facts, led)]
         causeless: dict[int, list[Led]] = {}
         for led in sorted(leaders, key=lambda led: led.at_s)[1:]:
             window = bisect_right(changes, led.at_s)
@@ -168,6 +169,15 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
                 at = (last.at_s, found[0].at_s, found[-1].at_s)
                 brokers = tuple(led.broker for led in found)
                 yield Anomaly(Kind.RESTLESS, what, log, brokers=brokers, times_s=at)
+
+
+def _by_hand(facts: Facts, led: Led) -> bool:
+    """Somebody was moving that leadership then."""
+    return any(
+        (call.args["topic"], call.args["partition"]) == led.log
+        and call.invoked_s <= led.at_s <= (call.ended_s or call.deadline_s) + LINGER_S
+        for call in facts.of("transfer")
+    )
 
 
 def _leaders_by_log(facts: Facts) -> dict[Log, list[Led]]:

@@ -1,0 +1,46 @@
+"""Leaders that are moved by hand, from broker to broker, while producers have many records on their way."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tinymq.errors import TinymqError
+from tinymq_chaos.workloads import read
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
+from tinymq_chaos.workloads.produce import Numbered, lone, stream
+
+PARTITIONS = 2
+ANY = 0.3  # how often it is to be whoever can lead
+MOVE_S = 3.0
+
+
+async def moved(context: Context) -> None:
+    """Nothing is lost by it, nothing comes twice, and it takes no longer than it may."""
+    name = await context.topic(PARTITIONS)
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    key = await key_of(context, client, name)
+    senders = [Numbered(context, f"{context.name}.{letter}", name, key, PARTITIONS) for letter in "ab"]
+    await asyncio.gather(
+        stream(context, senders[0], context.client(request_timeout_ms=CALL_S * 1000)),
+        lone(context, senders[1], client),
+        read.follow(context, client, name, key, "leader"),
+        *(_move(context, name, key, partition) for partition in range(PARTITIONS)),
+    )
+    for replica in ("leader", "follower"):
+        await read.drain(context, client, name, key, replica)
+
+
+async def _move(context: Context, topic: str, key: str, partition: int) -> None:
+    """Of one partition, again and again."""
+    client = context.client(request_timeout_ms=CALL_S * 1000)
+    process = f"{context.name} moves {partition}"
+    while not context.stop.is_set():
+        await pause(context, 0.2, 2.0)
+        try:
+            found = next(p for p in (await client.admin.describe_topic(topic)).partitions if p.partition == partition)
+        except TinymqError:
+            continue
+        to = None if context.rng.random() < ANY else context.rng.choice(found.replicas)
+        call = begin(context, process, "transfer", MOVE_S, topic=key, partition=partition, to=to)
+        with told(call):
+            call.ok(await client.admin.transfer_leader(topic, partition, to, timeout=MOVE_S))
