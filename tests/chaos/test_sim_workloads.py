@@ -14,7 +14,7 @@ from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
 ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed")
-BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed")
+BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed", "altered")
 SECONDS = 14.0
 SEED = 3
 
@@ -141,6 +141,16 @@ def test_heads_are_trimmed_while_others_read() -> None:
     assert {"OffsetOutOfRange", "Held"} <= {call.error for call in history.of("trim")}
     assert len(done(history, "size")) > 10
     assert done(history, "hold")
+
+
+def test_settings_are_altered_while_they_count() -> None:
+    history = told("altered", "isolate_one", seconds=30.0, pace=0.7)
+    given = {(name, value) for call in done(history, "alter_topic") for name, value in call.args["settings"].items()}
+    assert given >= {("retention_ms", "1500"), ("retention_ms", "none"), ("max_records", "6"), ("max_records", "60")}
+    assert len({value for call in done(history, "settings") for value in call.result.values()}) > 5
+    begins = {call.args["topic"] for call in done(history, "offsets") for _, log_start, _ in call.result if log_start}
+    assert len(begins) == 3
+    assert "QuotaExceeded" in {call.error for call in history.of("send")}
 
 
 @pytest.mark.parametrize(

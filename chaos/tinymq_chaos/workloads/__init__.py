@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from tinymq_chaos.workloads import bounded, channels, moves, produce, queues, read, rush, topics, trims, weak
+from tinymq_chaos.workloads import altered, bounded, channels, moves, produce, queues, read, rush, topics, trims, weak
 from tinymq_chaos.workloads.context import CALL_S, Context, Workload, key_of
 from tinymq_chaos.workloads.hasty import push
 from tinymq_chaos.workloads.produce import Numbered
@@ -77,6 +77,7 @@ WORKLOADS: dict[str, Workload] = {
     "heavy": bounded.heavy,
     "full": bounded.full,
     "trimmed": trims.trimmed,
+    "altered": altered.altered,
     "moved": moves.moved,
     "volatile": weak.volatile,
     "delayed": weak.delayed,

@@ -5,7 +5,7 @@ about to read; and who makes room by hand, where writers are refused without it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tinymq.client import AsyncClient
@@ -23,58 +23,56 @@ ROOM = 60  # records
 ROOM_BYTES = 60_000
 FULL, FULL_BYTES = 12, 12_000  # of a topic that refuses
 LEASE_S = 3.0
+Beside = Callable[[Context, AsyncClient, str, str], Awaitable[None]]
 KEPT = {"retention_ms": "none"}  # whatever a clock that jumps by days makes of its age
 
 
 async def retained(context: Context) -> None:
     """Records go by their age, and no sooner."""
-    await _load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone, held=True)
+    await load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone, _hold)
 
 
 async def sized(context: Context) -> None:
     """So many bytes of records stay, and little more."""
-    await _load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, held=True)
+    await load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, _hold)
 
 
 async def room(context: Context) -> None:
     """The oldest make room for the newest, and no more of them than need to; but not what is held."""
-    await _load(context, KEPT | {"max_records": str(ROOM), "on_full": "drop_oldest"}, batches, held=True)
+    await load(context, KEPT | {"max_records": str(ROOM), "on_full": "drop_oldest"}, batches, _hold)
 
 
 async def heavy(context: Context) -> None:
     """The same by bytes."""
-    await _load(context, KEPT | {"max_bytes": str(ROOM_BYTES), "on_full": "drop_oldest"}, batches)
+    await load(context, KEPT | {"max_bytes": str(ROOM_BYTES), "on_full": "drop_oldest"}, batches)
 
 
 async def full(context: Context) -> None:
     """Who writes is refused as long as there is no room; now and then somebody makes some."""
     await asyncio.gather(
-        _load(context, KEPT | {"max_records": str(FULL), "on_full": "reject"}, lone, trimmed=True),
-        _load(context, KEPT | {"max_bytes": str(FULL_BYTES), "on_full": "reject"}, lone, trimmed=True),
+        load(context, KEPT | {"max_records": str(FULL), "on_full": "reject"}, lone, make_room),
+        load(context, KEPT | {"max_bytes": str(FULL_BYTES), "on_full": "reject"}, lone, make_room),
     )
 
 
-async def _load(
-    context: Context, settings: dict[str, str], send: Any, *, held: bool = False, trimmed: bool = False
-) -> None:
+async def load(context: Context, settings: dict[str, str], send: Any, *beside: Beside) -> None:
+    """A topic with these settings, who writes and who reads it; and who does what else with it."""
     name = await context.topic(1, settings)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
     context.history.topics[key] = settings
     letter = name.rsplit(".", 1)[-1]
     sender = Numbered(context, f"{context.name}.{letter}", name, key, 1)
-    running: list[Coroutine[Any, Any, None]] = [
+    await asyncio.gather(
         send(context, sender, client),
         read.follow(context, client, name, key, "leader"),
         read.look_at_ends(context, client, name, key),
-    ]
-    running += [_hold(context, client, name, key)] if held else []
-    running += [_make_room(context, client, name, key)] if trimmed else []
-    await asyncio.gather(*running)
+        *(other(context, client, name, key) for other in beside),
+    )
     await read.drain(context, client, name, key, "leader")
 
 
-async def _make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+async def make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:
     """Seldom, and mostly for more than one."""
     while not context.stop.is_set():
         await pause(context, 4.0, 12.0)

@@ -1,0 +1,53 @@
+"""Topics whose settings are altered while they are written to and read: what holds when, a checker has to know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tinymq.client import AsyncClient
+from tinymq_chaos.workloads.bounded import KEPT, Beside, load, make_room
+from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
+from tinymq_chaos.workloads.produce import lone
+
+AGES_MS = ("1500", "4000", "none")
+ROOMS = ("20", "60", "none")
+FULL = ("6", "12", "none")
+
+
+async def altered(context: Context) -> None:
+    """How long records are kept, how many before the oldest are dropped, and how many before writers are refused."""
+    await asyncio.gather(
+        load(context, {"retention_ms": AGES_MS[1], "segment_ms": "1000"}, lone, _altering("retention_ms", AGES_MS)),
+        load(
+            context, KEPT | {"max_records": ROOMS[1], "on_full": "drop_oldest"}, lone, _altering("max_records", ROOMS)
+        ),
+        load(
+            context, KEPT | {"max_records": FULL[1], "on_full": "reject"}, lone,
+            _altering("max_records", FULL), make_room,
+        ),
+    )  # fmt: skip
+
+
+def _altering(name: str, values: Sequence[str]) -> Beside:
+    """Give a setting one value after another; and ask, now and then, which it has."""
+
+    async def alter(context: Context, client: AsyncClient, topic: str, key: str) -> None:
+        process = f"{context.name} alters {name}"
+        while not context.stop.is_set():
+            await pause(context, 1.0, 5.0)
+            settings = {name: context.rng.choice(values)}
+            call = begin(context, process, "alter_topic", topic=key, settings=settings)
+            with told(call):
+                await client.admin.alter_topic(topic, {name: _read(settings[name])}, timeout=CALL_S)
+                call.ok()
+            call = begin(context, process, "settings", topic=key)
+            with told(call):
+                found = (await client.admin.describe_topic(topic, timeout=CALL_S)).settings
+                call.ok({known: found[known] for known in (name, "on_full", "segment_ms")})
+
+    return alter
+
+
+def _read(text: str) -> int | None:
+    return None if text == "none" else int(text)
