@@ -63,18 +63,19 @@ class DiskControl:
     def die_at(self, pattern: str = "*", *, operations: int = 0, bytes_written: int = 0) -> Look:
         return self._ask("die_at", pattern=pattern, operations=operations, bytes_written=bytes_written)
 
-    def mend(self) -> Look:
-        return self._ask("mend")
+    def mend(self, what: str = "") -> Look:
+        """All of it, or this one."""
+        return self._ask("mend", what=what)
 
     def look(self) -> Look:
         return self._ask("look")
 
-    def _ask(self, what: str, **arguments: Any) -> Look:
+    def _ask(self, do: str, /, **arguments: Any) -> Look:
         try:
             with socket.socket(socket.AF_UNIX) as connection, _address(self._path) as address:
                 connection.settimeout(ASK_S_MAX)
                 connection.connect(address)
-                connection.sendall(json.dumps({"do": what, **arguments}).encode() + b"\n")
+                connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
                 with connection.makefile("rb") as answers:
                     line = answers.readline(LINE_BYTES_MAX)
         except OSError as error:

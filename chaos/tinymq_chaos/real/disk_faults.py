@@ -29,20 +29,29 @@ class Faults:
         self.die = die
         self._lock = threading.Lock()
         self._mended = threading.Event()
-        self.mend()
+        self._slow: tuple[str, float] | None = None
+        self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
+        self._failing_reads: list[str] = []
+        self._bytes_left: int | None = None
+        self._dies_at: tuple[str, int, int] | None = None
 
     # Asking
 
-    def mend(self) -> None:
-        """No faults any more. What they did stays done."""
+    def mend(self, what: str = "") -> None:
+        """This fault ("slow_sync", ...) is over, or all of them. What they did stays done."""
         with self._lock:
-            self._slow: tuple[str, float] | None = None
-            self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
-            self._failing_reads: list[str] = []
-            self._bytes_left: int | None = None
-            self._dies_at: tuple[str, int, int] | None = None
-            mended, self._mended = self._mended, threading.Event()
-        mended.set()
+            if what in ("", "slow_sync"):
+                self._slow = None
+                mended, self._mended = self._mended, threading.Event()
+                mended.set()
+            if what in ("", "fail_sync"):
+                self._failing_syncs.clear()
+            if what in ("", "fail_read"):
+                self._failing_reads.clear()
+            if what in ("", "disk_full"):
+                self._bytes_left = None
+            if what in ("", "die_at"):
+                self._dies_at = None
 
     def slow_sync(self, seconds: float, pattern: str = "*") -> None:
         """Each sync of what matches takes so much longer, or until mended."""

@@ -201,7 +201,7 @@ class Remains:
     def _settle(self) -> None:
         """Make the folder what the tree says."""
         stage = self._data / unsynced.FOLDER / "stage"
-        stage.mkdir()
+        stage.mkdir(parents=True)
         wanted: dict[str, Inode] = dict(self._root.files())
         staged: dict[Inode, Path] = {}
         for number, (inode, source) in enumerate(self._sources.items()):

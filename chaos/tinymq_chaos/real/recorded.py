@@ -40,7 +40,7 @@ class Recorded:
         self._history.changed(what, sorted(self._paused))
 
     def start(self, *brokers: int) -> None:
-        with self._alone(*brokers):
+        with self.alone(*brokers):
             down = [n for n in brokers if not self._target.running(n)]
             if down:
                 self._target.start(*down)
@@ -48,7 +48,7 @@ class Recorded:
                 self.tell(f"broker {broker} is started")
 
     def kill(self, *brokers: int) -> None:
-        with self._alone(*brokers):
+        with self.alone(*brokers):
             there = [n for n in brokers if self._target.running(n)]
             self._target.kill(*there)
             self._paused -= {*there}
@@ -57,7 +57,7 @@ class Recorded:
 
     def stop(self, broker: int, within_s: float = STOP_S) -> None:
         """One that is paused goes on first: it could not be polite."""
-        with self._alone(broker):
+        with self.alone(broker):
             self.resume(broker)
             if self._target.running(broker):
                 self.tell(f"broker {broker} is told to stop")
@@ -65,7 +65,7 @@ class Recorded:
                 self.tell(f"broker {broker} has stopped")
 
     def pause(self, *brokers: int) -> None:
-        with self._alone(*brokers):
+        with self.alone(*brokers):
             there = [n for n in brokers if self._target.running(n) and n not in self._paused]
             self._target.pause(*there)
             self._paused |= {*there}
@@ -73,7 +73,7 @@ class Recorded:
                 self.tell(f"broker {broker} stands still")
 
     def resume(self, *brokers: int) -> None:
-        with self._alone(*brokers):
+        with self.alone(*brokers):
             still = [n for n in brokers if n in self._paused]
             self._target.resume(*still)
             self._paused -= {*still}
@@ -81,12 +81,12 @@ class Recorded:
                 self.tell(f"broker {broker} goes on")
 
     def wipe(self, broker: int) -> None:
-        with self._alone(broker):
+        with self.alone(broker):
             self._target.wipe(broker)
             self.tell(f"broker {broker} loses its disk")
 
     @contextmanager
-    def _alone(self, *brokers: int) -> Iterator[None]:
+    def alone(self, *brokers: int) -> Iterator[None]:
         """Nobody else starts or ends these: taken in one order, so that two who want the same never wait for ever."""
         with ExitStack() as stack:
             for broker in sorted({*brokers}):

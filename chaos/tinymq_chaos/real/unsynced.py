@@ -139,6 +139,7 @@ def kept_path(data: Path, file: int) -> Path:
 
 def forget(data: Path, boot: bytes) -> None:
     """After a power cut: what is on the disk is durable, and this is another start of the machine."""
+    (data / FOLDER / "kept").mkdir(parents=True, exist_ok=True)
     for kept in (data / FOLDER / "kept").iterdir():
         kept.unlink()
     (data / FOLDER / "journal").write_bytes(b"")

@@ -5,12 +5,15 @@ A family is a module with its rows, KINDS; here they come together. How a fault 
 
 from __future__ import annotations
 
-from tinymq_chaos.real.faults import network, processes
+from tinymq_chaos.real.faults import clocks, disks, files, network, processes
 from tinymq_chaos.real.faults.kind import ANYBODY, Fault, Kind, Parameters, Stage, Value, whose
 
 FAULTS: dict[str, Kind] = {
     **processes.KINDS,
     **network.KINDS,
+    **disks.KINDS,
+    **files.KINDS,
+    **clocks.KINDS,
 }
 
 __all__ = ["ANYBODY", "FAULTS", "Fault", "Kind", "Parameters", "Stage", "Value", "whose"]

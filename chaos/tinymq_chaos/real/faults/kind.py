@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +38,14 @@ class Stage(Target, Protocol):
 
     @property
     def paused(self) -> frozenset[int]: ...
+
+    def alone(self, *brokers: int) -> AbstractContextManager[None]:
+        """While the body runs nobody else starts, ends or wipes these: their folders may be looked into and changed."""
+        ...
+
+    def tell(self, what: str) -> None:
+        """For the history: something has changed."""
+        ...
 
 
 Value = float | str

@@ -1,0 +1,143 @@
+"""Faults that take away what was synced, but for torn tails: wiped folders, flipped bits. To one broker at a time.
+
+What may be damaged is bounded by what is promised: entries that no mark on the disk covers yet are left alone, since a
+flip there and a crash at once is taken for a torn tail (docs/adr/0005). A tail is torn above what was synced only: the
+journal of the broker's disk says where that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tinymq.entry import HEADER_SIZE, parse_header
+from tinymq.errors import CorruptData
+from tinymq.log.files import RealFiles
+from tinymq.log.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
+from tinymq.log.marks import Mark, load_marks
+from tinymq_chaos.real.faults.chosen import up
+from tinymq_chaos.real.faults.disks import DISKS, die_at_write
+from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.processes import named
+from tinymq_chaos.real.power import Remains
+
+BITS_MAX = 3
+ANY_FILE = "any"
+FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, STATE, *BALLOTS, MARKS)  # a segment more often than the others
+BETWEEN_S = 1.0  # writes go on for so long with those that are left
+
+
+def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """Its disk is replaced by an empty one."""
+    broker = int(how["broker"])
+    with stage.alone(broker):
+        stage.kill(broker)
+        stage.wipe(broker)
+    yield f"broker {broker}"
+    stage.start(broker)
+
+
+def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """Amnesia. A minority is down, and the others go on; then one of these loses its disk, and the rest of them, who
+    hold the last copies of what was written meanwhile, are killed. The minority comes back, and finds one that
+    remembers nothing: together they are a majority, and must not act as one."""
+    wiped = int(how["broker"])
+    others = rng.sample([b for b in stage.brokers if b != wiped], len(stage.brokers) - 1)
+    few = (len(stage.brokers) - 1) // 2
+    behind, holders = others[:few], others[few:]
+    if not few or len(up(stage)) < len(stage.brokers):
+        yield None
+        return
+    with stage.alone(*stage.brokers):
+        stage.kill(*behind)
+        time.sleep(BETWEEN_S)
+        stage.kill(wiped)
+        stage.wipe(wiped)
+        stage.kill(*holders)
+        stage.start(wiped, *behind)
+    yield f"broker {wiped}, with {named(behind)} behind; then {named(holders)} killed"
+    stage.start(*holders)
+
+
+def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """A few, in what counts of one kind of file, while the broker is stopped: politely, so that its marks cover all."""
+    broker, kind = int(how["broker"]), str(how["file"])
+    with stage.alone(broker):
+        stage.stop(broker)
+        flips = _flips(stage.data(broker), rng, rng.choice(FILES) if kind == ANY_FILE else kind, int(how["bits"]))
+        for path, place, bit in flips:
+            flip(stage.data(broker) / path, place, bit)
+        stage.start(broker)
+    yield f"broker {broker}: {', '.join(f'{path} at {place}' for path, place, _ in flips)}" if flips else None
+
+
+def flip(path: Path, place: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def _flips(data: Path, rng: random.Random, kind: str, bits: int) -> list[tuple[str, int, int]]:
+    """(path in the data folder, byte, bit) of what may be flipped in files of this kind; of others where there are
+    none."""
+    for each in dict.fromkeys((kind, SEGMENT)):
+        ends = {path: end for path in files_of(data, each) if (end := covered_bytes(data, path)) > 0}
+        if ends:
+            paths = sorted(ends)
+            chosen = [rng.choice(paths) for _ in range(bits or rng.randint(1, BITS_MAX))]
+            return sorted({(path, rng.randrange(ends[path]), rng.randrange(8)) for path in chosen})
+    return []
+
+
+def files_of(data: Path, kind: str) -> Sequence[str]:
+    """Paths in a broker's data folder, by the end of their name."""
+    found = data.glob(f"{GROUPS}/*/*/*{kind}") if kind.startswith(".") else [data / kind]
+    return sorted(path.relative_to(data).as_posix() for path in found if path.exists())
+
+
+def covered_bytes(data: Path, path: str) -> int:
+    """How much of a file of a stopped broker may be damaged."""
+    size = (data / path).stat().st_size
+    first = first_index_of(path.rpartition("/")[2], SEGMENT)
+    group = group_of(*path.split("/")[1:3]) if first is not None else None
+    if first is None or group is None:
+        return size
+    mark = load_marks(RealFiles(data)).marks.get(group, Mark(group))
+    if first != mark.segment:
+        return size if first < mark.segment else 0
+    with contextlib.suppress(CorruptData):
+        head = (data / path).read_bytes()[mark.position : mark.position + HEADER_SIZE]
+        return mark.position + HEADER_SIZE + parse_header(head, 0).length
+    return mark.position  # the marked frame is damaged already
+
+
+def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    """Power goes while a log is written, and what was written last is there up to some byte."""
+    standing = up(stage)
+    broker = int(how["broker"]) or (rng.choice(standing) if standing else 0)
+    if broker not in standing:
+        yield None
+        return
+    with stage.alone(broker):
+        when = "in the middle of" if die_at_write(stage, rng, [broker], "write groups/*.log") else "without"
+        stage.kill(broker)
+        torn = Remains(stage.data(broker)).tear(random.Random(rng.random()))
+        stage.tell(f"broker {broker} loses power")
+    yield f"broker {broker}, {when} a write: {torn}"
+    stage.start(broker)
+
+
+KINDS: dict[str, Kind] = {
+    "wipe": Kind(wipe, "files", (1.0, 0.0, 3.0), {"broker": (ANYBODY,)}, damages=True),
+    "wipe_then_kill": Kind(wipe_then_kill, "files", (3.0, 1.0, 5.0), {"broker": (ANYBODY,)}, damages=True),
+    "flip_bits": Kind(
+        flip_bits, "files", (1.0, 3.0), {"broker": (ANYBODY,), "file": (ANY_FILE,), "bits": (0.0,)},
+        damages=True, scars=True,
+    ),
+    "torn_tail": Kind(torn_tail, "files", (1.0, 0.0), {"broker": (ANYBODY,)}, needs=DISKS),
+}  # fmt: skip
