@@ -140,7 +140,7 @@ class NatsCluster:
             port = self.listens[broker].monitor
             known = (monitor.streams(port) or {}).get(stream)
             if known is not None and known.get("cluster", {}).get("leader") == _name(broker):
-                found.append((monitor.term(port, known["stream_raft_group"]), broker))
+                found.append((monitor.term(port, known.get("stream_raft_group", "")), broker))
         return max(found)[1] if found else None
 
     def unhealthy(self) -> str:

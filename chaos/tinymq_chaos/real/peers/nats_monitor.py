@@ -45,7 +45,8 @@ def term(port: int, group: str) -> int:
 
 def groups(port: int) -> dict[str, str]:
     """The stream of each Raft group that this server knows."""
-    return {found["stream_raft_group"]: name for name, found in (streams(port) or {}).items()}
+    known = {found.get("stream_raft_group"): name for name, found in (streams(port) or {}).items()}
+    return {group: name for group, name in known.items() if group}  # one that begins has none yet
 
 
 def states(port: int) -> dict[str, tuple[str, int]]:

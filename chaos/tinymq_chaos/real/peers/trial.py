@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tinymq_chaos.checkers import Anomaly, Facts
+from tinymq_chaos.checkers import Anomaly, Facts, Kind
 from tinymq_chaos.history import History, Log, Outcome
 from tinymq_chaos.real.context import Context, Surroundings
 from tinymq_chaos.real.judging import Slack
@@ -29,7 +29,6 @@ from tinymq_chaos.real.schedule import Act, Episode, Storm
 from tinymq_chaos.workloads.context import Workload
 
 SERVES_S = 30.0  # from its start, and after the last fault
-BEFORE_S = 2.0  # of load, before the first fault
 QUIET_S = 4.0  # of load, after the last one
 END_S = 60.0  # workloads that are told to stop read everything to the end
 WATCH_S = 0.2
@@ -45,13 +44,14 @@ class Plan:
     faults: tuple[str, ...]  # kinds, in this order
     times: int = 1  # that all of them are done
     sync: str = "2m"
+    before_s: float = 2.0  # of load, before the first of them
     gap_s: float = 6.0  # between two
     workloads: tuple[str, ...] = ("idempotent", "lone")
 
     @property
     def command(self) -> str:
-        words = ["--seed", self.seed, "--sync", self.sync, "--times", self.times, "--gap-s", f"{self.gap_s:g}"]
-        words += ["--workloads", ",".join(self.workloads), *self.faults]
+        words = ["--seeds", self.seed, "--sync", self.sync, "--times", self.times, "--before-s", f"{self.before_s:g}"]
+        words += ["--gap-s", f"{self.gap_s:g}", "--workloads", ",".join(self.workloads), ",".join(self.faults)]
         return "PYTHONPATH=chaos python -m tinymq_chaos.real.peers " + shlex.join(map(str, words))
 
 
@@ -69,6 +69,7 @@ class Trial:
     problems: list[str] = field(default_factory=list)  # of the trial itself: what could not be judged, and why
     faults: list[str] = field(default_factory=list)  # in words
     healed_s: float = 0.0  # from the last fault's end to health
+    lost_s: float = 0.0  # before a fault began, the earliest lost record had been acknowledged
 
     @property
     def counts(self) -> Counter[str]:
@@ -117,10 +118,10 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     writing = [asyncio.create_task(_work(subject.workloads[name], Context(around, name))) for name in plan.workloads]
     watching = asyncio.create_task(_watch(subject, history))
     try:
-        await _any_ends(writing, BEFORE_S)
+        await _any_ends(writing, plan.before_s)
         storm = Storm(nemesis, say)
         await storm.rage(_episodes(plan), float("inf"))
-        over_s = time.monotonic()
+        over_s = max((span.ended_s or 0.0 for span in history.faults), default=time.monotonic())
         if said := await _healthy(cluster):
             trial.problems.append(f"not healthy {SERVES_S:g} s after the last fault: {said}")
         trial.healed_s = time.monotonic() - over_s
@@ -128,6 +129,7 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
         await _any_ends(writing, QUIET_S)
         around.stop.set()
         await asyncio.wait_for(asyncio.gather(*writing), END_S)
+        await _any_ends([watching], 0.0)
         history.end()
     finally:
         for task in (*writing, watching):
@@ -141,6 +143,9 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     facts = Facts(history)
     trial.anomalies = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(facts)]
     trial.faults = [f"{span.kind}: {span.what}" for span in history.faults]
+    lost = [anomaly.times_s[0] for anomaly in trial.anomalies if anomaly.kind is Kind.LOST_WRITE]
+    began = [span.began_s for span in history.faults]
+    trial.lost_s = max((at_s - ended_s for ended_s in lost for at_s in began if at_s >= ended_s), default=0.0)
 
 
 async def _work(workload: Workload, context: Any) -> None:
