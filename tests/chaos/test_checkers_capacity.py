@@ -256,6 +256,16 @@ def shown_by_a_leader_that_was_stopped(s: Story) -> None:
     s.poll(0, "p-0", "p-1", reader="late")
 
 
+def nothing_written_while_it_is_full(s: Story) -> None:
+    told(s, **REJECT)
+    s.history.calm()
+    s.begin("z", "send", 4.0, **PLACE, records=["z-0"], idempotent=True)
+    s.now_s += 4
+    s.history.calls[-1].failed("QuotaExceeded")
+    s.now_s += 4
+    ended(s)
+
+
 def a_trim_without_an_answer(s: Story) -> None:
     s.begin("x", "trim", **PLACE, before=3).unknown("OutcomeUnknown")
     look(s, 3, 4)
@@ -283,6 +293,7 @@ def settings_as_they_were_told(s: Story) -> None:
         refused_while_another_is_on_its_way,
         a_reader_that_was_open_before_a_trim,
         shown_by_a_leader_that_was_stopped,
+        nothing_written_while_it_is_full,
         a_trim_without_an_answer,
         settings_as_they_were_told,
     ],

@@ -70,7 +70,7 @@ def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S
-    full = {topic for topic, told in facts.history.topics.items() if told.get("on_full") == "reject"}  # they wait
+    full = _may_be_full(facts)
     sends = [c for c in facts.sends if c.args["topic"] not in full]
     took = [c.ended_s - c.invoked_s for c in sends if c.invoked_s >= quiet_s and c.ended_s is not None]
     if len(took) >= 20 and median(took) > slow_s + SLOW_LINKS * facts.history.link_s:
@@ -81,14 +81,20 @@ def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
 
 def _asked(facts: Facts) -> dict[Log, list[Call]]:
     asked: dict[Log, list[Call]] = {}
+    full = _may_be_full(facts)
     for call in facts.sends:
-        if call.error == "QuotaExceeded":
+        if call.args["topic"] in full:
             continue  # who leads is there, and says no
         partition = call.result[0] if call.outcome is Outcome.OK else call.args.get("partition")
         if partition is not None:
             asked.setdefault((call.args["topic"], partition), []).append(call)
     asked[METADATA] = [call for call in facts.of(*CHANGES) if not _refused(call)]
     return asked
+
+
+def _may_be_full(facts: Facts) -> set[str]:
+    """Topics whose writers wait until somebody makes room."""
+    return {topic for topic, told in facts.history.topics.items() if told.get("on_full") == "reject"}
 
 
 def _refused(call: Call) -> bool:
