@@ -131,6 +131,7 @@ class Cluster:
         deadline = time.monotonic() + within_s
         self.start(*(b for b in self.brokers if not self.running(b)))
         while waiting := [b for b in self.brokers if (self.status(b) or {}).get("state") not in health.ANSWERING]:
+            waiting = [b for b in waiting if not self.running(b)] or waiting
             self._check(deadline, f"broker {waiting[0]} did not start: {self._cause(waiting[0])}", waiting)
         if any((self.status(b) or {}).get("state") == "unformed" for b in self.brokers):
             self._form()

@@ -33,7 +33,9 @@ class Net(Protocol):
     def cut(self, why: str, directions: Iterable[Direction]) -> None:
         """What a sends to b is lost without a word, on connections that are there and on new ones, until mended.
 
-        A connection that lost something is closed when its direction is mended: what it carried has a gap.
+        What flows from b to a goes on, on connections that are there. New ones need both directions, as on any network:
+        whoever is begun anew while a direction is cut gets none through. When it is mended, the connections that it
+        was cut for are closed: what they carried has a gap.
         """
         ...
 

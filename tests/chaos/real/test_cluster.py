@@ -1,0 +1,254 @@
+"""A cluster of processes behind proxies: it forms, it is hurt where it is meant to be, it says how it is, it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.real.sockets import dialled, inodes
+from tests.test_tidy import ROOT
+from tinymq.cli.devfolder import is_free
+from tinymq.cli.process import Process, start_time
+from tinymq.config import parse_address
+from tinymq.errors import NotReady
+from tinymq.metrics.watched import METADATA
+from tinymq_chaos.real.children import Child
+from tinymq_chaos.real.cluster import Cluster, as_toml
+from tinymq_chaos.real.target import CLIENTS, Target
+
+DEADLINE_S = 30.0
+TOPIC = "t"
+HARNESS = """
+import sys
+from pathlib import Path
+from tinymq_chaos.real.cluster import Cluster
+cluster = Cluster(Path(sys.argv[1]), 3)
+cluster.start(*cluster.brokers)
+cluster.pause(2)
+proxies = [proxy._child.pid for proxy in cluster.net._proxies.values()]
+print(*[cluster.pid(broker) for broker in cluster.brokers], *proxies, flush=True)
+sys.stdin.readline()
+"""
+
+
+def wait(holds: Callable[[], object], what: Callable[[], str] = str) -> None:
+    deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, what()
+        pause.wait(0.02)
+
+
+async def _make_topic(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        await client.admin.create_topic(TOPIC, 3, 3)
+        await client.send(TOPIC, b"first")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 3) as cluster:
+        cluster.up()
+        asyncio.run(_make_topic(cluster))
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """All is well before each test, and the cause is its own if not."""
+    yield shared
+    shared.net.mend_all()
+    shared.resume(*shared.brokers)
+    shared.start(*(b for b in shared.brokers if not shared.running(b)))
+    shared.wait_healthy()
+
+
+def hears(cluster: Cluster, broker: int, other: int) -> bool | None:
+    """By its own word; None: it says nothing."""
+    peers = (cluster.status(broker) or {"peers": []})["peers"]
+    return next((peer["alive"] for peer in peers if peer["broker"] == other), None)
+
+
+def deaf(cluster: Cluster) -> set[tuple[int, int]]:
+    """(a, b): b does not hear a."""
+    return {(a, b) for a, b in permutations(cluster.brokers, 2) if hears(cluster, b, a) is False}
+
+
+def test_it_is_a_target(cluster: Cluster) -> None:
+    target: Target = cluster
+    assert (target.name, target.brokers) == ("tinymq", (1, 2, 3))
+    assert cluster.unhealthy() == ""
+    assert target.version in str(cluster.status(1))
+
+
+def test_clients_are_told_of_proxies_alone(cluster: Cluster) -> None:
+    async def told() -> list[str]:
+        async with cluster.client() as client:
+            return [broker.address for broker in (await client.admin.cluster_status()).brokers]
+
+    assert sorted(asyncio.run(told())) == sorted(cluster.servers.split(","))
+    assert not set(cluster.servers.split(",")) & set(cluster.direct.split(","))
+
+
+def test_every_connection_to_a_broker_is_one_of_its_proxies(cluster: Cluster) -> None:
+    asyncio.run(_write(cluster))
+    for a, b in [*permutations(cluster.brokers, 2), *((CLIENTS, b) for b in cluster.brokers)]:
+        child = cluster.net._proxies[a, b]._child
+        assert child is not None
+        own = cluster._own[b].clients if a == CLIENTS else cluster._own[b].brokers
+        port = parse_address(own)[1]
+        others = [each for pair, each in cluster.net._proxies.items() if pair[1] == b]
+        allowed = {inode for proxy in others if proxy._child for inode in inodes(proxy._child.pid)}
+        there = {inode for to, inode in dialled() if to == port}
+        assert there <= allowed, f"somebody dials broker {b} without a proxy"
+        if a != CLIENTS:
+            assert there & inodes(child.pid), f"broker {a} does not reach broker {b} through their proxy"
+
+
+async def _write(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        for _ in range(10):
+            await client.send(TOPIC, b"x")
+
+
+@pytest.mark.parametrize("direction", list(permutations((1, 2, 3), 2)))
+def test_each_direction_can_be_cut_alone(cluster: Cluster, direction: tuple[int, int]) -> None:
+    a, b = direction
+    cluster.net.cut("why", [direction])
+    wait(lambda: deaf(cluster) == {direction}, lambda: f"{deaf(cluster)}")
+    assert f"broker {b} does not hear {a}" in cluster.unhealthy()
+    cluster.net.mend("why")
+    wait(lambda: not deaf(cluster))
+
+
+def test_a_cut_holds_for_a_broker_that_comes_back(cluster: Cluster) -> None:
+    cluster.net.cut("why", [(1, 2)])
+    cluster.kill(2)
+    cluster.start(2)
+    wait(lambda: hears(cluster, 2, 3) and hears(cluster, 3, 2))
+    assert deaf(cluster) == {(1, 2), (2, 1)}, "to begin a connection, both must be heard, as on any network"
+
+
+def test_clients_are_cut_off_from_one_broker(cluster: Cluster) -> None:
+    async def reached() -> set[int]:
+        async with cluster.client() as client:
+            brokers = (await client.admin.cluster_status(timeout=4.0)).brokers
+            return {broker.broker_id for broker in brokers if broker.state == "running"}
+
+    assert asyncio.run(reached()) == {1, 2, 3}
+    cluster.net.cut("why", [(3, CLIENTS)])
+    assert asyncio.run(reached()) == {1, 2}
+    assert cluster.unhealthy() == "", "brokers are not clients, nor is who asks how they are"
+
+
+def test_another_leads_when_the_leader_is_killed(cluster: Cluster) -> None:
+    leader = cluster.leader(TOPIC, 0)
+    assert leader is not None
+    cluster.kill(leader)
+    assert not cluster.running(leader)
+    assert f"broker {leader} is down" in cluster.unhealthy()
+    wait(lambda: cluster.leader(TOPIC, 0) not in (None, leader), cluster.unhealthy)
+    assert cluster.leader(METADATA, 0) not in (None, leader)
+
+
+def test_a_paused_broker_runs_and_says_nothing(cluster: Cluster) -> None:
+    cluster.pause(2)
+    assert cluster.running(2)
+    assert cluster.status(2) is None
+    assert "broker 2 does not answer" in cluster.unhealthy()
+    wait(lambda: hears(cluster, 1, 2) is False)
+    cluster.resume(2)
+    wait(lambda: hears(cluster, 1, 2))
+
+
+def test_all_are_killed_and_come_back(cluster: Cluster) -> None:
+    cluster.kill(*cluster.brokers)
+    assert not any(map(cluster.running, cluster.brokers))
+    assert cluster.leader(TOPIC, 0) is None
+    cluster.start(*cluster.brokers)
+    cluster.wait_healthy()
+
+
+def test_a_wiped_broker_is_filled(cluster: Cluster) -> None:
+    cluster.stop(3)
+    assert not cluster.running(3)
+    assert cluster.data(3).exists()
+    cluster.wipe(3)
+    assert not cluster.data(3).exists()
+    cluster.wipe(3)
+    cluster.start(3)
+    cluster.wait_healthy()
+    assert cluster.data(3).exists()
+
+
+def test_one_that_does_not_stop_politely_is_killed_and_said(cluster: Cluster) -> None:
+    cluster.pause(3)
+    with pytest.raises(RuntimeError, match="broker 3 did not stop within 0 s"):
+        cluster.stop(3, within_s=0.2)
+    assert not cluster.running(3)
+
+
+def test_waiting_ends_with_what_is_missing(cluster: Cluster) -> None:
+    cluster.pause(2)
+    with pytest.raises(NotReady, match="broker 2 does not answer"):
+        cluster.wait_healthy(within_s=0.1)
+
+
+def test_five_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_path: Path) -> None:
+    other = ["sh", "-c", 'echo by another command; exec "$@"', "sh", sys.executable, "-m", "tinymq.cli.main", "broker"]
+    made = Cluster(
+        tmp_path, 5, settings={"rack": "r", "timing": {"leader_return_s": 3.0}}, commands={5: other},
+        env={4: {"TINYMQ_RACK": "of broker 4"}},
+    )  # fmt: skip
+    with made:
+        made.up()
+        children: list[Child] = [*made._children.values()]
+        children += [proxy._child for proxy in made.net._proxies.values() if proxy._child is not None]
+        ports = [parse_address(address)[1] for address in f"{made.servers},{made.direct}".split(",")]
+        assert len(children) == 5 + 5 + 20
+        assert [(made.status(b) or {})["rack"] for b in made.brokers] == ["r", "r", "r", "of broker 4", "r"]
+        assert tomllib.loads(made.config(1).read_text())["timing"] == {"leader_return_s": 3.0}
+        assert [b for b in made.brokers if "by another command" in made.said(b).read_text()] == [5]
+    made.close()
+    assert not any(child.alive for child in children)
+    assert all(map(is_free, ports))
+    assert not made._sockets.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HARNESS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={"PYTHONPATH": f"{ROOT / 'chaos'}"},
+    ) as harness:  # fmt: skip
+        assert harness.stdout is not None
+        pids = [int(pid) for pid in harness.stdout.readline().split()]
+        processes = [Process(pid, start_time(pid) or "") for pid in pids]
+        assert all(process.alive for process in processes)
+        harness.send_signal(number)
+    assert len(processes) == 3 + 3 + 6
+    wait(lambda: not any(process.alive for process in processes))
+
+
+def test_a_broker_that_does_not_start_is_said_with_its_cause(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 1, settings={"rack": 7}) as cluster, pytest.raises(NotReady, match="broker 1 did not start"):
+        cluster.up()
+
+
+def test_numbers_of_brokers_that_no_cluster_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1, 3 or 5 brokers, not 4"):
+        Cluster(tmp_path, 4)
+
+
+def test_settings_as_a_file() -> None:
+    values = {"a": 'x"y', "limits": {"b": 3}, "c": ["d", "e"], "f": True, "g": 0.5}
+    assert tomllib.loads(as_toml(values)) == values
