@@ -14,6 +14,7 @@ well again; a broker whose damage may lie undiscovered stays the only one.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ from tinymq_chaos.history import FaultSpan, History
 from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Value
 from tinymq_chaos.real.recorded import Recorded
 from tinymq_chaos.real.target import Target
+
+_BROKER = re.compile(r"broker (\d+)")
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +86,7 @@ class Nemesis:
             return None
         if row.damages:
             how["broker"] = float(broker)
+        self.hurt |= {broker} - {0}  # before it happens: it may be said at once
         self.stage.tell(f"a fault is to begin: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         words = next(fault)
@@ -90,7 +94,8 @@ class Nemesis:
             return None
         if row.scars:
             self.scarred = broker
-        self.hurt |= {broker} if broker else set()
+        if row.forgets:
+            self.hurt |= {int(number) for number in _BROKER.findall(words)}
         with self._lock:
             self.happened[kind] += 1
             under_way = UnderWay(kind, self._history.fault_began(kind, words), fault, broker)

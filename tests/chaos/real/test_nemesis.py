@@ -28,10 +28,14 @@ def fail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | No
     raise RuntimeError("badly")
 
 
+def forget(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+    yield "of groups/* at broker 3, then power cut"
+
+
 LOSES = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True)
 SCARS = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True, scars=True)
 KINDS = {
-    **FAULTS, "lose": LOSES, "scar": SCARS, "fail": Kind(fail, "clock", (1.0,)),
+    **FAULTS, "lose": LOSES, "scar": SCARS, "forget": Kind(forget, "disk", (1.0,), forgets=True), "fail": Kind(fail, "clock", (1.0,)),
     "needy": Kind(fail, "disk", (1.0,), needs=frozenset({"disks"})),
 }  # fmt: skip
 
@@ -137,6 +141,12 @@ def test_damage_comes_to_one_disk_at_a_time_and_to_the_next_when_all_is_well() -
     assert scene.nemesis.begin("lose", broker=3.0) is not None
     assert scene.target.wiped == {2, 3}
     assert scene.nemesis.hurt == {2, 3}
+
+
+def test_who_may_have_lost_something_is_known() -> None:
+    scene = Scene()
+    with scene.nemesis.fault("forget"), scene.nemesis.fault("kill_one", broker=1.0):
+        assert scene.nemesis.hurt == {3}
 
 
 def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:

@@ -159,7 +159,7 @@ KINDS: dict[str, Kind] = {
     "fail_sync": Kind(
         fail_sync, "disk", (1.0, 0.2, 3.0),
         {"broker": (ANYBODY,), "who": (LEADER, ANYONE), "pattern": ("groups/*", "*", "ballots-*", "marks"),
-         "then": (POWER, KILL)}, needs=DISKS,
+         "then": (POWER, KILL)}, needs=DISKS, forgets=True,
     ),
     "read_error": Kind(read_error, "disk", (2.0, 1.0), {"broker": (ANYBODY,)}, needs=DISKS, damages=True, scars=True),
     "power_cut": Kind(power_cut, "disk", (1.0, 0.0, 3.0), {"broker": (ANYBODY,), "who": (LEADER, ANYONE)}, needs=DISKS),

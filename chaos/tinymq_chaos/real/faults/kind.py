@@ -68,6 +68,7 @@ class Kind:
     needs: frozenset[str] = frozenset()  # of the cluster: "disks", "faketime"; else nobody runs it
     damages: bool = False  # what was synced: one broker at a time, which the nemesis names in the parameter `broker`
     scars: bool = False  # and it may lie undiscovered: that broker is the only one to be damaged from then on
+    forgets: bool = False  # the brokers that its words name may say that they lost something, and be right
     strikes_on: bool = False  # again and again while it lasts: a cause for elections all the while
 
     def __post_init__(self) -> None:
