@@ -13,7 +13,6 @@ from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 QUOTAS = "tests/broker/test_quotas.py::test_"
 ASKED = Focus(faults=("client_reset", "kill", "isolate_one"), workloads=("queues",), pace=0.3)
-COUNTED = Focus(faults=("pause",), workloads=("queues",), pace=0.15, seconds=20.0)
 
 
 @mutant("a client goes no faster than its quota", test=f"{QUOTAS}a_quiet_client_has_a_second_of_its_rate")
@@ -51,12 +50,15 @@ def request_ids_are_not_looked_at(p: Patches) -> None:
     p.set(queue, "_request_key", lambda request_id: next(numbers).to_bytes(16, "little"))
 
 
-@mutant("QueueService: a size is what the channel has still to read", COUNTED)
+@mutant("QueueService: a size is what the channel has still to read", ASKED)
 def sizes_count_what_was_taken(p: Patches) -> None:
     p.set(messages, "size_of", lambda partition, channel: partition.high_watermark - partition.log_start)
 
 
-@mutant("QueueService: a size is counted by who proves to lead", COUNTED)
+@mutant(
+    "13: QueueService: a size is counted by who proves to lead",
+    test="tests/chaos/test_stale_sizes.py::test_a_size_is_counted_by_who_proves_to_lead",
+)
 def sizes_are_of_the_past(p: Patches) -> None:
     async def prove_leading(partition: Any, timeout_s: float) -> None:
         if not partition.leading:

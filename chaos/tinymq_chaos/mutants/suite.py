@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TESTS = "tests."  # how the modules of tests are named
-QUIET = ("-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT))
+UNUSED = ("cacheprovider", "xdist", "hypothesispytest", "junitxml", "doctest", "unittest", "logging")  # plug-ins
+QUIET = ("-q", "--rootdir", str(ROOT), *(word for name in UNUSED for word in ("-p", f"no:{name}")))
 
 
 class Ended:

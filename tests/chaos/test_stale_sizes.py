@@ -1,0 +1,47 @@
+"""A leader that another one has followed, and that has not heard of it yet, counts no queue: what was acknowledged since
+would be missing."""
+
+from __future__ import annotations
+
+import random
+
+from tests.chaos.worlds import in_world
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.testing.memory_network import HOST
+from tinymq.types import GroupId
+from tinymq_chaos.sim.world import World
+
+QUEUE = "tinymq.v1.QueueService"
+NEWS_S = 0.4  # that answers take on their way to the old leader
+PUT = pb.ProduceMessageRequest(topic="q", queue=0, value=b"x")
+
+
+def groups(world: World) -> set[GroupId]:
+    return {group.id for broker in world.brokers.values() for group in broker.groups()}
+
+
+def test_a_size_is_counted_by_who_proves_to_lead() -> None:
+    async def check(world: World) -> None:
+        caller, before = world.caller(random.Random(1)), groups(world)
+        await caller.ask(f"{QUEUE}/CreateQueue", pb.CreateQueueRequest(topic="q"), 4.0)
+        await caller.ask(f"{QUEUE}/ProduceMessage", PUT, 4.0)
+        (group,) = groups(world) - before
+        old = world.leader(group)
+        assert old is not None
+        await world.clock.sleep(0.5)  # the followers have it all
+        new, third = (broker for broker in world.brokers.values() if broker is not old)
+        for other in (new, third):
+            world.network.delay(other.id, old.id, NEWS_S, both=False)
+        until_s = world.loop.time() + NEWS_S
+        assert old.process.do(lambda: old.app.host.transfer(group, new.id))
+        while world.leader(group) is not new:
+            await world.clock.sleep(0.001)
+        at = {n: world.clients.connector().link(f"{HOST}:{n}") for n in (old.id, new.id)}
+        await at[new.id].ask(f"{QUEUE}/ProduceMessage", PUT, 0.2)
+        (led,) = [known for known in old.groups() if known.id == group]
+        assert led.is_leader, "for all it knows"
+        assert world.loop.time() < until_s
+        size = await at[old.id].ask(f"{QUEUE}/GetQueueSize", pb.GetQueueSizeRequest(topic="q", queue=0), 4.0)
+        assert size.messages == 2
+
+    in_world(check)
