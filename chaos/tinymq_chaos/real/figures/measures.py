@@ -1,0 +1,273 @@
+"""The failures whose figures are measured: each does one kind over and over under a light load, and gives a Figure.
+
+Every one ends with all records read back: what was acknowledged and is not there is part of the figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from tinymq.client import AsyncClient
+from tinymq.errors import TinymqError
+from tinymq_chaos.real.cluster import Cluster
+from tinymq_chaos.real.figures.figure import Figure, Part, distribution
+from tinymq_chaos.real.figures.load import Ack, Load, until
+
+TOPIC = "figures"
+PARTITIONS = 6
+HEAL_S = 60.0  # everything takes part again within
+AFTER_S = 0.5  # looked at for pauses when writes have resumed
+GIB = 1 << 30
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Trial:
+    """A cluster, a client and a load on it, for one figure."""
+
+    cluster: Cluster
+    client: AsyncClient
+    load: Load
+    rng: random.Random
+    say: Say
+    failures: int = 0
+
+    async def do(self, action: Callable[..., object], *args: int) -> None:
+        """Something that blocks, done to brokers."""
+        await asyncio.to_thread(action, *args)
+
+    async def healthy(self) -> None:
+        """All replicas take part, and leaders are where they belong."""
+        deadline = time.monotonic() + HEAL_S
+        while bad := await asyncio.to_thread(self.cluster.unhealthy):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {HEAL_S:g} s: {bad}")
+            await asyncio.sleep(0.1)
+
+    async def leaders(self) -> dict[int, int]:
+        """By partition; of those that have one."""
+        found = {p: await asyncio.to_thread(self.cluster.leader, TOPIC, p) for p in range(PARTITIONS)}
+        return {p: broker for p, broker in found.items() if broker is not None}
+
+    async def victim(self) -> tuple[int, list[int]]:
+        """A broker that leads, and what it leads: each in turn, as far as leaders come home in time."""
+        wanted = self.cluster.brokers[self.failures % len(self.cluster.brokers)]
+        deadline = time.monotonic() + HEAL_S / 2
+        while wanted not in (leaders := await self.leaders()).values() and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        if wanted not in leaders.values():
+            wanted = self.rng.choice(sorted(set(leaders.values())))
+        return wanted, [p for p, leader in leaders.items() if leader == wanted]
+
+    async def resumed(self, since_s: float, within_s: float = 30.0) -> None:
+        """Every partition takes writes again."""
+        writes = self.load.partitions
+        await until(lambda: all(w.resumed(since_s) for w in writes), within_s, "every partition takes writes")
+        await asyncio.sleep(AFTER_S)
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How long writes paused, by failure."""
+
+    led: list[float] = field(default_factory=list)  # from the failure until writes resumed, at partitions it hit
+    elsewhere: list[float] = field(default_factory=list)  # the longest pause of each of the others meanwhile
+
+    def add(self, load: Load, hit: list[int], at_s: float) -> None:
+        now_s = time.monotonic()
+        for writes in load.partitions:
+            began_s, ended_s = writes.pause(at_s, now_s)
+            if writes.partition in hit:
+                self.led.append(ended_s - at_s)
+            else:
+                self.elsewhere.append(ended_s - began_s)
+
+
+async def failover(trial: Trial, failures: int) -> Figure:
+    """kill -9 of a broker that leads, again and again."""
+    pauses = Pauses()
+    async with trial.load.running():
+        for trial.failures in range(failures):
+            await trial.healthy()
+            victim, hit = await trial.victim()
+            at_s = time.monotonic()
+            await trial.do(trial.cluster.kill, victim)
+            await trial.resumed(at_s)
+            pauses.add(trial.load, hit, at_s)
+            trial.say(
+                f"{trial.failures + 1}/{failures}: broker {victim} killed, writes again after {pauses.led[-1]:.3f} s"
+            )
+            await trial.do(trial.cluster.start, victim)
+        await trial.healthy()
+    return await _conclude(
+        trial, "failover", "writes resume after `kill -9` of their leader, seen by a client",
+        distribution("", "s", pauses.led, [(0.5, 0.6), (0.99, 1.0)])
+        + distribution("elsewhere", "s", pauses.elsewhere, [(0.99, 0.1)]),
+        f"{failures} kills", {"led": pauses.led, "elsewhere": pauses.elsewhere},
+    )  # fmt: skip
+
+
+async def paused_leader(trial: Trial, failures: int) -> Figure:
+    """SIGSTOP of a broker that leads, for six seconds; when it wakes it is asked at once, by a client that still takes
+    it for the leader, how long its logs are."""
+    pauses, stale = Pauses(), 0
+    async with trial.load.running():
+        for trial.failures in range(failures):
+            await trial.healthy()
+            victim, hit = await trial.victim()
+            async with AsyncClient(trial.cluster.servers) as old:
+                await old.admin.offsets(TOPIC)  # it knows who leads
+                at_s = time.monotonic()
+                await trial.do(trial.cluster.pause, victim)
+                await trial.resumed(at_s)
+                pauses.add(trial.load, hit, at_s)
+                await asyncio.sleep(max(0.0, at_s + 6.0 - time.monotonic()))
+                acknowledged = {p: trial.load.partitions[p].acks[-1].offset + 1 for p in hit}
+                asked = [asyncio.create_task(old.admin.offsets(TOPIC, timeout=10.0)) for _ in range(20)]
+                await asyncio.sleep(0)
+                await trial.do(trial.cluster.resume, victim)
+                for answer in await asyncio.gather(*asked, return_exceptions=True):
+                    if isinstance(answer, BaseException):
+                        if not isinstance(answer, TinymqError):
+                            raise answer
+                        continue
+                    stale += sum(answer[p].high_watermark < acknowledged[p] for p in hit if p in answer)
+            trial.say(f"{trial.failures + 1}/{failures}: broker {victim} stopped, others after {pauses.led[-1]:.3f} s")
+        await trial.healthy()
+    return await _conclude(
+        trial, "paused-leader", "after SIGSTOP of a leader for 6 s, others take over; the woken one is asked at once",
+        (*distribution("", "s", pauses.led, [(1.0, 1.5)]), Part("stale answers", stale, 0, "")),
+        f"{failures} pauses", {"led": pauses.led, "elsewhere": pauses.elsewhere},
+    )  # fmt: skip
+
+
+async def chain(trial: Trial, seconds: float) -> Figure:
+    """Of three brokers the first and the last cannot reach one another."""
+    first, *_, last = trial.cluster.brokers
+    async with trial.load.running():
+        await trial.healthy()
+        before = await trial.leaders()
+        at_s = time.monotonic()
+        await trial.do(lambda: trial.cluster.net.cut("chain", [(first, last), (last, first)]))
+        changes = 0
+        while (left_s := at_s + seconds - time.monotonic()) > 0:
+            await asyncio.sleep(min(0.2, left_s))
+            now = await trial.leaders()
+            changes += sum(before.get(p, leader) != leader for p, leader in now.items())
+            before |= now
+        until_s = time.monotonic()
+        await trial.do(lambda: trial.cluster.net.mend("chain"))
+        await trial.healthy()
+    away_s = [away(writes.acks, at_s, until_s) for writes in trial.load.partitions]
+    share = 100 * (1 - sum(away_s) / (len(away_s) * (until_s - at_s)))
+    return await _conclude(
+        trial, "chain", f"a chained partition for {seconds:g} s",
+        (Part("available", share, 99.0, "% of the time", least=True), Part("changes of leader", changes, 2, "")),
+        f"{PARTITIONS} partitions", {"away": away_s},
+    )  # fmt: skip
+
+
+PAUSE_S = 0.25  # between two acknowledged writes: longer is not available
+
+
+def away(acks: list[Ack], since_s: float, until_s: float) -> float:
+    """Seconds in which writes paused longer than PAUSE_S."""
+    at = [since_s, *(t for ack in acks if since_s < (t := ack.at_s) < until_s), until_s]
+    return sum(b - a for a, b in pairwise(at) if b - a > PAUSE_S)
+
+
+async def rolling_restart(trial: Trial, rounds: int) -> Figure:
+    """Each broker stopped politely and started again, with writers and a reader at work."""
+    async with trial.load.running(reading=True):
+        for trial.failures in range(rounds):
+            for broker in trial.cluster.brokers:
+                await trial.healthy()
+                await trial.do(trial.cluster.stop, broker)
+                await trial.do(trial.cluster.start, broker)
+            trial.say(f"{trial.failures + 1}/{rounds}: all restarted, {len(trial.load.errors)} errors so far")
+        await trial.healthy()
+    pauses = [_longest(writes.acks) for writes in trial.load.partitions]
+    return await _conclude(
+        trial, "rolling-restart", "rolling restart under load: errors seen by producers and consumers",
+        (Part("errors", len(trial.load.errors), 0, ""), *distribution("longest pause", "s", pauses, [])),
+        f"{rounds} rounds of {len(trial.cluster.brokers)} brokers, {trial.load.read:,} records read",
+        {"pauses": pauses},
+    )  # fmt: skip
+
+
+def _longest(acks: list[Ack]) -> float:
+    at = [ack.at_s for ack in acks]
+    return max(b - a for a, b in pairwise(at))
+
+
+async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
+    """Every broker killed, and started again, with so many bytes in each one's log."""
+    await _fill(trial, log_bytes)
+    served: list[float] = []
+    for trial.failures in range(rounds):
+        await trial.healthy()
+        await trial.do(trial.cluster.kill, *trial.cluster.brokers)
+        await trial.do(trial.cluster.start, *trial.cluster.brokers)
+        at_s = time.monotonic()
+        async with AsyncClient(trial.cluster.servers) as client:
+            await asyncio.gather(*(client.send(TOPIC, b"again", partition=p) for p in range(PARTITIONS)))
+        served.append(time.monotonic() - at_s)
+        trial.say(f"{trial.failures + 1}/{rounds}: every partition takes writes after {served[-1]:.3f} s")
+    await trial.healthy()
+    kept = min(_bytes(trial.cluster.data(broker)) for broker in trial.cluster.brokers)
+    return Figure(
+        "cold-start", "all brokers killed and restarted: every partition takes writes, from the last start",
+        (Part("max", max(served), 3.0), Part("median", sorted(served)[len(served) // 2], 3.0)),
+        f"{rounds} times, {kept / GIB:.2f} GiB in each data folder", {"served": served},
+    )  # fmt: skip
+
+
+async def _fill(trial: Trial, size: int) -> None:
+    rows = 1000
+    batch = pa.table(
+        {"value": pa.array([bytes(8) + random.Random(n).randbytes(1016) for n in range(rows)], pa.binary())}
+    )
+    batches = size // (rows * 1024) + 1
+    async with trial.client.producer() as producer:
+        waiting: set[asyncio.Task[object]] = set()
+        for number in range(batches):
+            delivery = await producer.send_batch(TOPIC, batch, partition=number % PARTITIONS)
+            waiting.add(asyncio.ensure_future(_wait(delivery)))
+            if len(waiting) >= 16:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            if number % 200 == 0:
+                trial.say(f"filling the logs: {number * rows * 1024 / GIB:.2f} of {size / GIB:.2f} GiB")
+        await asyncio.gather(*waiting)
+
+
+async def _wait(delivery: Awaitable[object]) -> object:
+    return await delivery
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*.log"))
+
+
+async def _conclude(
+    trial: Trial, name: str, what: str, parts: tuple[Part, ...], basis: str, samples: dict[str, list[float]]
+) -> Figure:
+    """With what became of the records."""
+    load = trial.load
+    lost, twice = await load.missing()
+    parts += (
+        Part("acknowledged and lost", lost, 0, ""),
+        Part("twice", twice, 0, ""),
+        Part("calls without an answer", load.late, 0, ""),
+    )
+    return Figure(name, what, parts, f"{basis}; {load.acknowledged:,} records acknowledged", samples)
