@@ -28,6 +28,7 @@ class Surroundings:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     clock: Clock = field(default_factory=SystemClock)
     pace: float = 1.0
+    making: int = 0  # topics that are being made now
     clients: list[Any] = field(default_factory=list)  # and callers: all that were made, to be closed
 
     async def close(self) -> None:
@@ -52,20 +53,26 @@ class Context:
     async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
         self._topics += 1
         name = f"{self.name}.{self._topics}"
+        self._around.making += 1
+        try:
+            await self._make(name, partitions, settings)
+        finally:
+            self._around.making -= 1
+        self._around.topics += [(name, partition) for partition in range(partitions)]
+        return name
+
+    async def _make(self, name: str, partitions: int, settings: Mapping[str, str] | None) -> None:
         client, last = self.client(), ""
         for _ in range(TOPIC_TRIES_MAX):
             try:
                 await client.admin.create_topic(name, partitions, REPLICAS, settings=settings, timeout=10.0)
-                break
+                return
             except TinymqError as error:
                 last = f"{error.code}: {error}"
                 if error.code == "TopicExists":  # by an earlier try
-                    break
+                    return
                 await self.clock.sleep(0.2)  # some broker is not registered yet
-        else:
-            raise AssertionError(f"topic {name} could not be made: {last}")
-        self._around.topics += [(name, partition) for partition in range(partitions)]
-        return name
+        raise AssertionError(f"topic {name} could not be made: {last}")
 
     def client(self, **settings: Any) -> Any:
         client = self._around.make_client(rng=random.Random(self.rng.random()), **settings)

@@ -22,7 +22,8 @@ from tinymq_chaos.real.schedule import Episode, Storm, plan
 from tinymq_chaos.real.subject import Subject
 from tinymq_chaos.workloads.context import Workload
 
-BEGIN_S = 2.0  # workloads have begun by then, before the first fault
+BEGIN_S = 2.0  # of load, before the first fault
+TOPICS_S = 60.0  # workloads have made their topics
 HEALED_S = 60.0  # after the last fault all is well
 END_S = 60.0  # workloads that are told to stop have read everything
 LOOK_S = 0.05  # between two looks at what brokers say
@@ -116,7 +117,7 @@ class Run:
         chosen = plan_.workloads or tuple(self._subject.workloads)
         self._say(f"workloads: {', '.join(chosen)}")
         self._working = [asyncio.create_task(self._work(name, self._subject.workloads[name])) for name in chosen]
-        await asyncio.sleep(BEGIN_S)
+        await self._begun()
         await self._rage()
         calm_s = history.now()
         history.changed("all faults are over")
@@ -145,6 +146,19 @@ class Run:
         slack = Slack().with_lag(self.result.lag_s)
         return checkers.check(self._history, checkers=self._subject.checkers(slack))
 
+    async def _begun(self) -> None:
+        """Workloads have what they need, and have done something with it."""
+        until_s = time.monotonic() + TOPICS_S
+        await asyncio.sleep(BEGIN_S)
+        while self._around.making and time.monotonic() < until_s and not self._broken():
+            await asyncio.sleep(LOOK_S)
+            if not self._around.making:
+                await asyncio.sleep(BEGIN_S)
+
+    def _broken(self) -> bool:
+        """A workload has raised something: there is nothing to go on for."""
+        return any(task.done() and not task.cancelled() and task.exception() for task in self._working)
+
     async def _work(self, name: str, workload: Workload) -> None:
         await workload(Context(self._around, name))
 
@@ -160,9 +174,8 @@ class Run:
         if self.result.interrupted:
             self._raging.cancel()
         while not self._raging.done():
-            done, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-            broken = [task for task in done - {self._raging} if not task.cancelled() and task.exception()]
-            if broken:
+            _, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken():
                 self._raging.cancel()
         self.result.never = storm.never
         if not self._raging.cancelled():

@@ -35,8 +35,8 @@ def forget(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | 
 LOSES = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True)
 SCARS = Kind(lose, "files", (1.0,), {"broker": (ANYBODY,)}, damages=True, scars=True)
 KINDS = {
-    **FAULTS, "lose": LOSES, "scar": SCARS, "forget": Kind(forget, "disk", (1.0,), forgets=True), "fail": Kind(fail, "clock", (1.0,)),
-    "needy": Kind(fail, "disk", (1.0,), needs=frozenset({"disks"})),
+    **FAULTS, "lose": LOSES, "scar": SCARS, "forget": Kind(forget, "disk", (1.0,), forgets=True),
+    "fail": Kind(fail, "clock", (1.0,)), "needy": Kind(fail, "disk", (1.0,), needs=frozenset({"disks"})),
 }  # fmt: skip
 
 
