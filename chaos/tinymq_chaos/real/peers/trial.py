@@ -64,12 +64,12 @@ class Trial:
     acknowledged: int = 0  # records
     unknown: int = 0
     failed: int = 0
-    pause_s: float = 0.0  # the longest without any acknowledged write, of the partition that waited longest
+    pause_s: float = 0.0  # the longest between two acknowledged writes of any one partition, or to the last try
     anomalies: list[Anomaly] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # of the trial itself: what could not be judged, and why
     faults: list[str] = field(default_factory=list)  # in words
     healed_s: float = 0.0  # from the last fault's end to health
-    lost_s: float = 0.0  # before a fault began, the earliest lost record had been acknowledged
+    lost_s: float = 0.0  # so long before the next fault the earliest lost record had been acknowledged
 
     @property
     def counts(self) -> Counter[str]:
@@ -92,7 +92,7 @@ async def run(plan: Plan, folder: Path, say: Say) -> Trial:
         history = History(time.monotonic)
         subject = NatsSubject(cluster)
         await _load(plan, subject, history, trial, say)
-        _measure(trial, history)
+        measure(trial, history)
         (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in history.lines()))
         return trial
     finally:
@@ -143,9 +143,6 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     facts = Facts(history)
     trial.anomalies = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(facts)]
     trial.faults = [f"{span.kind}: {span.what}" for span in history.faults]
-    lost = [anomaly.times_s[0] for anomaly in trial.anomalies if anomaly.kind is Kind.LOST_WRITE]
-    began = [span.began_s for span in history.faults]
-    trial.lost_s = max((at_s - ended_s for ended_s in lost for at_s in began if at_s >= ended_s), default=0.0)
 
 
 async def _work(workload: Workload, context: Any) -> None:
@@ -174,16 +171,25 @@ async def _watch(subject: NatsSubject, history: History) -> None:
         await asyncio.sleep(WATCH_S)
 
 
-def _measure(trial: Trial, history: History) -> None:
+def measure(trial: Trial, history: History) -> None:
+    """What can be counted of it, once its anomalies are known."""
     acknowledged: dict[Log, list[float]] = {}
+    tried: dict[Log, float] = {}  # until when
     for call in history.of("send"):
+        log = (call.args["topic"], call.args["partition"])
+        tried[log] = max(tried.get(log, 0.0), call.ended_s or 0.0)
         records = len(call.args["records"])
         if call.outcome is Outcome.OK and call.ended_s is not None:
             trial.acknowledged += records
-            acknowledged.setdefault((call.args["topic"], call.args["partition"]), []).append(call.ended_s)
+            acknowledged.setdefault(log, []).append(call.ended_s)
         elif call.outcome is Outcome.FAILED:
             trial.failed += records
         else:
             trial.unknown += records
-    gaps = [after - before for times in acknowledged.values() for before, after in pairwise(sorted(times))]
+    rows = [[*sorted(times), tried[log]] for log, times in acknowledged.items()]
+    gaps = [after - before for times in rows for before, after in pairwise(times)]
     trial.pause_s = max(gaps, default=0.0)
+    lost = [anomaly.times_s[0] for anomaly in trial.anomalies if anomaly.kind is Kind.LOST_WRITE]
+    began = [span.began_s for span in history.faults]
+    back = [min((at_s - ended_s for at_s in began if at_s >= ended_s), default=0.0) for ended_s in lost]
+    trial.lost_s = max(back, default=0.0)
