@@ -13,7 +13,7 @@ from tests.cli.test_rejoin import PARTITIONS, TOPIC, chains, make, read, roles, 
 from tinymq import Offset
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import OffsetOutOfRange
+from tinymq.errors import Fenced, OffsetOutOfRange
 from tinymq.testing.cluster import SECRET, Cluster
 
 Recover = Callable[..., dict[str, Any]]
@@ -122,6 +122,46 @@ def test_a_reader_that_is_open_hears_of_what_was_given_up(recover: Recover) -> N
         reader.close()
         with after.reader(TOPIC, start=Offset(30), end="latest") as again:
             assert [message.value for message in again] == [b"after"] * 41
+
+
+def test_who_reads_a_channel_afterwards_fences_whoever_did_before(recover: Recover) -> None:
+    """The survivor knows nothing of the last consumers: theirs is a partition that lost nothing, on another broker."""
+    with Cluster(nodes=3) as cluster:
+        fourth = cluster.add()
+        client = cluster.client()
+        for number in range(100):  # one of them is on the fourth broker
+            client.admin.create_topic(f"t{number}", partitions=1, replication_factor=1)
+            topic = f"t{number}"
+            if cluster.wait_leader(topic) == fourth:
+                break
+        for number in range(20):
+            client.send(topic, b"%d" % number)
+        cluster.wait_until(lambda: len({chain for chain in chains(cluster) if "metadata" in chain[0]}) == 1)
+        cluster.kill(1)
+        before = client.queue(topic, 0, "c", auto_commit=False)
+        for _ in range(10):  # whoever comes later fences it: the last one stays
+            before.close()
+            before = client.queue(topic, 0, "c", auto_commit=False)
+            assert len(before.poll(3, timeout=30)) == 3
+        known = client.admin.get_consumer(topic, 0, "c")
+        assert known is not None
+        for broker_id in (2, 3):
+            cluster.kill(broker_id)
+            cluster.wipe(broker_id)
+        for broker_id in (1, 2, 3):
+            cluster.run(cluster._start(broker_id))
+        for broker_id in (2, 3):
+            cluster.wait_until(lambda n=broker_id: "learner" in roles(cluster, n))  # type: ignore[misc]
+        recover(cluster, Exit.OK, "--accept-loss")
+        cluster.wait_until(lambda: all(cluster._knows(n, {n}) for n in (1, 2, 3, fourth)))
+        with cluster.client().queue(topic, 0, "c", auto_commit=False) as after:
+            assert len(after.poll(3, timeout=30)) == 3
+            now = cluster.client().admin.get_consumer(topic, 0, "c")
+            assert now is not None
+            assert now.epoch > known.epoch
+            with pytest.raises(Fenced):
+                before.commit()
+            after.commit()
 
 
 def test_a_majority_must_be_there(recover: Recover, capfd: pytest.CaptureFixture[str]) -> None:

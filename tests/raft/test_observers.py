@@ -18,7 +18,7 @@ from tinymq.raft.configs import Config, Configs
 from tinymq.raft.followers import OBSERVERS_MAX
 from tinymq.raft.membership import Replica
 from tinymq.raft.messages import AppendAck, CommitNotice, RequestVote, Vote
-from tinymq.raft.recovering import Well, judge
+from tinymq.raft.recovering import Lost, Well, judge
 from tinymq.types import METADATA_GROUP
 
 LATE = 4  # the first broker that is no voter
@@ -365,5 +365,31 @@ def test_a_recovery_counts_no_observer() -> None:
         assert isinstance(judge(reports, (1, 2, 3)), Well)
         left = [r for r in reports if r.broker_id in (3, 4, 5)]
         assert not isinstance(judge([r for r in left if not r.leads], (1, 2, 3)), Well)
+
+    observed(scenario)
+
+
+def test_after_a_recovery_they_are_filled_with_what_goes_on() -> None:
+    """One that was there, and one that comes with an empty disk: it has not got the CONFIG of the take-over yet."""
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.brokers[5].kill()
+        await commit(cluster, b"x")
+        await agree(cluster)
+        for broker_id in (2, 3, 5):
+            cluster.brokers[broker_id].wipe()
+        for broker_id in (2, 3):
+            await cluster.brokers[broker_id].start()
+        await cluster.run_for(3.0)
+        found = judge([cluster.brokers[b].group(METADATA_GROUP).report() for b in (1, 2, 3)], (1, 2, 3))
+        assert isinstance(found, Lost)
+        taker = cluster.brokers[found.survivor.broker_id]
+        taker.process.do(lambda: taker.group(METADATA_GROUP).take_over(found.term, found.replicas))
+        await cluster.brokers[5].start()
+        await commit(cluster, b"new")
+        await agree(cluster, 30.0)
+        for broker_id in (1, 2, 3, 4, 5):
+            assert cluster.brokers[broker_id].machine(METADATA_GROUP).payloads == [b"x", b"new"]
+        await rest(cluster)
 
     observed(scenario)

@@ -63,7 +63,7 @@ class RaftCore(LeadingReplica):
             return
         ours = self._configs.newest.generation
         if self.membership.replica(peer) is None:  # who is no member moves nobody, and no term (hazard 8)
-            if generation in (None, ours):
+            if generation is None or generation <= ours:  # below: it has not got the CONFIG of a take-over yet
                 self._hear_observer(peer, message)
             return
         hearing = hear(ours, ours if generation is None else generation, self.term, message)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinymq.entry import Entry, Kind
-from tinymq.errors import NotLeader, OutcomeUnknown
+from tinymq.errors import CorruptData, NotLeader, OutcomeUnknown
 from tinymq.proto import registry_pb2 as pb
+from tinymq.raft.membership import parse_membership
 from tinymq.registry.state import Effect, RegistryState, Reloaded
 from tinymq.types import Position
 
@@ -70,14 +71,22 @@ class RegistryMachine:
         effects: Sequence[Effect] = ()
         if entry.header.kind == Kind.COMMAND:
             _, reply, effects = self.state.apply_bytes(entry.payload)
+        moved = entry.header.kind == Kind.CONFIG and self._begin_history(entry.payload)
         waiting = self._waiters.pop(entry.index, None)
         if waiting is not None and not waiting[1].done():
             if waiting[0] == entry.term and reply is not None:
                 waiting[1].set_result(reply)
             else:
                 waiting[1].set_exception(OutcomeUnknown("another leader's entry took the command's place"))
-        if reply is not None and self.on_applied is not None:
+        if (reply is not None or moved) and self.on_applied is not None:
             self.on_applied(effects)
+
+    def _begin_history(self, config: bytes) -> bool:
+        """A committed CONFIG: after a take-over, what was given away in what is lost must not be given again."""
+        try:
+            return self.state.begin_history(parse_membership(config).generation)
+        except CorruptData:  # committed all the same: it means nothing, on every replica
+            return False
 
     def lead(self, term: int) -> None:
         self.leading = True

@@ -27,6 +27,11 @@ from tinymq.types import GroupId, TopicId, check_channel_name, check_consumer_na
 
 FEATURE_LEVEL = 1
 
+# Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+HISTORY_SHIFT = 40  # between two take-overs there are fewer commands, and producer ids, than 1 << 32:
+TAKER_SHIFT = 32  # those that did not know of one another count apart, too
+HISTORIES_MAX = 1 << 22
+
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
@@ -92,7 +97,7 @@ class RegistryState:
     """Changed by `apply` and `load` alone."""
 
     def __init__(self) -> None:
-        self.version = 0  # commands applied, refused ones included
+        self.version = 0  # rises with every command applied, refused ones included, and with every history
         self.feature_level = FEATURE_LEVEL
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, TopicRecord] = {}
@@ -119,6 +124,18 @@ class RegistryState:
             if len(self._answered) > bounds.ANSWERED_MAX:
                 self._answered.popitem(last=False)
         return reply, effects
+
+    def begin_history(self, generation: int) -> bool:
+        """The log goes on after a take-over, maybe with less than there was: whether that is news. `generation`: the
+        count of take-overs, and in the lower 32 bits whose it was.
+
+        Versions, and so the epochs of consumers, and producer ids go on above all that the lost part can have given.
+        """
+        count, taker = min(generation >> 32, HISTORIES_MAX), generation & 0xFF
+        least = count << HISTORY_SHIFT | taker << TAKER_SHIFT
+        news = self.version < least
+        self.version, self.next_producer_id = max(self.version, least), max(self.next_producer_id, least)
+        return news
 
     def apply_bytes(self, payload: bytes) -> tuple[bytes, pb.Reply, list[Effect]]:
         """(command id, reply, effects) of a packed command; bytes that are none count and change nothing else."""
