@@ -92,7 +92,7 @@ def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
             continue
         late = [place_of(c)[1] for c in acknowledged(facts) if place_of(c)[0] == log and c.invoked_s > end_s - GONE_S]
         end = min(late, default=max(replica.high_watermark for replica in replicas))
-        log_start = max(replica.log_start for replica in replicas)
+        log_start = max(r.log_start if r.shown_start is None else r.shown_start for r in replicas)
         kept = facts.weight(log, log_start, end)
         if kept is not None and kept > most * (1 + MORE) + facts.largest(log):
             what = f"{kept} bytes of records are left, and {most:g} are to be kept"

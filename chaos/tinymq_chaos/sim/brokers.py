@@ -104,6 +104,11 @@ class SimBroker:
         """It serves, and is not paused."""
         return self._app is not None and self._app.state is State.RUNNING and not self.process.paused
 
+    @property
+    def serves(self) -> bool:
+        """It has joined its cluster, runs, and takes part in what it holds."""
+        return not self.unhealthy()
+
     def groups(self) -> list[Group]:
         """Replicas that are open."""
         app = self._app

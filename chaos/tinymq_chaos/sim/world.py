@@ -137,6 +137,15 @@ class World:
         assert server is not None
         return await broker.process.run(server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
 
+    def add_broker(self) -> SimBroker:
+        """One more machine, whose broker joins the voters once it is started."""
+        broker_id = max(self.brokers) + 1
+        broker = self.brokers[broker_id] = SimBroker(self, broker_id)
+        self.links(broker_id, *self.link_s)
+        for client in self.clients.clients:
+            self._link(client, broker_id)
+        return broker
+
     def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
         """A new client with a place of its own in the network."""
         servers, connector = [f"{HOST}:{n}" for n in self.brokers], self._connector()
@@ -152,10 +161,13 @@ class World:
     def _connector(self) -> MemoryConnector:
         connector = self.clients.connector()
         for broker_id in self.brokers:
-            for direction in ((connector.number, broker_id), (broker_id, connector.number)):
-                conditions = self.weather.of(direction)
-                conditions.seconds, conditions.jitter_s = self.link_s
+            self._link(connector.number, broker_id)
         return connector
+
+    def _link(self, client: int, broker_id: int) -> None:
+        for direction in ((client, broker_id), (broker_id, client)):
+            conditions = self.weather.of(direction)
+            conditions.seconds, conditions.jitter_s = self.link_s
 
     async def close_clients(self) -> None:
         for client in self._opened:

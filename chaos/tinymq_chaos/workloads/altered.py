@@ -35,7 +35,8 @@ def _altering(name: str, values: Sequence[str]) -> Beside:
     async def alter(context: Context, client: AsyncClient, topic: str, key: str) -> None:
         process = f"{context.name} alters {name}"
         while not context.stop.is_set():
-            await pause(context, 1.0, 5.0)
+            await pause(context, 0.5, 2.5)
+            await pause(context, 0.5, 2.5)
             settings = {name: context.rng.choice(values)}
             call = begin(context, process, "alter_topic", topic=key, settings=settings)
             with told(call):

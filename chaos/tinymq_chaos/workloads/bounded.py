@@ -75,7 +75,8 @@ async def load(context: Context, settings: dict[str, str], send: Any, *beside: B
 async def make_room(context: Context, client: AsyncClient, topic: str, key: str) -> None:
     """Seldom, and mostly for more than one."""
     while not context.stop.is_set():
-        await pause(context, 4.0, 12.0)
+        for _ in range(4):  # who is told to stop does not wait for long
+            await pause(context, 1.0, 3.0)
         await trim(context, client, f"{context.name} trims", topic, key)
 
 

@@ -63,7 +63,7 @@ async def _hold(context: Context, client: AsyncClient, topic: str, key: str) -> 
     """What is held is not trimmed."""
     number = 0
     while not context.stop.is_set():
-        await pause(context, 1.0, 4.0)
+        await pause(context, 1.0, 3.0)
         number += 1
         place: dict[str, Any] = {"topic": key, "partition": 0, "hold": f"t{number}"}
         try:

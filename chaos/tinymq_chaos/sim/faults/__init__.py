@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tinymq_chaos.sim.disk import POINTS
-from tinymq_chaos.sim.faults import clocks, damage, disks, network, points, processes
+from tinymq_chaos.sim.faults import clocks, damage, disks, joining, network, points, processes
 from tinymq_chaos.sim.world import World
 
 Fault = Callable[[World, random.Random], Iterator[str | None]]
@@ -57,6 +57,7 @@ FAULTS: dict[str, Kind] = {
     "crash_at_point": Kind(points.crash_at_point, 5, (2.0, 6.0)),
     "stop": Kind(processes.stop, 2, (0.2, 4.0)),
     "rolling_restart": Kind(processes.rolling_restart, 2, (4.0, 9.0)),
+    "join": Kind(joining.join, 3, (1.0, 8.0)),
     "wall_jump": Kind(clocks.wall_jump, 2, (0.5, 6.0)),
     "drift": Kind(clocks.drift, 1, (2.0, 10.0)),
     "wipe": Kind(damage.wipe, 4, (0.5, 4.0)),

@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
 
-from tinymq.client import AsyncClient
 from tinymq.errors import TinymqError
 from tinymq.raft import Role
 from tinymq.types import METADATA_GROUP
@@ -18,9 +16,9 @@ from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults import damage
+from tinymq_chaos.sim.faults.beside import Beside
 from tinymq_chaos.sim.faults.chosen import both_ways, running
 from tinymq_chaos.sim.world import World
-from tinymq_chaos.workloads.context import Caller
 from tinymq_chaos.workloads.produce import Numbered, batches
 
 LATELY = 0.5  # how often it is a point that this disk has passed lately, if the seed has the choice
@@ -75,29 +73,6 @@ def _damaging(world: World, rng: random.Random, point: str) -> tuple[str, SimBro
     if broker.up:
         broker.kill()
     return f"; it is repaired: {words}", broker
-
-
-class Beside:
-    """What goes on beside, until `stop`: a workload's Context, too."""
-
-    pace = 0.1
-
-    def __init__(self, world: World, rng: random.Random, stop: asyncio.Event) -> None:
-        self.world, self.rng, self.stop = world, rng, stop
-        self.clock, self.history = world.clock, world.history
-        self.name = f"at-point-{world.loop.time():.6f}"
-
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
-        """Nobody else's, and in no history."""
-        with contextlib.suppress(TinymqError):
-            await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)
-        return self.name
-
-    def client(self, **settings: Any) -> AsyncClient:
-        return self.world.client(random.Random(self.rng.random()), **settings)
-
-    def caller(self) -> Caller:
-        return self.world.caller(random.Random(self.rng.random()))
 
 
 def _leads(broker: SimBroker) -> bool:

@@ -1,0 +1,64 @@
+"""Brokers that join a running cluster under load, with whatever else happens to it; some end in the middle of it.
+
+What comes of one is shown by topics that are made afterwards: they are placed on it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from functools import partial
+
+from tinymq.errors import TinymqError
+from tinymq_chaos.history import topic_key
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.faults.beside import CALL_S, Beside
+from tinymq_chaos.sim.world import World
+from tinymq_chaos.workloads.produce import Numbered, lone
+
+BROKERS_MAX = 5
+ENDS = 0.5  # how often it ends while it joins, within so many seconds; it is started again
+WITHIN_S = (0.02, 0.1, 0.5)
+LOOK_S = 0.1
+
+
+def join(world: World, rng: random.Random) -> Iterator[str | None]:
+    """A new machine, whose broker is started with --join."""
+    if len(world.brokers) >= BROKERS_MAX:
+        yield None
+        return
+    broker, stop, words = world.add_broker(), asyncio.Event(), ""
+    broker.start()
+    process = broker.process
+    if rng.random() < ENDS:
+        after_s = rng.uniform(0, rng.choice(WITHIN_S))
+        end = rng.choice((broker.kill, broker.power_cut))
+        world.clock.call_later(after_s, partial(_end, broker, process, end))
+        words = f", and ends after {after_s:.3f} s"
+    beside = Beside(world, random.Random(rng.random()), stop)
+    asyncio.ensure_future(_use(beside, broker))  # noqa: RUF006
+    yield f"broker {broker.id}{words}"
+    stop.set()
+
+
+def _end(broker: SimBroker, process: object, end: object) -> None:
+    assert callable(end)
+    if broker.up and broker.process is process:
+        end()
+
+
+async def _use(beside: Beside, broker: SimBroker) -> None:
+    """Once it is there, write into a topic that is made then."""
+    while not beside.stop.is_set() and not broker.serves:
+        await beside.clock.sleep(LOOK_S)
+    if beside.stop.is_set():
+        return
+    client, name = beside.client(), await beside.topic()
+    try:
+        found = await client.admin.describe_topic(name, timeout=CALL_S)
+    except TinymqError:
+        return
+    brokers = sorted({replica for partition in found.partitions for replica in partition.replicas})
+    beside.world.say(f"topic {name} is on {brokers}")
+    await lone(beside, Numbered(beside, name, name, topic_key(name, found.topic_id), 1), client)

@@ -1,0 +1,47 @@
+"""What `join` does to a world: see test_sim_faults.py."""
+
+from __future__ import annotations
+
+import random
+
+from tinymq.raft import Role
+from tinymq.types import METADATA_GROUP
+from tinymq_chaos.sim.faults import FAULTS
+from tinymq_chaos.sim.faults.joining import ENDS
+from tinymq_chaos.sim.world import World
+
+ENDING, STAYING = (
+    next(seed for seed in range(100) if (random.Random(seed).random() < ENDS) is ends) for ends in (True, False)
+)
+
+
+async def joins(world: World) -> None:
+    """A fourth broker takes part, and a fifth one, though that ends on its way, as learners of the metadata; nobody
+    else is started again, and topics that are made then are on them. A sixth one there is not."""
+    before = {n: broker.starts for n, broker in world.brokers.items()}
+    for broker_id, seed, starts in ((4, STAYING, 1), (5, ENDING, 2)):
+        fault = FAULTS["join"].begin(world, random.Random(seed))
+        words = next(fault)
+        assert words is not None
+        assert words.startswith(f"broker {broker_id}")
+        await _taken_part(world, broker_id)
+        assert world.brokers[broker_id].starts == starts, words
+        next(fault, None)
+    assert {n: world.brokers[n].starts for n in before} == before
+    client = world.client(random.Random(2))
+    found = await client.admin.create_topic("late", 5, 3, timeout=10.0)
+    assert {replica for partition in found.partitions for replica in partition.replicas} == {1, 2, 3, 4, 5}
+    assert next(FAULTS["join"].begin(world, random.Random(1))) is None
+
+
+async def _taken_part(world: World, broker_id: int) -> None:
+    """It has joined; then its company makes a topic, which is on it, and writes to it."""
+    broker = world.brokers[broker_id]
+    await world.until(lambda: broker.serves and broker.groups(), 10.0, "it has joined")
+    assert [g.role for g in broker.groups() if g.id == METADATA_GROUP] == [Role.OBSERVER]
+
+    def written() -> bool:
+        held = [g for g in broker.groups() if world.log_of(g.id)[0].startswith("beside")]
+        return any(g.status().high_watermark for g in held)
+
+    await world.until(written, 10.0, "it holds records")
