@@ -1,5 +1,5 @@
-"""A leader that another one has followed, and that has not heard of it yet, counts no queue: what was acknowledged since
-would be missing."""
+"""A leader that another one has followed, and that has not heard of it yet, counts no queue: what was acknowledged
+since would be missing."""
 
 from __future__ import annotations
 

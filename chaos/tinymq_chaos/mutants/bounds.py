@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tinymq.broker import capacity, channels, retention
@@ -13,6 +14,7 @@ from tinymq.broker.outcome import Extent, Outcome
 from tinymq.broker.partition import Partition
 from tinymq.broker.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
+from tinymq.topic_config import OnFull, TopicConfig
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate_one", "slow_link")
@@ -25,6 +27,8 @@ KEEPS = Focus(faults=("kill", "isolate_one"), workloads=("retained",), seconds=1
 BEGUN = Focus(
     faults=("kill_of_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
 )
+TRIMMED = Focus(faults=("client_reset", "kill"), workloads=("trimmed",), pace=0.3)
+SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
 HELD = "tests/broker/test_holds.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
@@ -132,6 +136,44 @@ def the_old_are_kept(p: Patches) -> None:
     p.set(partitions, "due_start", lambda config, kept, now_us: kept.log_start)
 
 
+@mutant("retention: so many bytes of records stay", SIZED)
+def the_last_bytes_are_removed(p: Patches) -> None:
+    real = retention.due_start
+
+    def due_start(config: TopicConfig, *rest: Any) -> int:
+        size = config.retention_bytes
+        return real(config if size is None else replace(config, retention_bytes=size // 2), *rest)
+
+    p.set(partitions, "due_start", due_start)
+
+
+@mutant(
+    "retention: what is more than so many bytes goes",
+    test="tests/broker/test_retention.py::test_by_bytes_what_stays_is_no_less",
+)
+def bytes_are_kept(p: Patches) -> None:
+    real = retention.due_start
+
+    def due_start(config: TopicConfig, *rest: Any) -> int:
+        return real(replace(config, retention_bytes=None), *rest)
+
+    p.set(partitions, "due_start", due_start)
+    p.set(retention, "due_start", due_start)
+
+
+@mutant(
+    "settings that are altered hold for partitions that are open",
+    Focus(faults=("kill",), workloads=("altered",), pace=0.3),
+)
+def alterations_are_not_heard(p: Patches) -> None:
+    def configure(self: Partition, config: TopicConfig) -> None:
+        if self.config == TopicConfig():  # as it was made
+            real(self, config)
+
+    real = Partition.configure
+    p.set(Partition, "configure", configure)
+
+
 @mutant("what is held stays", Focus(faults=("kill",), workloads=("room", "retained"), seconds=18.0, pace=0.3))
 def holds_hold_nothing(p: Patches) -> None:
     p.set(Holds, "lowest", lambda self, now_us: None)
@@ -157,7 +199,7 @@ def holds_never_end(p: Patches) -> None:
     p.set(Holds, "drop_expired", lambda self, now_us: None)
 
 
-@mutant("a trim of what is held is refused", test=f"{HELD}a_trim_of_what_is_held_is_refused")
+@mutant("a trim of what is held is refused", TRIMMED)
 def trims_take_what_is_held(p: Patches) -> None:
     def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
         return real(said, at, None if said.reason == pb.MoveStart.TRIM else lowest)
@@ -166,10 +208,7 @@ def trims_take_what_is_held(p: Patches) -> None:
     p.set(states, "new_start", new_start)
 
 
-@mutant(
-    "where a log starts never moves back",
-    test="tests/broker/test_retention.py::test_a_move_goes_forward_and_no_further_than_the_end",
-)
+@mutant("where a log starts never moves back", TRIMMED)
 def starts_move_back(p: Patches) -> None:
     def move_start(self: PartitionState, said: pb.MoveStart, at: Extent) -> Outcome:
         self.log_start = min(said.offset, at.end)
@@ -189,6 +228,18 @@ def commands_have_no_bound(p: Patches) -> None:
 @mutant("room: what is appended and not committed counts, too", ROOM)
 def the_uncommitted_take_no_room(p: Patches) -> None:
     p.set(capacity.Uncommitted, "ends", lambda self, applied: applied)
+
+
+@mutant(
+    "room: a full partition refuses, if its topic does not drop", Focus(faults=("kill",), workloads=("full",), pace=0.2)
+)
+def full_partitions_take_more(p: Patches) -> None:
+    real = capacity.room
+
+    def room(config: TopicConfig, *args: Any) -> Any:
+        return None if config.on_full is OnFull.REJECT else real(config, *args)
+
+    p.set(partitions, "room", room)
 
 
 @mutant("room: no more goes than has to", ROOM)

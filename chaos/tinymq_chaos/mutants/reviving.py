@@ -14,13 +14,14 @@ from tinymq.broker import fetch, homecoming, revival
 from tinymq.broker.histories import Histories
 from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.revival import Revival
+from tinymq.broker.transfers import Transfers
 from tinymq.errors import TinymqError
 from tinymq.raft import reviving
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Given
 from tinymq.raft.handing import HandingReplica
 from tinymq.raft.recovering import Lost, Report, can_win, lost
-from tinymq_chaos.mutants.mutant import Patches, mutant
+from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 REVIVAL = "tests/broker/test_revival.py::test_"
 DECISION = "tests/raft/test_reviving.py::test_"
@@ -169,3 +170,20 @@ def hand_overs_never_end(p: Patches) -> None:
 )
 def anybody_is_ready(p: Patches) -> None:
     p.set(HandingReplica, "unready", lambda self, peer: "")
+
+
+@mutant(
+    "a move by hand is answered when somebody else leads",
+    Focus(faults=("pause", "isolate_one", "slow_link"), workloads=("moved",), pace=0.3),
+)
+def moves_are_answered_early(p: Patches) -> None:
+    async def transfer(self: Transfers, queue: Any, to: int, timeout_s: float) -> tuple[int, int]:
+        group = self._host.groups.get(queue.group)
+        if group is None or not group.is_leader or to == self._host.broker_id:
+            return await real(self, queue, to, timeout_s)
+        successor = self._successor(queue, group, to, queue.topic)
+        self._host.transfer(group.id, successor, within_s=self._within_s, by_hand=True)
+        return successor, group.term
+
+    real = Transfers.transfer
+    p.set(Transfers, "transfer", transfer)
