@@ -37,5 +37,13 @@ def _tinymq(wanted: Wanted) -> Subject:
     return Ours(cluster, has)
 
 
-TARGETS: Mapping[str, Callable[[Wanted], Subject]] = {"tinymq": _tinymq}
+def _nats(wanted: Wanted) -> Subject:
+    from tinymq_chaos.real.peers.nats_subject import serving
+
+    if wanted.mutants or wanted.nodes != 3:
+        raise ValueError("NATS runs on three servers, and has no mutants of ours")
+    return serving(wanted.folder)
+
+
+TARGETS: Mapping[str, Callable[[Wanted], Subject]] = {"tinymq": _tinymq, "nats": _nats}
 """Each brings the cluster up, and returns when it serves; the caller closes its target. Blocks."""

@@ -5,7 +5,9 @@ leads its streams, and what its servers' files hold in the end.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from tinymq_chaos.checkers import Checker, reads, replicas, writes
@@ -15,11 +17,13 @@ from tinymq_chaos.real.peers import nats_files as files
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_client import NatsClient
+from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 
+SERVES_S = 30.0  # from its start
 SUITED = ("idempotent", "plain", "lone")
 CHECKERS: tuple[Checker, ...] = (
     writes.lost_writes,
@@ -117,6 +121,23 @@ class NatsSubject:
                     problems.append(f"server {broker} said that {stream} ends at {last}; its files end at {held}")
                 history.replicas.append(Replica(log, broker, role, last, last, start, entries))
         return problems
+
+
+def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> NatsSubject:
+    """Three servers that have just begun to serve. Raises RuntimeError when they do not."""
+    cluster = NatsCluster(folder, sync=sync, loop_disks=loop_disks)
+    try:
+        cluster.start(*cluster.brokers)
+        until_s, said = time.monotonic() + SERVES_S, "nobody was asked"
+        while said and time.monotonic() < until_s:
+            said = cluster.unhealthy()
+            time.sleep(0.05)
+        if said:
+            raise RuntimeError(f"{cluster.name} {cluster.version} does not serve within {SERVES_S:g} s: {said}")
+    except BaseException:
+        cluster.close()
+        raise
+    return NatsSubject(cluster)
 
 
 def logs_in(history: History) -> set[Log]:

@@ -24,11 +24,11 @@ from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.nemesis import Nemesis
 from tinymq_chaos.real.peers.nats import NatsCluster
 from tinymq_chaos.real.peers.nats_faults import KINDS, LOOP_DISKS
-from tinymq_chaos.real.peers.nats_subject import NatsSubject
+from tinymq_chaos.real.peers.nats_subject import NatsSubject, serving
 from tinymq_chaos.real.schedule import Act, Episode, Storm
 from tinymq_chaos.workloads.context import Workload
 
-SERVES_S = 30.0  # from its start, and after the last fault
+HEALED_S = 30.0  # from the last fault
 QUIET_S = 4.0  # of load, after the last one
 END_S = 60.0  # workloads that are told to stop read everything to the end
 WATCH_S = 0.2
@@ -83,14 +83,11 @@ class Trial:
 async def run(plan: Plan, folder: Path, say: Say) -> Trial:
     """Raises RuntimeError when the peer does not even start; what is wrong later is in the trial."""
     loop_disks = any(LOOP_DISKS in KINDS[kind].needs for kind in plan.faults)
-    cluster = await asyncio.to_thread(NatsCluster, folder, sync=plan.sync, loop_disks=loop_disks)
+    subject = await asyncio.to_thread(serving, folder, plan.sync, loop_disks)
+    cluster = subject.cluster
     try:
         trial = Trial(plan, f"{cluster.name} {cluster.version}")
-        await asyncio.to_thread(cluster.start, *cluster.brokers)
-        if said := await _healthy(cluster):
-            raise RuntimeError(f"{trial.version} does not serve within {SERVES_S:g} s: {said}")
         history = History(time.monotonic)
-        subject = NatsSubject(cluster)
         await _load(plan, subject, history, trial, say)
         measure(trial, history)
         (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in history.lines()))
@@ -101,7 +98,7 @@ async def run(plan: Plan, folder: Path, say: Say) -> Trial:
 
 async def _healthy(cluster: NatsCluster) -> str:
     """Waits for it. What is wrong in the end, in words; "" when it is well."""
-    until_s, said = time.monotonic() + SERVES_S, "nobody was asked"
+    until_s, said = time.monotonic() + HEALED_S, "nobody was asked"
     while said and time.monotonic() < until_s:
         said = await asyncio.to_thread(cluster.unhealthy)
         await asyncio.sleep(0.1)
@@ -123,7 +120,7 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
         await storm.rage(_episodes(plan), float("inf"))
         over_s = max((span.ended_s or 0.0 for span in history.faults), default=time.monotonic())
         if said := await _healthy(cluster):
-            trial.problems.append(f"not healthy {SERVES_S:g} s after the last fault: {said}")
+            trial.problems.append(f"not healthy {HEALED_S:g} s after the last fault: {said}")
         trial.healed_s = time.monotonic() - over_s
         history.calm()
         await _any_ends(writing, QUIET_S)
