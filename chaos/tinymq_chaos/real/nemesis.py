@@ -72,6 +72,10 @@ class Nemesis:
     def under_way(self) -> tuple[UnderWay, ...]:
         return tuple(self._under_way)
 
+    def watch(self, topic: str, partitions: int = 1) -> None:
+        """Whoever leads one of these is meant by "the leader"."""
+        self.stage.topics += [(topic, number) for number in range(partitions)]
+
     def begin(self, kind: str, **parameters: Value) -> UnderWay | None:
         """It lasts until `end`. None: it cannot happen now (nobody leads, say). Parameters that are not given have
         their usual values. Raises ValueError for names that are none, and for kinds that this target cannot do."""
