@@ -85,7 +85,8 @@ class Consumer:
         call = begin(self._context, self._process, "open_channel", **self._place)
         with told(call):
             channel = await self._channel()
-            epoch = await cursors.set_consumer(self._cluster, channel, "rush", CALL_S / 4)
+            command_id = self._context.rng.randbytes(16)
+            epoch = await cursors.set_consumer(self._cluster, channel, "rush", command_id, CALL_S / 4)
             call.args["epoch"] = epoch
             outcome = await cursors.change(self._cluster, channel, cursors.opening(epoch, Known(0)), CALL_S / 4)
             held = Held(epoch, outcome.generation, outcome.position)
