@@ -51,6 +51,7 @@ def test_what_is_in_the_way(tmp_path: Path) -> None:
         second = BrokerApp(config(tmp_path, 2, "other"))
         await second.start()  # nothing was left open by the refusals
         await second.stop()
+        await form_cluster([first.address], SECRET, 5)
         await first.stop()
         await refused(config(tmp_path, 3), WrongBroker)
         again = BrokerApp(config(tmp_path))

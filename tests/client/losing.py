@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -30,6 +31,8 @@ class LosingLink:
         self._losing.answered[method] += 1
         if self._losing.left[method] > 0:
             self._losing.left[method] -= 1
+            if method in self._losing.patient:
+                await asyncio.sleep(timeout_s)
             raise OutcomeUnknown(f"{self.address}: the answer was lost")
         return reply
 
@@ -43,6 +46,7 @@ class Losing:
         self.answered: Counter[Method] = Counter()
         self.instead: defaultdict[Method, list[Any]] = defaultdict(list)
         self.given_s: list[float] = []
+        self.patient: set[Method] = set()  # whose lost answers are waited for, as long as the client will
         self._real = GrpcConnector(Limits())
 
     def link(self, address: str) -> LosingLink:

@@ -199,6 +199,22 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
     run(scenario())
 
 
+def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Cluster, mq: Client) -> None:
+    async def scenario() -> None:
+        losing = Losing()
+        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=300, attempt_timeout_ms=5000)
+        async with client:
+            await client.admin.list_channels("t")
+            losing.left[Method.SET_CONSUMER] = 1
+            losing.patient = {Method.SET_CONSUMER}  # it asks no other broker: its time is up
+            with pytest.raises(OutcomeUnknown):
+                await client.queue("t", channel="c").poll()
+            assert losing.answered[Method.SET_CONSUMER] == 2
+            assert await client.admin.get_consumer("t", 0, "c") is None
+
+    run(scenario())
+
+
 def test_a_partition_full_of_channels_says_so_at_once_and_nobody_stays_on_record(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,12 +54,31 @@ def test_a_folder_belongs_to_one_cluster() -> None:
 def test_another_brokers_folder_is_refused_and_left_as_it_is() -> None:
     async def body() -> None:
         files = faulty()
-        await (await open_store(files)).close()
+        first = await open_store(files)
+        await first.form(b"c" * 16)
+        await first.close()
         before = {p: files.content(p) for p in files.paths()}
         with pytest.raises(WrongBroker):
             await open_store(files, broker_id=2)
         assert {p: files.content(p) for p in files.paths()} == before
         await (await open_store(files)).close()
+
+    run(body())
+
+
+def test_a_folder_that_came_into_no_cluster_may_be_another_brokers() -> None:
+    """What a start leaves that was told the wrong number, or joined nobody."""
+
+    async def body() -> None:
+        files = faulty()
+        first = await open_store(files)
+        await first.close()
+        second = await open_store(files, broker_id=2)
+        assert (second.identity.broker_id, second.identity.cluster_id) == (2, None)
+        await second.form(b"c" * 16)
+        await second.close()
+        files.power_cut()
+        assert (await open_store(files, broker_id=2)).identity == second.identity
 
     run(body())
 

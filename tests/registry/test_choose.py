@@ -66,6 +66,16 @@ def test_a_broker_on_a_registry_in_memory(tmp_path: Path) -> None:
                 assert (await mq.send("t", b"v")).partition == 1
                 async with mq.reader("t", end="latest") as reader:
                     assert [m.value async for m in reader] == [b"v"]
+            joining = BrokerConfig(
+                2, str(tmp_path / "2"), (), SECRET, peer_listen="127.0.0.1:0", join=(app.peer_address,)
+            )
+            second = BrokerApp(joining)
+            await second.start()
+            refused = await second.wait_failed()
+            await second.stop()
+            assert isinstance(refused, InvalidConfig)
+            assert "keeps its registry in memory, and is alone" in refused.message
+            assert 'registry = "replicated"' in refused.hint
         finally:
             await app.stop()
         with pytest.raises(InvalidConfig, match="1 partitions"):

@@ -8,13 +8,13 @@ from typing import Any
 import structlog
 
 from tinymq.broker.formation import Formation
-from tinymq.broker.joining import Joining, Seeking, invite
+from tinymq.broker.joining import JOIN_REPLICATED, Joining, Seeking, invite
 from tinymq.broker.mesh import Mesh
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
 from tinymq.errors import InvalidConfig, Unavailable
 from tinymq.raft import Host
-from tinymq.raft.transport import Transport
+from tinymq.raft.transport import Invitation, PeerIdentity, Transport
 from tinymq.registry.service import RegistryService
 
 logger = structlog.get_logger("tinymq.broker")
@@ -56,11 +56,17 @@ class Entrance:
         mesh.configure(config.voters)
         mesh.learn(formation.known_voters)
         self._host.introduce(here, mesh.told)
-        self._transport.invite = lambda stranger: invite(
-            formation, self._host, self._transport.identity, mesh.voters, mesh.has_room, stranger
-        )
+        self._transport.invite = self._invite
         if self._joining is not None:
             self._transport.on_invited = self._joining.heard
+
+    def _invite(self, stranger: PeerIdentity) -> Invitation:
+        """What a broker is told that belongs to no cluster. Raises as `invite`, and InvalidConfig."""
+        config, mesh = self._config, self._mesh
+        if config.registry == "memory":
+            why = f"broker {config.broker_id} keeps its registry in memory, and is alone in its cluster"
+            raise InvalidConfig(why, hint=JOIN_REPLICATED)
+        return invite(self._formation, self._host, self._transport.identity, mesh.voters, mesh.has_room, stranger)
 
     def enter(self) -> None:
         """Ask for the cluster, where configuration names whom."""

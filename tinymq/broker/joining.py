@@ -23,6 +23,7 @@ from tinymq.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
     Denied,
+    InvalidConfig,
     InvalidFrame,
     InvalidRequest,
     NotReady,
@@ -125,7 +126,9 @@ def choose(told: Mapping[str, Told]) -> Told:
 
 
 _PORTS = "name running brokers by their addresses for other brokers (peer_listen), host:port"
+JOIN_REPLICATED = 'form a cluster of brokers with registry = "replicated" (docs/registry.md), and join that one'
 _HINTS: Mapping[type[TinymqError], str] = {
+    InvalidConfig: JOIN_REPLICATED,
     InvalidFrame: f"this is no port between brokers: {_PORTS}",
     WrongBroker: "every broker has a broker_id of its own: choose one that no other has",
 }

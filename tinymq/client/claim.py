@@ -45,7 +45,12 @@ class Claim:
     ) -> Self:
         """Take the channel over, making it at `start` where there is none: whoever read it before is fenced."""
         left = cluster.countdown(timeout_s)
-        epoch = await cursors.set_consumer(cluster, channel, consumer, left())
+        command_id = cluster.rng.randbytes(REQUEST_ID_BYTES)
+        try:
+            epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, left())
+        except OutcomeUnknown:
+            await _undo(cluster, channel, consumer, command_id)
+            raise
         claim = cls(cluster, channel, epoch)
         try:
             await claim._change(cursors.opening(epoch, start), left())
@@ -150,3 +155,12 @@ class Claim:
             raise
         self.committed = outcome.position
         self._generation = outcome.generation
+
+
+async def _undo(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes) -> None:
+    """We may be on record for a channel that we do not read: ask what came of it (else it is done now), and end it."""
+    try:
+        epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, cluster.attempt_s)
+        await cursors.unset_consumer(cluster, channel, epoch, cluster.attempt_s)
+    except TinymqError as error:  # whoever comes next takes the channel over all the same
+        LOG.info("%s may stay on record for channel %s: %s", consumer, channel.channel, error)

@@ -98,14 +98,15 @@ async def list_channels(cluster: Cluster, topic: Topic, partition: int, timeout_
     return found
 
 
-async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, timeout_s: float) -> int:
-    """Who reads the channel from now on, in the registry; the epoch with which that consumer fences others."""
+async def set_consumer(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, timeout_s: float) -> int:
+    """Who reads the channel from now on, in the registry; the epoch with which that consumer fences others. With the
+    same `command_id` it is done once, and answered alike."""
     request = pb.SetConsumerRequest(
         topic=channel.topic.name,
         partition=channel.partition,
         channel=channel.channel,
         consumer=consumer,
-        command_id=cluster.rng.randbytes(REQUEST_ID_BYTES),
+        command_id=command_id,
     )
     reply = await cluster.ask(Method.SET_CONSUMER, request, timeout_s=timeout_s, changes=True)
     return int(reply.epoch)

@@ -214,7 +214,10 @@ def _open_shared(files: Files, broker_id: int, incarnation: bytes) -> _Shared:
             write_identity(files, identity)  # last: with it the folder is whole
             return _Shared(lock, identity, marks, ballot_file, ballots)
         if identity.broker_id != broker_id:
-            raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
+            if identity.cluster_id is not None or on_disk:
+                raise WrongBroker(f"the data folder belongs to broker {identity.broker_id}, not {broker_id}")
+            identity = Identity(broker_id, incarnation)  # what a start left that came into no cluster binds nobody
+            write_identity(files, identity)
         ballots = load_ballots(files)
         boot = files.boot_id()
         same_boot = boot != b"" and boot == read_boot(files)

@@ -65,7 +65,9 @@ _WELCOME_LABEL = b"tinymq peer welcome v1"
 _VOTERS_LABEL = b"tinymq peer welcome with voters v1"
 ANYBODY = 0  # to_broker_id of who asks whoever listens
 _NUMBERS = struct.Struct("<IIIQIIIII")
-_REFUSALS = (WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame, QuotaExceeded)
+_REFUSALS = (
+    WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame, QuotaExceeded, InvalidConfig,
+)  # fmt: skip
 
 
 class State(Enum):
