@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from tinymq_chaos.real.recorded import Recorded
 
 DEADLINE_S = 20.0
 TOPIC = "t"
+IN_A_WRITE, IN_A_SYNC, AT_ONCE = (1, 0, 0), (0, 1, 0), (0, 0, 1)
 
 
 class Disked(StandIn):
@@ -153,7 +154,7 @@ def test_what_cannot_be_read_is_read_again_after_another_start(scene: Scene, tar
 def test_power_takes_what_was_not_synced(
     scene: Scene, target: Disked, kind: str, brokers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disks, "AT_WRITE", 0.0)
+    monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     before = {broker: target.disks[broker].boot_id() for broker in target.brokers}
     for broker in target.brokers:
         target.write(broker, "synced", b"s" * 2000, synced=True)
@@ -177,7 +178,7 @@ def test_power_takes_what_was_not_synced(
 
 
 def test_power_goes_in_the_middle_of_a_write(scene: Scene, target: Disked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "AT_WRITE", 1.0)
+    monkeypatch.setattr(disks, "WEIGHTS", IN_A_WRITE)
     monkeypatch.setattr(disks, "PATIENCE_S", DEADLINE_S)
 
     def keep_writing() -> None:
@@ -201,8 +202,39 @@ def test_power_goes_in_the_middle_of_a_write(scene: Scene, target: Disked, monke
     assert scene.said("is killed") == 3
 
 
-def test_an_idle_broker_loses_power_all_the_same(scene: Scene, target: Disked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "AT_WRITE", 1.0)
+def test_power_goes_in_the_middle_of_a_sync(scene: Scene, target: Disked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks, "WEIGHTS", IN_A_SYNC)
+    monkeypatch.setattr(disks, "PATIENCE_S", DEADLINE_S)
+    target.write(2, "a", b"o" * 6000, synced=True)
+    slowed, slow_sync = threading.Event(), Faults.slow_sync
+
+    def noted(faults: Faults, seconds: float, pattern: str = "*") -> None:
+        slow_sync(faults, seconds, pattern)
+        if faults is target.disks[2].faults:
+            slowed.set()
+
+    def write() -> None:
+        assert slowed.wait(DEADLINE_S)
+        target.write(2, "a", b"n" * 6000, synced=True)
+
+    monkeypatch.setattr(Faults, "slow_sync", noted)
+    writing, faults = threading.Thread(target=write), target.disks[2].faults
+    writing.start()
+    _, words = scene.begin("power_cut_all")
+    assert words is not None
+    assert "in the middle of a sync" in words
+    content = (target.data(2) / "a").read_bytes()
+    assert {*content} == {*b"on"}, "some of it, and not all"
+    assert writing.is_alive()
+    faults.mend()
+    writing.join()
+
+
+@pytest.mark.parametrize("when", [IN_A_WRITE, IN_A_SYNC])
+def test_an_idle_broker_loses_power_all_the_same(
+    scene: Scene, target: Disked, when: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disks, "WEIGHTS", when)
     monkeypatch.setattr(disks, "PATIENCE_S", 0.01)
     _, words = scene.begin("power_cut", broker=2.0)
     assert words == "broker 2, at once: 0 sectors, 0 sizes, 0 names lost"
@@ -224,7 +256,7 @@ def test_a_disk_that_does_not_answer_is_not_befallen(scene: Scene, target: Diske
 
 
 def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "AT_WRITE", 0.0)
+    monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     with Cluster(tmp_path / "c", 1, disks=True, mutants=["leader-counts-itself-early"]) as cluster:
         cluster.up()
         scene = Scene(cluster)  # type: ignore[arg-type]
@@ -244,7 +276,7 @@ def test_what_is_acknowledged_before_it_is_synced_is_lost(tmp_path: Path, monkey
 def test_what_is_called_synced_and_is_not_is_missed_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disks, "AT_WRITE", 0.0)
+    monkeypatch.setattr(disks, "WEIGHTS", AT_ONCE)
     with Cluster(tmp_path / "c", 1, disks=True, mutants=["logs-are-not-synced"]) as cluster:
         cluster.up()
         scene = Scene(cluster)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Protocol, cast
 
 from tinymq_chaos.real.disk_control import DiskControl, Look
@@ -17,10 +18,16 @@ from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
 from tinymq_chaos.real.faults.processes import named
 from tinymq_chaos.real.power import Loss, Remains
 
-AT_WRITE = 0.6  # how often power is cut in the middle of what a broker does to its disk
+WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
+WEIGHTS = (
+    0.45,
+    0.45,
+    0.1,
+)  # what is written is synced within a millisecond: at any moment hardly anything could be lost
 OPERATIONS_MAX = 6  # of its disk, from a write to that moment
 WRITTEN_BYTES_MAX = 2048
-PATIENCE_S = 1.0  # for an idle one to do something to its disk
+PATIENCE_S = 2.0  # for an idle one to do something to its disk
+SYNC_S = 60.0  # a sync that power is cut in: longer than anybody waits
 POLL_S = 0.001
 POWER = "power cut"
 KILL = "kill"
@@ -111,10 +118,12 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Iter
     if not brokers:
         yield None
         return
+    (when,) = rng.choices(WHEN, WEIGHTS)
     with stage.alone(*brokers):
-        when = (
-            "in the middle of a write" if rng.random() < AT_WRITE and die_at_write(stage, rng, brokers) else "at once"
-        )
+        if not (when == WHEN[0] and die_at_write(stage, rng, brokers)) and not (
+            when == WHEN[1] and syncing(stage, brokers)
+        ):
+            when = "at once"
         stage.kill(*brokers)
         losses = lose_power(stage, brokers, rng)
     yield f"{named(brokers)}, {when}: {'; '.join(map(str, losses))}"
@@ -134,6 +143,19 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
         time.sleep(POLL_S)
     stage.tell(f"broker {first} is killed")
     return True
+
+
+def syncing(stage: Stage, brokers: list[int]) -> bool:
+    """Whether one of them is in the middle of a sync now, of which nobody comes to the end."""
+    heard = [broker for broker in brokers if asked(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        for broker in heard:
+            with suppress(ConnectionError):
+                if cast(Disked, stage).disk(broker).look().files:
+                    return True
+        time.sleep(POLL_S)
+    return False
 
 
 def lose_power(stage: Stage, brokers: list[int], rng: random.Random) -> list[Loss]:
