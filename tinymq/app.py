@@ -199,7 +199,7 @@ class BrokerApp:
         self._entrance.enter()
 
     def _services(self, admin: AdminService) -> Services:
-        queue = QueueService(self.serving, self._forwarding, self.quotas, self._rng.randbytes)
+        queue = QueueService(self.serving, self._forwarding, self.quotas, self._rng.randbytes, self.config.forward)
         broker = BrokerService(self.serving, self.config.limits, self.quotas)
         return Services(broker, admin, ChannelsService(self.serving), queue)
 

@@ -187,6 +187,7 @@ class BrokerConfig:
     advertise: str = ""  # what clients dial, when it is not `listen`
     peer_advertise: str = ""
     dial: tuple[PeerAddress, ...] = ()  # where this broker dials those, wherever else they are said to be
+    forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it passes on to who leads
     metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
     rack: str = ""
     registry: str = field(default="replicated", repr=False)  # tinymq/registry/choose.py; its URL may have a password
@@ -199,7 +200,8 @@ class BrokerConfig:
         _require("\0" not in self.data_dir, "data_dir is no path")
         _require(len(self.secret) >= SECRET_BYTES_MIN, f"the secret has fewer than {SECRET_BYTES_MIN} bytes")
         self._check_place()
-        self._check_dial()
+        _check_elsewhere("dial", self.dial, self.broker_id)
+        _check_elsewhere("forward", self.forward, self.broker_id)
         if self.registry.startswith(ZOOKEEPER):
             parse_zookeeper(self.registry)
         elif self.registry not in ("replicated", "memory"):
@@ -232,16 +234,17 @@ class BrokerConfig:
             hint = "set peer_advertise to the address at which other brokers reach this one"
             raise InvalidConfig(f"nobody can dial {self.peer_listen}", hint=hint)
 
-    def _check_dial(self) -> None:
-        """Each of them once, and somewhere that can be dialled. They need not be known otherwise, nor be there yet."""
-        ids = [peer.broker_id for peer in self.dial]
-        _require(len(ids) <= DIAL_MAX, f"dial names more than {DIAL_MAX} brokers")
-        twice = next((broker_id for broker_id in ids if ids.count(broker_id) > 1), None)
-        _require(twice is None, f"dial names broker {twice} more than once")
-        if self.broker_id in ids:
-            hint = "leave it out; where the others dial it is peer_advertise"
-            raise InvalidConfig(f"broker {self.broker_id} does not dial itself", hint=hint)
-        for peer in self.dial:
-            if peer.host in ANY_HOST or not peer.port:
-                hint = "write id@host:port, such as 2@127.0.0.1:9001"
-                raise InvalidConfig(f"nobody can dial {format_address(peer.host, peer.port)}", hint=hint)
+
+def _check_elsewhere(name: str, peers: tuple[PeerAddress, ...], here: int) -> None:
+    """Each broker once, and somewhere that can be dialled. They need not be known otherwise, nor be there yet."""
+    ids = [peer.broker_id for peer in peers]
+    _require(len(ids) <= DIAL_MAX, f"{name} names more than {DIAL_MAX} brokers")
+    twice = next((broker_id for broker_id in ids if ids.count(broker_id) > 1), None)
+    _require(twice is None, f"{name} names broker {twice} more than once")
+    if here in ids:
+        hint = "leave it out; where the others dial it is peer_advertise"
+        raise InvalidConfig(f"broker {here} does not dial itself: {name}", hint=hint)
+    for peer in peers:
+        if peer.host in ANY_HOST or not peer.port:
+            hint = "write id@host:port, such as 2@127.0.0.1:9001"
+            raise InvalidConfig(f"nobody can dial {format_address(peer.host, peer.port)}: {name}", hint=hint)

@@ -64,6 +64,7 @@ class BrokerSettings(BaseSettings):
     advertise: str = ""
     peer_advertise: str = ""
     dial: list[str] = []
+    forward: list[str] = []
     metrics_listen: str = "127.0.0.1:9470"
     rack: str = ""
     registry: str = "replicated"
@@ -100,7 +101,8 @@ def load(path: Path | None) -> BrokerConfig:
     values = settings.model_dump()
     values["voters"] = tuple(parse_peer(voter) for voter in settings.voters)
     values["join"] = tuple(settings.join)
-    values["dial"] = tuple(parse_peer(peer, "a broker to dial") for peer in settings.dial)
+    for name in ("dial", "forward"):
+        values[name] = tuple(parse_peer(peer, "a broker to dial") for peer in values[name])
     values["secret"] = read_secret(Path(values.pop("secret_file")))
     values["limits"] = Limits(**values["limits"])
     values["timing"] = Timing(**values["timing"])

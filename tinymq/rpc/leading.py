@@ -6,13 +6,13 @@ must not play ping-pong.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Partition
-from tinymq.config import MIB
+from tinymq.config import MIB, format_address
 from tinymq.errors import (
     BrokerUnreachable,
     Closed,
@@ -29,6 +29,7 @@ from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.rpc.forwarding import FORWARDED, Forwarding
 from tinymq.rpc.services import Context, client_of
 from tinymq.rpc.serving import Serving, State
+from tinymq.types import PeerAddress
 
 T = TypeVar("T")
 
@@ -98,11 +99,12 @@ async def find_queue(broker: Broker, topic: TopicRecord, number: int) -> QueueRe
 
 
 class Leading:
-    """Finds who leads, and asks it."""
+    """Finds who leads, and asks it. `elsewhere`: where some are asked, wherever else they are said to be."""
 
-    def __init__(self, serving: Serving, forwarding: Forwarding) -> None:
+    def __init__(self, serving: Serving, forwarding: Forwarding, elsewhere: Iterable[PeerAddress] = ()) -> None:
         self._serving = serving
         self._forwarding = forwarding
+        self._elsewhere = {peer.broker_id: format_address(peer.host, peer.port) for peer in elsewhere}
 
     @property
     def stays(self) -> bool:
@@ -173,7 +175,7 @@ class Leading:
         left_s = max(0.001, call.left_s())
         timeout_s = left_s if patience_s is None else min(left_s, patience_s)
         reply: T = await self._forwarding.ask(
-            address, method, request, timeout_s, ((RECEIVES, str(call.receives_bytes)),)
+            self._elsewhere.get(leader, address), method, request, timeout_s, ((RECEIVES, str(call.receives_bytes)),)
         )
         return reply
 

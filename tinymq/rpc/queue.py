@@ -37,7 +37,7 @@ from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
 from tinymq.rpc.statuses import status_of, text_of, trailers_of
 from tinymq.rpc.watch import LOOK_S, Watch
-from tinymq.types import TopicId, check_channel_name
+from tinymq.types import PeerAddress, TopicId, check_channel_name
 
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost
@@ -56,10 +56,11 @@ class QueueService(pb_grpc.QueueServiceServicer):
     """service QueueService."""
 
     def __init__(
-        self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes]
-    ) -> None:
+        self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes],
+        elsewhere: Iterable[PeerAddress] = (),
+    ) -> None:  # fmt: skip
         self._serving = serving
-        self._leading = Leading(serving, forwarding)
+        self._leading = Leading(serving, forwarding, elsewhere)
         self._quotas = quotas
         self._randbytes = randbytes
         self._takers = messages.Takers()

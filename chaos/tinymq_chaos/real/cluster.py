@@ -5,7 +5,8 @@
     folder/proxies/                                    what the proxies say
 
 Every broker listens on ports of its own, and nobody dials those but this harness: clients are told the proxy
-(CLIENTS, b) by `advertise`, and `dial` has a reach b through the proxy (a, b).
+(CLIENTS, b) by `advertise`; `dial`, and `forward` for calls of clients that are passed on, have a reach b through
+the proxy (a, b).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tinymq.errors import NotReady
 from tinymq_chaos.real import health
 from tinymq_chaos.real.children import Child, end, spawn
 from tinymq_chaos.real.disk_control import DiskControl
-from tinymq_chaos.real.net import CLIENTS
+from tinymq_chaos.real.net import CLIENTS, Direction
 from tinymq_chaos.real.ports import HOST, Ports
 from tinymq_chaos.real.toxiproxy import Proxies
 
@@ -223,9 +224,10 @@ class Cluster:
 
     # ---- inside --------------------------------------------------------------------------------------
 
-    def _upstreams(self) -> dict[tuple[int, int], str]:
+    def _upstreams(self) -> dict[Direction, str | Sequence[str]]:
         clients = {(CLIENTS, b): self._own[b].clients for b in self.brokers}
-        return clients | {(a, b): self._own[b].brokers for a in self.brokers for b in self.brokers if a != b}
+        pairs = [(a, b) for a in self.brokers for b in self.brokers if a != b]
+        return {**clients, **{(a, b): (self._own[b].brokers, self._own[b].clients) for a, b in pairs}}
 
     def _write(self, settings: Settings) -> None:
         secret = self.folder / "secret"
@@ -243,6 +245,7 @@ class Cluster:
                 "metrics_listen": own.metrics,
                 "voters": [f"{b}@{self._own[b].brokers}" for b in self.brokers],
                 "dial": [f"{b}@{self.net.address(broker, b)}" for b in self.brokers if b != broker],
+                "forward": [f"{b}@{self.net.address(broker, b, 1)}" for b in self.brokers if b != broker],
                 "secret_file": str(secret),
             }
             self.config(broker).write_text(as_toml({**values, **settings}))

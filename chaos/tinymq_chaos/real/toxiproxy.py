@@ -1,6 +1,6 @@
-"""`Net` by Toxiproxy: for each ordered pair of places a server process of its own with one proxy.
+"""`Net` by Toxiproxy: for each ordered pair of places a server process of its own, with a door for each port there.
 
-One server could hold all proxies. It has each its own, because a proxy of Toxiproxy's can hang for good when a
+One server could hold all proxies. Each pair has its own, because a proxy of Toxiproxy's can hang for good when a
 connection ends while a toxic is put on it or taken off (its issues 412 and 558: a lock is held while the toxic waits
 for a writer that is gone); nothing but ending its process helps, and that is to break no other direction's
 connections. So a proxy that has not answered for `PATIENCE_S` is begun anew, with its toxics, and its connections are
@@ -14,7 +14,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,15 @@ class Toxic:
 
 
 class Proxy:
-    """One proxy in a server process of its own. Any thread; what is asked of it is done in order."""
+    """From one place to another, by a server process of its own. `doors`: (where it listens, where that leads to).
 
-    def __init__(self, name: str, listen: str, upstream: str, api_port: int, log: Path) -> None:
+    Any thread; what is asked of it is done in order.
+    """
+
+    def __init__(self, name: str, doors: Sequence[tuple[str, str]], api_port: int, log: Path) -> None:
         self.name = name
-        self.listen = listen
+        self.doors = tuple(doors)
         self.begun = 0  # times; 1: it never had to be begun anew
-        self._upstream = upstream
         self._log = log
         self._toxics: dict[str, Toxic] = {}  # by name: those that are to be there
         self._names = itertools.count(1)
@@ -86,7 +88,7 @@ class Proxy:
             name = str(next(self._names))
             self._toxics[name] = toxic
             try:
-                self._ask(self._api.post, f"/proxies/{self.name}/toxics", json=toxic.as_json(name))
+                self._ask_each(self._api.post, "/toxics", json=toxic.as_json(name))
             except REFUSALS as error:
                 del self._toxics[name]
                 raise ValueError(f"the proxy {self.name} refuses {toxic}: {error}") from error
@@ -98,22 +100,27 @@ class Proxy:
             names = [name for name, toxic in self._toxics.items() if why in (None, toxic.why)]
             for name in sorted(names, key=lambda name: self._toxics[name].kind == "timeout"):
                 del self._toxics[name]
-                self._ask(self._api.delete, f"/proxies/{self.name}/toxics/{name}")
+                self._ask_each(self._api.delete, f"/toxics/{name}")
 
     def close(self) -> None:
         with self._lock:
             if self._child is not None:
                 end(self._child)
 
-    def _ask(self, method: Callable[..., requests.Response], path: str, **more: Any) -> None:
-        """Ask the server; begin it anew, with the toxics that it is to have, when it does not answer in time."""
+    def _ask_each(self, method: Callable[..., requests.Response], path: str, **more: Any) -> None:
+        """Ask it of each door; begin all anew, with the toxics that they are to have, when one does not answer in
+        time."""
         try:
-            method(path, timeout=PATIENCE_S, **more).raise_for_status()
+            for door in self._names_of_doors():
+                method(f"/proxies/{door}{path}", timeout=PATIENCE_S, **more).raise_for_status()
         except requests.RequestException:
             self._begin()
 
+    def _names_of_doors(self) -> list[str]:
+        return [f"{self.name}.{n}" for n in range(len(self.doors))]
+
     def _begin(self) -> None:
-        """Its port is opened last: nobody gets through before the toxics are there."""
+        """The ports are opened last: nobody gets through before the toxics are there."""
         if self._child is not None:
             end(self._child)
         self.begun += 1
@@ -123,10 +130,11 @@ class Proxy:
             if time.monotonic() >= deadline or not self._child.alive:
                 raise RuntimeError(f"the Toxiproxy server of {self.name} does not come up: see {self._log}")
             time.sleep(POLL_S)
-        self._said("/proxies", name=self.name, listen=self.listen, upstream=self._upstream, enabled=False)
-        for name, toxic in self._toxics.items():
-            self._said(f"/proxies/{self.name}/toxics", **toxic.as_json(name))
-        self._said(f"/proxies/{self.name}", enabled=True)
+        for door, (listen, upstream) in zip(self._names_of_doors(), self.doors, strict=True):
+            self._said("/proxies", name=door, listen=listen, upstream=upstream, enabled=False)
+            for name, toxic in self._toxics.items():
+                self._said(f"/proxies/{door}/toxics", **toxic.as_json(name))
+            self._said(f"/proxies/{door}", enabled=True)
 
     def _answers(self) -> bool:
         try:
@@ -142,16 +150,17 @@ class Proxy:
 
 
 class Proxies:
-    """The network of one cluster. `upstreams`: where those really listen whom a dials, by (a, b)."""
+    """The network of one cluster. `upstreams`: where b really listens for a, by (a, b); one address, or several."""
 
-    def __init__(self, folder: Path, upstreams: Mapping[Direction, str], ports: Ports | None = None) -> None:
+    def __init__(
+        self, folder: Path, upstreams: Mapping[Direction, str | Sequence[str]], ports: Ports | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._ports = Ports() if ports is None else ports
         self._own_ports = ports is None
-        taken = iter(self._ports.take(2 * len(upstreams)))
         self._proxies = {
-            (a, b): Proxy(f"{a}-{b}", f"{HOST}:{next(taken)}", upstream, next(taken), folder / f"proxy-{a}-{b}.log")
-            for (a, b), upstream in upstreams.items()
+            (a, b): self._proxy(f"{a}-{b}", [leads_to] if isinstance(leads_to, str) else leads_to, folder)
+            for (a, b), leads_to in upstreams.items()
         }
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="proxies")
         self._closed = False
@@ -161,9 +170,14 @@ class Proxies:
             self.close()
             raise
 
-    def address(self, a: int, b: int) -> str:
-        """Where a dials b, host:port."""
-        return self._proxies[a, b].listen
+    def _proxy(self, name: str, upstreams: Sequence[str], folder: Path) -> Proxy:
+        api_port, *taken = self._ports.take(1 + len(upstreams))
+        doors = [(f"{HOST}:{port}", upstream) for port, upstream in zip(taken, upstreams, strict=True)]
+        return Proxy(name, doors, api_port, folder / f"proxy-{name}.log")
+
+    def address(self, a: int, b: int, which: int = 0) -> str:
+        """Where a dials b, host:port; `which` of the addresses at which b listens for a."""
+        return self._proxies[a, b].doors[which][0]
 
     @property
     def begun_anew(self) -> int:

@@ -57,14 +57,14 @@ class Line:
 class Net:
     """Some places, each with a proxy to each other."""
 
-    def __init__(self, folder: Path, *directions: Direction) -> None:
+    def __init__(self, folder: Path, *directions: Direction, doors: int = 1) -> None:
         self.places = {place: Place() for direction in directions for place in direction}
-        self.proxies = Proxies(folder, {(a, b): self.places[b].address for a, b in directions})
+        self.proxies = Proxies(folder, {(a, b): doors * [self.places[b].address] for a, b in directions})
         self._lines: list[Line] = []
 
-    def line(self, a: int, b: int) -> Line:
+    def line(self, a: int, b: int, which: int = 0) -> Line:
         """A new connection that a dials."""
-        dialled = socket.create_connection(parse_address(self.proxies.address(a, b)), WAIT_S)
+        dialled = socket.create_connection(parse_address(self.proxies.address(a, b, which)), WAIT_S)
         line = Line(dialled, self.places[b].listening.accept()[0])
         self._lines.append(line)
         return line

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import ROOT
 from tinymq.cli.process import Process, start_time
 from tinymq_chaos.real.children import Child, end, spawn
 
+CHAOS = Path(__file__).parents[3] / "chaos"
 DEADLINE_S = 20.0
 LONG = ("sleep", "1000")
 HARNESS = """
@@ -67,7 +67,7 @@ def harness(log: Path, thread: str = "main") -> tuple[subprocess.Popen[str], lis
     """A process that has started two, of which one is stopped."""
     ours = subprocess.Popen(
         [sys.executable, "-c", HARNESS, str(log), thread], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.DEVNULL, env={"PYTHONPATH": str(ROOT / "chaos")},
+        stderr=subprocess.DEVNULL, env={"PYTHONPATH": str(CHAOS)},
     )  # fmt: skip
     assert ours.stdout is not None
     return ours, [named(int(pid)) for pid in ours.stdout.readline().split()]

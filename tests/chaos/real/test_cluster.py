@@ -12,19 +12,22 @@ from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.chaos.real.sockets import dialled, inodes
-from tests.test_tidy import ROOT
 from tinymq.cli.devfolder import is_free
 from tinymq.cli.process import Process, start_time
 from tinymq.config import parse_address
 from tinymq.errors import NotReady
 from tinymq.metrics.watched import METADATA
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.tinymq_pb2_grpc import QueueServiceStub
 from tinymq_chaos.real.children import Child
 from tinymq_chaos.real.cluster import Cluster, as_toml
 from tinymq_chaos.real.target import CLIENTS, Target
 
+CHAOS = Path(__file__).parents[3] / "chaos"
 DEADLINE_S = 30.0
 TOPIC = "t"
 HARNESS = """
@@ -112,6 +115,19 @@ def test_every_connection_to_a_broker_is_one_of_its_proxies(cluster: Cluster) ->
         assert there <= allowed, f"somebody dials broker {b} without a proxy"
         if a != CLIENTS:
             assert there & inodes(child.pid), f"broker {a} does not reach broker {b} through their proxy"
+
+
+def test_a_message_is_passed_on_through_the_proxy_between_the_two(cluster: Cluster) -> None:
+    leader = cluster.leader(TOPIC, 0)
+    assert leader is not None
+    other = next(b for b in cluster.brokers if b != leader)
+    with grpc.insecure_channel(cluster._own[other].clients, [("grpc.enable_http_proxy", 0)]) as channel:
+        message = pb.ProduceMessageRequest(topic=TOPIC, queue=0, value=b"passed on")
+        QueueServiceStub(channel).ProduceMessage(message, timeout=DEADLINE_S)
+    child = cluster.net._proxies[other, leader]._child
+    assert child is not None
+    port = parse_address(cluster._own[leader].clients)[1]
+    assert {inode for to, inode in dialled() if to == port} & inodes(child.pid)
 
 
 async def _write(cluster: Cluster) -> None:
@@ -213,7 +229,7 @@ def test_five_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_p
 def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HARNESS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={"PYTHONPATH": f"{ROOT / 'chaos'}"},
+        env={"PYTHONPATH": str(CHAOS)},
     ) as harness:  # fmt: skip
         assert harness.stdout is not None
         pids = [int(pid) for pid in harness.stdout.readline().split()]

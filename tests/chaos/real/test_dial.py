@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.broker.test_mesh import VOTERS, Dialled, Registry
+from tests.rpc.test_leading import REPLY, Elsewhere, _never
 from tinymq.broker.mesh import Mesh
 from tinymq.cli.broker import as_environment
 from tinymq.config import BrokerConfig
 from tinymq.errors import InvalidConfig
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.leading import Call, Leading
 from tinymq.settings import load
 from tinymq.types import PeerAddress
+from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
 
 ELSEWHERE = (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "127.0.0.1", 9003))
 
@@ -44,24 +49,26 @@ def test_a_file_and_options_name_them(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, value in as_environment({"DIAL": ["3@127.0.0.1:9002"]}, "TINYMQ_").items():
         monkeypatch.setenv(name, value)
     assert load(path).dial == (PeerAddress(3, "127.0.0.1", 9002),)
+    assert load(settings(tmp_path, 'forward = ["2@127.0.0.1:9011"]')).forward == (PeerAddress(2, "127.0.0.1", 9011),)
 
 
+@pytest.mark.parametrize("setting", ["dial", "forward"])
 @pytest.mark.parametrize(
-    ("dial", "message", "hint"),
+    ("peers", "message", "hint"),
     [
         (["127.0.0.1:9001"], "'127.0.0.1:9001' is not a broker to dial", "id@host:port"),
         (["2@127.0.0.1"], "'127.0.0.1' is not an address", "host:port"),
         (["0@127.0.0.1:9001"], "is not a broker to dial", "id@host:port"),
         (["1@127.0.0.1:9001"], "broker 1 does not dial itself", "peer_advertise"),
-        (["2@h:1", "3@h:2", "2@h:3"], "dial names broker 2 more than once", ""),
+        (["2@h:1", "3@h:2", "2@h:3"], "names broker 2 more than once", ""),
         (["2@0.0.0.0:9001"], "nobody can dial 0.0.0.0:9001", "id@host:port"),
         (["2@127.0.0.1:0"], "nobody can dial 127.0.0.1:0", "id@host:port"),
         ([f"{n}@h:1" for n in range(2, 259)], "more than 256 brokers", ""),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, dial: list[str], message: str, hint: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, setting: str, peers: list[str], message: str, hint: str) -> None:
     with pytest.raises(InvalidConfig) as wrong:
-        load(settings(tmp_path, f"dial = {dial}"))
+        load(settings(tmp_path, f"{setting} = {peers}"))
     assert message in wrong.value.message
     assert hint in wrong.value.hint
 
@@ -100,6 +107,26 @@ def test_nobody_is_dialled_who_is_not_known_otherwise() -> None:
     here, dialled, _ = mesh()
     here.configure(VOTERS)
     assert 4 not in dialled.peers
+
+
+def test_calls_of_clients_are_passed_on_there() -> None:
+    asked: list[str] = []
+
+    class Way(Elsewhere):
+        async def ask(self, address: str, *what: Any, **more: Any) -> Any:
+            asked.append(address)
+            return REPLY
+
+    async def main(loop: VirtualLoop) -> None:
+        broker: Any = Way(loop, [])
+        for elsewhere in ((), (PeerAddress(2, "127.0.0.1", 9011), PeerAddress(3, "127.0.0.1", 9012))):
+            leading = Leading(broker.serving, broker, elsewhere)
+            call = Call(broker, "me", False, broker.clock.monotonic() + 5.0)
+            request = pb.FetchMessageRequest(topic="t")
+            assert await leading.at_leader(call, "FetchMessage", request, _never, repeatable=True) is REPLY
+
+    run_virtually(main)
+    assert asked == ["h:2", "127.0.0.1:9011"]
 
 
 def test_a_library_says_it_as_values() -> None:

@@ -96,6 +96,27 @@ def test_a_server_that_is_missing_names_the_command(tmp_path: Path, monkeypatch:
         Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
 
 
+def test_what_lies_on_a_direction_lies_on_every_way_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toxiproxy, "PATIENCE_S", 0.3)
+    net = Net(tmp_path / "net", (1, 2), doors=2)
+    try:
+        assert net.proxies.address(1, 2, 0) != net.proxies.address(1, 2, 1)
+        for begun_anew in (False, True):
+            if begun_anew:  # while the second of them is asked
+                fill(net.line(1, 2, 1).dialled)
+            net.proxies.cut("why", [(1, 2)])
+            assert bool(net.proxies.begun_anew) == begun_anew
+            lines = [net.line(1, 2, which) for which in (0, 1)]
+            for line in lines:
+                line.dialled.sendall(b"into nowhere")
+                assert line.passes(back=True)
+            net.proxies.mend("why")
+            assert [line.arrives(1, line.accepted) for line in lines] == [b"", b""]
+            assert all(net.line(1, 2, which).passes() for which in (0, 1))
+    finally:
+        net.close()
+
+
 def test_two_networks_of_one_process_have_nothing_in_common(net: Net, tmp_path: Path) -> None:
     other = Net(tmp_path / "other", (1, 2))
     try:
