@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol, cast
 
+from tinymq.log.layout import INDEX
 from tinymq_chaos.real.disk_control import DiskControl, Look
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one, up
 from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
@@ -28,6 +29,7 @@ OPERATIONS_MAX = 6  # of its disk, from a write to that moment
 WRITTEN_BYTES_MAX = 2048
 PATIENCE_S = 2.0  # for an idle one to do something to its disk
 SYNC_S = 60.0  # a sync that power is cut in: longer than anybody waits
+HANGING_S_MAX = 0.3
 POLL_S = 0.001
 POWER = "power cut"
 KILL = "kill"
@@ -121,7 +123,7 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Iter
     (when,) = rng.choices(WHEN, WEIGHTS)
     with stage.alone(*brokers):
         if not (when == WHEN[0] and die_at_write(stage, rng, brokers)) and not (
-            when == WHEN[1] and syncing(stage, brokers)
+            when == WHEN[1] and syncing(stage, rng, brokers)
         ):
             when = "at once"
         stage.kill(*brokers)
@@ -145,14 +147,17 @@ def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: 
     return True
 
 
-def syncing(stage: Stage, brokers: list[int]) -> bool:
-    """Whether one of them is in the middle of a sync now, of which nobody comes to the end."""
+def syncing(stage: Stage, rng: random.Random, brokers: list[int]) -> bool:
+    """Whether one of them is in the middle of a sync now, of which nobody comes to the end; for a while already, so
+    that others have had the time to begin theirs, and to say what they should not say before."""
     heard = [broker for broker in brokers if asked(stage, broker, lambda disk: disk.slow_sync(SYNC_S))]
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
         for broker in heard:
             with suppress(ConnectionError):
-                if cast(Disked, stage).disk(broker).look().files:
+                files = cast(Disked, stage).disk(broker).look().files
+                if not all(path.endswith(INDEX) for path in files):  # which nobody waits for
+                    time.sleep(rng.uniform(0.0, HANGING_S_MAX))
                     return True
         time.sleep(POLL_S)
     return False
