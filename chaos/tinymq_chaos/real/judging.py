@@ -15,6 +15,8 @@ from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.ends import no_progress, slow_writes, unanswered
 from tinymq_chaos.checkers.replicas import lingering_leaders
 
+CROWD_MAX = 4.0
+
 NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
     "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
@@ -34,10 +36,14 @@ class Slack:
     progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
     write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
 
-    def with_lag(self, lag_s: float) -> Slack:
-        """For a machine on which the harness itself had to wait for the processor for so long, at worst: what it saw
-        may have happened so much earlier. Measured in every run, and said in its report."""
-        return Slack(self.answer_s + lag_s, self.linger_s + lag_s, self.progress_s + lag_s, self.write_s + lag_s)
+    def of(self, lag_s: float, crowd: float) -> Slack:
+        """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
+        have happened so much earlier. And on which `crowd` tasks wanted each processor: brokers are as slow then, and
+        CROWD_MAX times at most is forgiven. Both are measured in every run, and said in its report."""
+        many = min(CROWD_MAX, max(1.0, crowd))
+        return Slack(
+            *(seconds * many + lag_s for seconds in (self.answer_s, self.linger_s, self.progress_s, self.write_s))
+        )
 
 
 def checkers(slack: Slack) -> tuple[Checker, ...]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tinymq_chaos.checkers.anomaly import Anomaly
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.real.judging import NOT_JUDGED, Slack
+from tinymq_chaos.real.judging import NOT_JUDGED
 from tinymq_chaos.real.run import Result
 from tinymq_chaos.real.setup import TOXIPROXY_VERSION
 from tinymq_chaos.real.target import Target
@@ -60,10 +60,11 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
         "measures": {
             "healed_s": round(result.healed_s, 3),
             "harness_late_s_max": round(result.lag_s, 3),
+            "tasks_for_each_processor_max": round(result.crowd, 1),
             "checked_s": round(result.checked_s, 3),
             "harness_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         },
-        "slack": asdict(Slack().with_lag(result.lag_s)),
+        "slack": asdict(result.slack),
         "not_judged": dict(NOT_JUDGED),
         "notes": list(result.notes),
         "anomalies": [asdict(a) if isinstance(a, Anomaly) else a for a in result.anomalies],

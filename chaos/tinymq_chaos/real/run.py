@@ -6,6 +6,7 @@ A run is not its seed's alone, as a simulated one is: the seed gives the plan, t
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 import traceback
@@ -59,7 +60,12 @@ class Result:
     interrupted: bool = False
     healed_s: float = 0.0  # from the last fault's end until all was well
     lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
+    crowd: float = 0.0  # tasks that wanted each processor, at worst, on average over a minute
     checked_s: float = 0.0  # that the checkers took
+
+    @property
+    def slack(self) -> Slack:
+        return Slack().of(self.lag_s, self.crowd)
 
     @property
     def acknowledged(self) -> int:
@@ -128,7 +134,7 @@ class Run:
         self._say(
             f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {_shortened(bad)}"
         )
-        quiet_s = 1.0 + Slack().with_lag(result.lag_s).progress_s
+        quiet_s = 1.0 + result.slack.progress_s
         await asyncio.sleep(max(0.0, calm_s + quiet_s - history.now()))
         await self._drain()
         bad = await self._healthy(HEALED_S) or bad
@@ -143,8 +149,7 @@ class Run:
         result.checked_s = time.monotonic() - began_s
 
     def _judge(self) -> list[Anomaly]:
-        slack = Slack().with_lag(self.result.lag_s)
-        return checkers.check(self._history, checkers=self._subject.checkers(slack))
+        return checkers.check(self._history, checkers=self._subject.checkers(self.result.slack))
 
     async def _begun(self) -> None:
         """Workloads have what they need, and have done something with it."""
@@ -218,6 +223,7 @@ class Run:
             due_s = time.monotonic() + LAG_S
             await asyncio.sleep(LAG_S)
             self.result.lag_s = max(self.result.lag_s, time.monotonic() - due_s)
+            self.result.crowd = max(self.result.crowd, os.getloadavg()[0] / (os.cpu_count() or 1))
 
     async def _tell(self) -> None:
         while self._history.ended_s is None:

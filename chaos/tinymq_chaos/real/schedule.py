@@ -44,6 +44,7 @@ class Episode:
 
     acts: tuple[Act, ...]
     gap_s: float
+    well: bool = False  # it begins when all is well: what comes of it is its own doing
 
 
 def plan(seed: int, kinds: Mapping[str, Kind]) -> Iterator[Episode]:
@@ -51,7 +52,7 @@ def plan(seed: int, kinds: Mapping[str, Kind]) -> Iterator[Episode]:
     rng = random.Random(f"{seed}/schedule")
     for name, kind in kinds.items():
         usual = {parameter: values[0] for parameter, values in kind.parameters.items()}
-        yield Episode((Act(name, usual, 0.0, kind.lasts_s[0]),), _gap_s(rng))
+        yield Episode((Act(name, usual, 0.0, kind.lasts_s[0]),), _gap_s(rng), well=True)
     names = list(kinds)
     while names:
         pair = rng.sample(names, min(2, len(names)))
@@ -93,6 +94,8 @@ class Storm:
         striking = asyncio.create_task(self._strike())
         try:
             for episode in chain(episodes, self._what_is_left()):
+                if episode.well:
+                    await self._well(min(end_s, _now() + WELL_S))
                 if _now() >= end_s:
                     break
                 async with asyncio.TaskGroup() as group:
