@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli import devcluster, devfolder
+from tinymq.cli import devcluster, devfolder, process
 from tinymq.errors import NotFound
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:7070"
 COMMAND_S_MAX = 60.0
+END_S_MAX = 20.0  # of a command that is given up: brokers that it was starting are stopped again
 PASTING_S_MAX = 300.0  # some fifty processes, one after the other, beside whatever else the machine does
 
 
@@ -30,14 +32,29 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         devcluster.down(tmp_path / devfolder.DEFAULT, purge=True)
 
 
-def _run(command: list[str], folder: Path) -> str:
+def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TINYMQ_")}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=COMMAND_S_MAX
-    )
-    assert done.returncode == 0, (command, done.stderr)
-    return done.stdout
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            output, errors = running.communicate(timeout=timeout_s)
+        except BaseException:
+            _give_up(running)
+            raise
+    assert running.returncode == 0, (command, errors)
+    return output
+
+
+def _give_up(running: subprocess.Popen[str]) -> None:
+    """End a command and all that it started but brokers: it would go on, and start more of them."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        os.killpg(running.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.communicate(timeout=END_S_MAX)
+            return
 
 
 def _commands(block: str) -> list[str]:
@@ -70,6 +87,12 @@ def test_pasting_all_of_it_works_and_so_does_pasting_it_again(folder: Path) -> N
         assert int(billed[-1][-1]) == of_partition_0, "up to the last one"
         assert sum(line.endswith("b'order 999'") for line in rest) == 1
         assert not (folder / devfolder.DEFAULT).exists()
+
+
+def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        _run(["bash", "-c", "sleep 1000 & echo $! > sleeper; wait"], folder, timeout_s=1.0)
+    assert process.start_time(int((folder / "sleeper").read_text())) is None
 
 
 def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
