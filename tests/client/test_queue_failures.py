@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from tests.client.losing import Losing
 from tests.client.running import run
 from tinymq import AsyncClient, Client, Offset
 from tinymq.broker import channels
+from tinymq.client.claim import UNSET_S_MIN
 from tinymq.client.ports import Method
 from tinymq.errors import (
     DeadlineExceeded,
@@ -202,7 +204,7 @@ def test_after_a_seek_of_unknown_outcome_nothing_is_committed_until_one_is_known
 def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Cluster, mq: Client) -> None:
     async def scenario() -> None:
         losing = Losing()
-        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=300, attempt_timeout_ms=5000)
+        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=2000, attempt_timeout_ms=5000)
         async with client:
             await client.admin.list_channels("t")
             losing.left[Method.SET_CONSUMER] = 1
@@ -211,6 +213,24 @@ def test_who_does_not_hear_that_it_may_read_does_not_stay_on_record(cluster: Clu
                 await client.queue("t", channel="c").poll()
             assert losing.answered[Method.SET_CONSUMER] == 2
             assert await client.admin.get_consumer("t", 0, "c") is None
+
+    run(scenario())
+
+
+def test_who_never_hears_that_it_may_read_is_told_by_the_deadline(cluster: Cluster, mq: Client) -> None:
+    """The way back, too, is tried within the time that there is (found on real brokers, a majority of them killed)."""
+
+    async def scenario() -> None:
+        losing = Losing()
+        client = AsyncClient(cluster.servers, connector=losing, request_timeout_ms=1000, attempt_timeout_ms=5000)
+        async with client:
+            await client.admin.list_channels("t")
+            losing.left[Method.SET_CONSUMER] = 1000
+            losing.patient = {Method.SET_CONSUMER}
+            began_s = time.monotonic()
+            with pytest.raises(OutcomeUnknown):
+                await client.queue("t", channel="c").open()
+            assert time.monotonic() - began_s < 1.0 + 2 * UNSET_S_MIN + 0.7, "the way back took an attempt's 5 s before"
 
     run(scenario())
 

@@ -21,6 +21,7 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 UNSET_S_MIN = 0.1  # for the way back, when the time is up
+WAY_BACK = 0.25  # of the time that there is, kept for it: a call ends by its deadline, whatever comes of it
 
 
 class Claim:
@@ -47,13 +48,13 @@ class Claim:
         left = cluster.countdown(timeout_s)
         command_id = cluster.rng.randbytes(REQUEST_ID_BYTES)
         try:
-            epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, left())
+            epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, left() * (1 - WAY_BACK))
         except OutcomeUnknown:
-            await _undo(cluster, channel, consumer, command_id)
+            await _undo(cluster, channel, consumer, command_id, left)
             raise
         claim = cls(cluster, channel, epoch)
         try:
-            await claim._change(cursors.opening(epoch, start), left())
+            await claim._change(cursors.opening(epoch, start), left() * (1 - WAY_BACK))
         except TinymqError:
             await claim._unset(max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
             raise
@@ -157,10 +158,14 @@ class Claim:
         self._generation = outcome.generation
 
 
-async def _undo(cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes) -> None:
-    """We may be on record for a channel that we do not read: ask what came of it (else it is done now), and end it."""
+async def _undo(
+    cluster: Cluster, channel: ChannelId, consumer: str, command_id: bytes, left: Callable[[], float]
+) -> None:
+    """We may be on record for a channel that we do not read: ask what came of it (else it is done now), and end it, in
+    what is left of the time."""
     try:
-        epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, cluster.attempt_s)
-        await cursors.unset_consumer(cluster, channel, epoch, cluster.attempt_s)
+        asking_s = max(UNSET_S_MIN, min(left() / 2, cluster.attempt_s))
+        epoch = await cursors.set_consumer(cluster, channel, consumer, command_id, asking_s)
+        await cursors.unset_consumer(cluster, channel, epoch, max(UNSET_S_MIN, min(left(), cluster.attempt_s)))
     except TinymqError as error:  # whoever comes next takes the channel over all the same
         LOG.info("%s may stay on record for channel %s: %s", consumer, channel.channel, error)
