@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class Toxic:
 class Proxy:
     """From one place to another, by a server process of its own. `doors`: (where it listens, where that leads to).
 
-    Any thread; what is asked of it is done in order.
+    Any thread; what is asked of it is done in order, and nothing after `close`.
     """
 
     def __init__(self, name: str, doors: Sequence[tuple[str, str]], api_port: int, log: Path) -> None:
@@ -71,6 +71,7 @@ class Proxy:
         self._names = itertools.count(1)
         self._lock = threading.Lock()
         self._child: Child | None = None
+        self._closed = False
         self._api: type[APIConsumer] = type("Api", (APIConsumer,), {"host": HOST, "port": api_port})
         self._command = [str(setup.toxiproxy()), "-host", HOST, "-port", str(api_port)]
 
@@ -104,12 +105,15 @@ class Proxy:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             if self._child is not None:
                 end(self._child)
 
     def _ask_each(self, method: Callable[..., requests.Response], path: str, **more: Any) -> None:
         """Ask it of each door; begin all anew, with the toxics that they are to have, when one does not answer in
         time."""
+        if self._closed:
+            return
         try:
             for door in self._names_of_doors():
                 method(f"/proxies/{door}{path}", timeout=PATIENCE_S, **more).raise_for_status()
@@ -229,7 +233,10 @@ class Proxies:
         return streams
 
     def _each(self, things: Iterable[Any], do: Callable[[Any], None]) -> None:
-        for done in [self._pool.submit(do, thing) for thing in things]:
+        """Of all at once; what one raises is raised when all have ended."""
+        asked = [self._pool.submit(do, thing) for thing in things]
+        wait(asked)
+        for done in asked:
             done.result()
 
 

@@ -138,6 +138,10 @@ def test_nothing_is_left_and_twice_is_once(tmp_path: Path) -> None:
     assert not any(map(is_free, where))
     net.close()
     net.proxies.close()
+    for proxy in net.proxies._proxies.values():  # a fault that ends late
+        proxy.add(toxiproxy.Toxic("why", "latency", toxiproxy.UPSTREAM, 1.0, ()))
+        proxy.mend("why")
+        children.append(proxy._child)
     assert not any(child.alive for child in children if child is not None)
     assert all(map(is_free, where))
 
