@@ -14,7 +14,7 @@ from tests.fakes.raft_host import FakeHosts
 from tinymq.app import BrokerApp
 from tinymq.client import AsyncClient
 from tinymq.config import BrokerConfig
-from tinymq.errors import InvalidConfig
+from tinymq.errors import CorruptData, InvalidConfig
 from tinymq.registry.choose import choose
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
@@ -45,6 +45,43 @@ def test_a_registry_in_memory_is_of_one_broker() -> None:
     for text in ("", "Memory", "etcd://h:1"):
         with pytest.raises(InvalidConfig):
             replace(ALONE, registry=text)
+
+
+def test_a_folder_of_another_registry_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """Else it would have partitions that its registry knows nothing of, and say no word about it."""
+    (port,) = free_ports(1)
+    config = replace(
+        ALONE, data_dir=str(tmp_path), voters=(PeerAddress(1, "127.0.0.1", port),), peer_listen=f"127.0.0.1:{port}"
+    )
+
+    async def main() -> None:
+        app = BrokerApp(config)
+        await app.start()
+        await form_cluster([app.address], SECRET, 1)
+        async with AsyncClient(app.address) as mq:
+            while not any(broker.alive for broker in await mq.admin.brokers()):
+                await asyncio.sleep(0)  # until it is registered
+            await mq.admin.create_topic("t")
+            await mq.send("t", b"v")
+        await app.stop()
+        for other in ("memory", "zookeeper://127.0.0.1:1/t"):
+            with pytest.raises(InvalidConfig, match="are in the registry 'replicated'") as refused:
+                await BrokerApp(replace(config, registry=other)).start()
+            assert "start the broker as before" in refused.value.hint
+        (tmp_path / "registry").write_text("zookeeper\n")
+        with pytest.raises(InvalidConfig, match="are in the registry 'zookeeper', not in 'replicated'"):
+            await BrokerApp(config).start()
+        (tmp_path / "registry").write_bytes(b"\xff")
+        with pytest.raises(CorruptData):
+            await BrokerApp(config).start()
+        (tmp_path / "registry").unlink()  # as folders have it that are older than this file
+        again = BrokerApp(config)
+        await again.start()
+        async with AsyncClient(again.address) as mq:
+            assert (await mq.send("t", b"w")).offset == 1
+        await again.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_broker_on_a_registry_in_memory(tmp_path: Path) -> None:

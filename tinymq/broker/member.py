@@ -22,6 +22,7 @@ from tinymq.broker.revival import Revival
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
+from tinymq.errors import InvalidConfig
 from tinymq.log.runner import Runner
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host, Role
@@ -80,6 +81,12 @@ class Member:
         """Take part. Raises StorageError when the metadata group's log cannot be opened, and what keeps the registry
         from starting."""
         host, store = self._means.host, self._means.store
+        kind = self._means.config.registry.partition(":")[0]
+        noted = await self._means.runner.run(lambda: store.note_registry(kind))
+        if noted != kind:
+            why = f"the topics of this data folder's cluster are in the registry {noted!r}, not in {kind!r}"
+            hint = f"start the broker as before, with {noted}; nothing moves a cluster from one registry to another"
+            raise InvalidConfig(why, hint=hint)
         on_disk = await self._means.runner.run(store.list_groups)
         self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))

@@ -20,6 +20,7 @@ from tinymq.types import GroupId, TopicId
 
 LOCK = "LOCK"
 IDENTITY = "broker.json"
+REGISTRY = "registry"
 BALLOTS = ("ballots-a", "ballots-b")
 MARKS = "marks"
 BOOT = "boot"

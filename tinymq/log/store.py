@@ -17,7 +17,7 @@ from tinymq.log.boots import after_boot, read_boot
 from tinymq.log.disk_engine import DiskCounts, DiskEngine
 from tinymq.log.engine import Engine, OpenedLog
 from tinymq.log.files import Files, Lock
-from tinymq.log.identity import Identity, read_identity, write_identity
+from tinymq.log.identity import Identity, read_identity, read_registry, write_identity, write_registry
 from tinymq.log.layout import GROUPS, LOCK, group_of
 from tinymq.log.log import Log
 from tinymq.log.log_config import DISK, LogConfig
@@ -96,6 +96,14 @@ class Store:
         identity = replace(self.identity, cluster_id=cluster_id)
         await self._runner.run(lambda: write_identity(self._files, identity))
         self.identity = identity
+
+    def note_registry(self, kind: str) -> str:
+        """In which kind of registry this folder's topics are: `kind` where none is noted, which then is, durably.
+        Blocks. Raises CorruptData, StorageError."""
+        noted = read_registry(self._files)
+        if noted is None:
+            write_registry(self._files, kind)
+        return noted or kind
 
     @property
     def groups_ever_opened(self) -> list[GroupId]:
