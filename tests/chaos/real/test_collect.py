@@ -1,0 +1,111 @@
+"""Replicas are read from the folders of stopped brokers, and nothing there is changed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tinymq.log.files import RealFiles
+from tinymq.testing.cluster import Cluster
+from tinymq_chaos.history import METADATA
+from tinymq_chaos.real.collect import METADATA_ID, Folders, Said, said_by, segments
+from tinymq_chaos.records import CHANGED, make_value
+
+NAMES = [f"p-{n}" for n in range(40)]
+
+
+class Stopped:
+    """One broker that stored NAMES in one partition, and has stopped."""
+
+    def __init__(self, data: Path, topic_id: str) -> None:
+        self.data = data
+        self.said = Said((f"t#{topic_id}", 0), topic_id, 1, "leader", len(NAMES), self._last_index(topic_id), 0)
+
+    @property
+    def folder(self) -> Path:
+        return self.data / "groups" / self.said.topic_id / "0"
+
+    @property
+    def last_segment(self) -> Path:
+        return list(segments(self.folder))[-1]
+
+    def _last_index(self, topic_id: str) -> int:
+        entries, problem = Folders().entries(self.data / "groups" / topic_id / "0", 1 << 60)
+        assert problem == ""
+        return entries[-1].index
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Stopped:
+    with Cluster(nodes=1, files_factory=lambda _: RealFiles(tmp_path)) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("t", partitions=1, replication_factor=1)
+        for name in NAMES:
+            client.send("t", make_value(name))
+        topic_id = client.admin.describe_topic("t").topic_id.hex()
+    return Stopped(tmp_path, topic_id)
+
+
+def digest(folder: Path) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(str(p).encode() + p.read_bytes() for p in files)).hexdigest()
+
+
+def test_every_record_is_found_and_nothing_is_changed(stopped: Stopped) -> None:
+    before = digest(stopped.data)
+    replica, problem = Folders().replica(stopped.said, stopped.data)
+    assert problem == ""
+    assert [name for entry in replica.entries for name in entry.records] == NAMES
+    assert (replica.log, replica.broker, replica.high_watermark) == (stopped.said.log, 1, len(NAMES))
+    assert all(b.prev_crc == a.header_crc for a, b in zip(replica.entries, replica.entries[1:], strict=False))
+    assert digest(stopped.data) == before
+
+
+def test_no_entry_beyond_what_was_committed_counts(stopped: Stopped) -> None:
+    said = replace(stopped.said, commit_index=stopped.said.commit_index - 5)
+    replica, problem = Folders().replica(said, stopped.data)
+    assert problem == ""
+    assert replica.entries[-1].index == said.commit_index
+
+
+def test_what_was_committed_and_is_not_there_is_said(stopped: Stopped) -> None:
+    said = replace(stopped.said, commit_index=stopped.said.commit_index + 1)
+    _, problem = Folders().replica(said, stopped.data)
+    assert problem == f"entry {said.commit_index - 1} is the last one in 0, and {said.commit_index} was committed"
+
+
+def test_a_flipped_bit_is_said_and_nothing_behind_it_is_taken(stopped: Stopped) -> None:
+    path = stopped.last_segment
+    content = bytearray(path.read_bytes())
+    place = content.index(make_value(NAMES[20])[:8])
+    content[place] ^= 1
+    path.write_bytes(content)
+    replica, problem = Folders().replica(stopped.said, stopped.data)
+    assert path.name in problem
+    names = [name for entry in replica.entries for name in entry.records]
+    assert names == NAMES[:20]
+    assert not any(name.startswith(CHANGED) for name in names)
+
+
+def test_a_folder_that_is_not_there_holds_nothing(stopped: Stopped) -> None:
+    replica, problem = Folders().replica(stopped.said, stopped.data / "elsewhere")
+    assert replica.entries == ()
+    assert "was committed" in problem
+
+
+def test_a_page_names_replicas_of_topics_that_are_there() -> None:
+    ids = ["ab" * 16, "cd" * 16]
+    rest = {"role": "follower", "high_watermark": 7, "commit_index": 9, "log_start": 2, "reason": ""}
+    page = {"replicas": [
+        {"topic": "(metadata)", "topic_id": METADATA_ID, "partition": 0, **rest},
+        {"topic": "t", "topic_id": ids[0], "partition": 3, **rest},
+        {"topic": ids[1], "topic_id": ids[1], "partition": 0, **rest},  # deleted: the registry knows no name
+        {"topic": "u", "topic_id": ids[0], "partition": 1, "role": "failed", "reason": "CorruptData: it is"},
+    ]}  # fmt: skip
+    said = list(said_by(2, page))
+    assert [each.log for each in said] == [METADATA, (f"t#{ids[0]}", 3), (f"u#{ids[0]}", 1)]
+    assert said[1] == Said((f"t#{ids[0]}", 3), ids[0], 2, "follower", 7, 9, 2)
+    assert (said[2].role, said[2].commit_index) == ("failed", 0)
