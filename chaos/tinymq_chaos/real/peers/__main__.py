@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -37,6 +38,7 @@ HEAD = (
 
 def main(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # in order: disks are unmounted
     folder = Path(args.out or tempfile.mkdtemp(prefix="tinymq-peers-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"machine: {os.cpu_count()} cores, {platform.platform()}; everything is in {folder}", file=sys.stderr)

@@ -5,7 +5,7 @@ system tests use for the same: from then on nothing reaches the device, and what
 again, the journal is replayed, as after a real power cut. What the device itself got is kept, synced or not: a cut here
 is kinder than one that also takes a disk's own cache.
 
-Linux, and the rights to mount. `why_not` says what is missing.
+Linux, and the rights to mount. `why_not` says what is missing. Who is ended by SIGKILL leaves a mounted folder behind.
 """
 
 from __future__ import annotations
