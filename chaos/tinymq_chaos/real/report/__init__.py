@@ -1,0 +1,51 @@
+"""Reports of runs: a summary for programs and a page for people, both made from a run's folder and nothing else.
+
+    folder.py      what lies in the folder           effects.py    what each fault did, as clients saw it
+    figures.py     summary.json                      timeline.py   the run in equal pieces of time
+    evidence.py    what is known of an anomaly       compare.py    two runs beside each other
+    page.py        report.html; its parts: over_time.py, tables.py, lanes.py, elements.py, page.css, page.js
+
+Plots are SVG and HTML that is written here, and not a plotting library's canvas: bars of faults and of leaders, and
+figures over time, have to lie on one scale; the page has to say the same in print, without a script, and to a program
+that reads it; and light or dark are then a matter of the style sheet.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tinymq_chaos.real.report.compare import comparison
+from tinymq_chaos.real.report.figures import Findings, summary
+from tinymq_chaos.real.report.folder import BadFolder, DamagedRun, NoRun, Run, read_run
+from tinymq_chaos.real.report.page import headline, report
+
+REPORT = "report.html"
+SUMMARY = "summary.json"
+COMPARISON = "comparison.html"
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the page (to `out`, else into the folder) and the folder's summary.json; the page's path. Blocks for some
+    seconds per 100,000 calls. Raises BadFolder, OSError."""
+    return _write(Findings(read_run(folder)), out or folder / REPORT)
+
+
+def write_comparison(folder: Path, against: Path, out: Path | None = None) -> Path:
+    """Write a page that says how the run in `folder` differs from the one in `against`, which came before; its path.
+    Raises BadFolder, OSError."""
+    before, after = Findings(read_run(against)), Findings(read_run(folder))
+    path = out or folder / COMPARISON
+    path.write_text(comparison(before, after), encoding="utf-8")
+    return path
+
+
+def _write(findings: Findings, path: Path) -> Path:
+    path.write_text(report(findings), encoding="utf-8")
+    text = json.dumps(summary(findings), indent=2)
+    (findings.run.folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+__all__ = ["BadFolder", "DamagedRun", "Findings", "NoRun", "Run", "comparison", "headline", "read_run", "report",
+           "summary", "write_comparison", "write_report"]  # fmt: skip

@@ -1,0 +1,120 @@
+"""A run's folder, as it was left: the history, and what run.json says of the run. Nothing is worked out here.
+
+history.jsonl     History.lines()
+run.json          an object; every name may be missing
+    seed          number
+    command       what repeats the run's plan
+    target        whose brokers they are: "tinymq", "nats"
+    versions      {"tinymq": "0.1.0", "python": "3.11.2", ...}
+    machine       text, or {"cpus": 2, ...}
+    nodes         how many brokers
+    anomalies     dataclasses.asdict(Anomaly) of each, or a sentence; without the name, the checkers are asked again
+    interrupted   true: a person ended the run before its time
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinymq_chaos import checkers
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.history import History
+
+HISTORY = "history.jsonl"
+RUN = "run.json"
+
+
+class BadFolder(Exception):
+    """A folder does not hold a run. `hint` says what to do."""
+
+    hint = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.hint})"
+
+
+class NoRun(BadFolder):
+    """Nothing of a run is there."""
+
+    hint = "name a folder that make chaos has written"
+
+
+class DamagedRun(BadFolder):
+    """A file of the run cannot be read."""
+
+    hint = "the run was cut short, or the file was changed: run it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is over."""
+
+    folder: Path
+    history: History
+    said: Mapping[str, Any]  # run.json
+    anomalies: tuple[Anomaly | str, ...]  # a sentence: not found by a checker
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+
+def read_run(folder: Path) -> Run:
+    """Raises NoRun, DamagedRun."""
+    if not (folder / HISTORY).is_file():
+        raise NoRun(f"{folder} is no folder of a run: there is no {HISTORY}")
+    history = _history(folder / HISTORY)
+    said = _object(folder / RUN) if (folder / RUN).is_file() else {}
+    if "anomalies" not in said:
+        return Run(folder, history, said, tuple(checkers.check(history)))
+    if not isinstance(said["anomalies"], list):
+        raise DamagedRun(f"{folder / RUN}: anomalies is no list")
+    return Run(folder, history, said, tuple(_anomaly(folder / RUN, each) for each in said["anomalies"]))
+
+
+def _history(path: Path) -> History:
+    number = 0
+
+    def lines(file: Iterable[str]) -> Iterator[str]:
+        nonlocal number
+        for line in file:
+            number += 1
+            yield line
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            return History.read(lines(file))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise DamagedRun(f"{path}, line {number}: {error!r}") from error
+    except OSError as error:
+        raise DamagedRun(f"{path}: {error}") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DamagedRun(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise DamagedRun(f"{path}: no object")
+    return values
+
+
+_LISTS = ("records", "offsets", "processes", "times_s", "brokers")
+
+
+def _anomaly(path: Path, values: Any) -> Anomaly | str:
+    if isinstance(values, str):
+        return values
+    try:
+        log = values.get("log")
+        lists = {
+            name: tuple(values.get(name, ())) for name in ("records", "offsets", "processes", "times_s", "brokers")
+        }
+        return Anomaly(Kind(values["kind"]), str(values["what"]), None if log is None else (log[0], log[1]), **lists)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise DamagedRun(f"{path}: no anomaly: {values!r:.200}") from error

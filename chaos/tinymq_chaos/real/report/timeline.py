@@ -1,0 +1,69 @@
+"""A run over time: what happened in each of a bounded number of equal pieces of it, however many calls there were."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinymq_chaos.history import Outcome
+from tinymq_chaos.real.report.figures import Findings
+from tinymq_chaos.real.report.quantiles import Quantiler
+
+PIECES_MAX = 1_200
+PIECES_MIN = 60  # also of runs with few calls
+CALLS = 20  # in one piece, at an average: of fewer, quantiles say nothing
+WIDTHS_S = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Piece i is [i * width_s, (i + 1) * width_s) from the beginning of the run."""
+
+    width_s: float
+    lasted_s: float
+    acknowledged: Sequence[float]  # records per second, by when the acknowledgement came
+    p50_ms: Sequence[float | None]  # of sends that ended ok, by when they began; None: there were none
+    p99_ms: Sequence[float | None]
+    ok: Sequence[int]  # calls of all kinds, by when they ended
+    failed: Sequence[int]
+    unknown: Sequence[int]
+    pending: Sequence[int]  # by their deadlines, or the end of the run: they never ended
+
+    @property
+    def pieces(self) -> int:
+        return len(self.ok)
+
+
+def timeline(findings: Findings) -> Timeline:
+    lasted_s = findings.lasted_s
+    most = max(PIECES_MIN, min(PIECES_MAX, len(findings.run.history.calls) // CALLS))
+    width_s = next((width for width in WIDTHS_S if lasted_s / width <= most), lasted_s / most)
+    pieces = max(1, math.ceil(lasted_s / width_s))
+
+    def piece(at_s: float) -> int:
+        return min(max(0, int((at_s - findings.begin_s) / width_s)), pieces - 1)
+
+    records = [0] * pieces
+    counts = {outcome: [0] * pieces for outcome in Outcome}
+    took_s: dict[int, list[float]] = defaultdict(list)
+    for call in findings.run.history.calls:
+        counts[call.outcome][piece(call.deadline_s if call.ended_s is None else call.ended_s)] += 1
+    for send in findings.acknowledged:
+        assert send.ended_s is not None, "acknowledged"
+        records[piece(send.ended_s)] += len(send.args["records"])
+        took_s[piece(send.invoked_s)].append(send.ended_s - send.invoked_s)
+    quantiler = Quantiler()
+    quantiles = [quantiler.of(took_s[i]) if i in took_s else None for i in range(pieces)]
+    return Timeline(
+        width_s,
+        lasted_s,
+        [round(count / width_s, 3) for count in records],
+        [None if q is None else q.p50_ms for q in quantiles],
+        [None if q is None else q.p99_ms for q in quantiles],
+        counts[Outcome.OK],
+        counts[Outcome.FAILED],
+        counts[Outcome.UNKNOWN],
+        counts[Outcome.PENDING],
+    )
