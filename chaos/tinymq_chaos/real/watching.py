@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tinymq.cli.cause import STARTED
 from tinymq_chaos.history import METADATA, History, Led, Log
 from tinymq_chaos.real.target import Target
 
@@ -66,6 +67,8 @@ class Watching:
 
     def _happened(self, broker: int, event: Mapping[str, Any], hurt: bool) -> None:
         kind = event.get("event")
+        if kind == STARTED:
+            self.history.leads_no_more(broker)  # it was another process; it may have ended between two looks
         log = log_of(str(event.get("group", "")))
         if log is None:
             return

@@ -73,6 +73,16 @@ def test_who_is_gone_leads_nothing(scene: Scene) -> None:
     assert scene.led == [(3, 1, True), (2, 1, True), (4, 1, True)]
 
 
+def test_who_was_gone_between_two_looks_led_nothing_since(scene: Scene) -> None:
+    scene.changes(1, "leader", 3)
+    scene.watching.look()
+    scene.target.kill(1)
+    scene.target.start(1)
+    scene.say(1, "process_started", broker=1)
+    scene.watching.look()
+    assert scene.led == [(3, 1, True)]
+
+
 def test_damage_on_a_disk_that_nothing_was_done_to_is_told(scene: Scene) -> None:
     scene.say(1, "replica_repairs", group=GROUP, reason="the entry is damaged")
     scene.say(2, "replica_repairs", group="metadata", reason="the entry is damaged")
