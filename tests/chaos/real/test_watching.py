@@ -78,7 +78,7 @@ def test_who_was_gone_between_two_looks_led_nothing_since(scene: Scene) -> None:
     scene.watching.look()
     scene.target.kill(1)
     scene.target.start(1)
-    scene.say(1, "process_started", broker=1)
+    scene.say(1, "process_started")
     scene.watching.look()
     assert scene.led == [(3, 1, True)]
 
