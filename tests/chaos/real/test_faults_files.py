@@ -96,6 +96,10 @@ def test_only_what_a_mark_covers_is_flipped(target: StandIn) -> None:
         size = (data / path).stat().st_size
         if path != marked:
             assert files.covered_bytes(data, path) == (size if path < marked else 0)
+    for name in (*BALLOTS, MARKS):
+        content = (data / name).read_bytes()
+        assert 0 < files.covered_bytes(data, name) < len(content), "the rest is zeros for what is to come"
+        assert not content[files.covered_bytes(data, name) :].strip(b"\0")
     later = f"{group_folder(GROUP)}/{ENTRIES + 50:020d}{SEGMENT}"
     (data / later).write_bytes(b"x" * 100)
     assert files.covered_bytes(data, later) == 0

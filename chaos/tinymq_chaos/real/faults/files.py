@@ -101,8 +101,8 @@ def files_of(data: Path, kind: str) -> Sequence[str]:
 
 
 def covered_bytes(data: Path, path: str) -> int:
-    """How much of a file of a stopped broker may be damaged."""
-    size = (data / path).stat().st_size
+    """How much of a file of a stopped broker may be damaged, without the zeros behind what counts."""
+    size = len((data / path).read_bytes().rstrip(b"\0"))
     first = first_index_of(path.rpartition("/")[2], SEGMENT)
     group = group_of(*path.split("/")[1:3]) if first is not None else None
     if first is None or group is None:
