@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from contextlib import suppress
 from typing import Any
 
 from tinymq.client.channel import GrpcConnector, GrpcLink
@@ -32,7 +33,8 @@ class LosingLink:
         if self._losing.left[method] > 0:
             self._losing.left[method] -= 1
             if method in self._losing.patient:
-                await asyncio.sleep(timeout_s)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.Event().wait(), timeout_s)
             raise OutcomeUnknown(f"{self.address}: the answer was lost")
         return reply
 

@@ -10,7 +10,7 @@ from tinymq.entry import Entry, Kind
 from tinymq.errors import CorruptData, NotLeader, OutcomeUnknown
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.membership import parse_membership
-from tinymq.registry.state import Effect, RegistryState, Reloaded
+from tinymq.registry.state import Effect, RegistryState, Reloaded, begin_history
 from tinymq.types import Position
 
 
@@ -84,7 +84,7 @@ class RegistryMachine:
     def _begin_history(self, config: bytes) -> bool:
         """A committed CONFIG: after a take-over, what was given away in what is lost must not be given again."""
         try:
-            return self.state.begin_history(parse_membership(config).generation)
+            return begin_history(self.state, parse_membership(config).generation)
         except CorruptData:  # committed all the same: it means nothing, on every replica
             return False
 

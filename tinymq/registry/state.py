@@ -94,7 +94,7 @@ Effect = (
 
 
 class RegistryState:
-    """Changed by `apply` and `load` alone."""
+    """Changed by `apply`, `begin_history` and `load` alone."""
 
     def __init__(self) -> None:
         self.version = 0  # rises with every command applied, refused ones included, and with every history
@@ -124,18 +124,6 @@ class RegistryState:
             if len(self._answered) > bounds.ANSWERED_MAX:
                 self._answered.popitem(last=False)
         return reply, effects
-
-    def begin_history(self, generation: int) -> bool:
-        """The log goes on after a take-over, maybe with less than there was: whether that is news. `generation`: the
-        count of take-overs, and in the lower 32 bits whose it was.
-
-        Versions, and so the epochs of consumers, and producer ids go on above all that the lost part can have given.
-        """
-        count, taker = min(generation >> 32, HISTORIES_MAX), generation & 0xFF
-        least = count << HISTORY_SHIFT | taker << TAKER_SHIFT
-        news = self.version < least
-        self.version, self.next_producer_id = max(self.version, least), max(self.next_producer_id, least)
-        return news
 
     def apply_bytes(self, payload: bytes) -> tuple[bytes, pb.Reply, list[Effect]]:
         """(command id, reply, effects) of a packed command; bytes that are none count and change nothing else."""
@@ -354,6 +342,19 @@ class RegistryState:
         self.deleted = OrderedDict.fromkeys(contents.deleted)
         self.next_producer_id = contents.next_producer_id
         self._answered = OrderedDict(contents.answered)
+
+
+def begin_history(state: RegistryState, generation: int) -> bool:
+    """The log goes on after a take-over, maybe with less than there was: whether that is news. `generation`: the count
+    of take-overs, and in the lower 32 bits whose it was. As `apply`: for what is committed alone.
+
+    Versions, and so the epochs of consumers, and producer ids go on above all that the lost part can have given.
+    """
+    count, taker = min(generation >> 32, HISTORIES_MAX), generation & 0xFF
+    least = count << HISTORY_SHIFT | taker << TAKER_SHIFT
+    news = state.version < least
+    state.version, state.next_producer_id = max(state.version, least), max(state.next_producer_id, least)
+    return news
 
 
 def reply_error(reply: pb.Reply) -> TinymqError | None:
