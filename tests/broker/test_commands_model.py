@@ -279,7 +279,7 @@ class CommandsLife(RuleBasedStateMachine):
     # ---- what holds always ------------------------------------------------------------------------------------------
 
     @invariant()
-    def as_the_replay(self) -> None:
+    def check_it_is_as_the_replay(self) -> None:
         if not hasattr(self, "bench"):
             return
         state, naive = self.partition.state, self.applied
@@ -366,5 +366,5 @@ def test_a_dense_life(seed: int) -> None:
     for _ in range(100):
         (step,) = rng.choices([do for _, do in steps], [weight for weight, _ in steps])
         step()
-        life.as_the_replay()
+        life.check_it_is_as_the_replay()
     life.teardown()

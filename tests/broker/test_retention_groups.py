@@ -79,7 +79,7 @@ def first_kept(partition: Partition) -> int:
     return partition.group.log.log_start_offset
 
 
-async def expire(cluster: VirtualCluster) -> None:
+async def check_expiry(cluster: VirtualCluster) -> None:
     topic = await make_topic(cluster, retention_ms=20_000)
     await fill(cluster, topic, 60)
     await cluster.clock.sleep(15)
@@ -103,10 +103,10 @@ async def expire(cluster: VirtualCluster) -> None:
 
 
 def test_what_is_too_old_goes_on_every_replica_and_an_idle_partition_empties() -> None:
-    simulate(expire, 1)
+    simulate(check_expiry, 1)
 
 
-async def alter(cluster: VirtualCluster) -> None:
+async def check_altering(cluster: VirtualCluster) -> None:
     topic = await make_topic(cluster, retention_ms=None)
     await fill(cluster, topic, 60)
     await cluster.clock.sleep(20)
@@ -119,10 +119,10 @@ async def alter(cluster: VirtualCluster) -> None:
 
 
 def test_a_topic_that_is_altered_keeps_less_within_a_check() -> None:
-    simulate(alter, 2)
+    simulate(check_altering, 2)
 
 
-async def leave_behind(cluster: VirtualCluster) -> None:
+async def check_who_was_left_behind(cluster: VirtualCluster) -> None:
     topic = await make_topic(cluster, retention_ms=None, retention_bytes=20_000)
     await fill(cluster, topic, 5)
     await until_it_is_done(cluster, topic, opens("c", epoch=4, start=3))
@@ -145,7 +145,7 @@ async def leave_behind(cluster: VirtualCluster) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_follower_behind_the_head_is_given_the_state(seed: int) -> None:
-    simulate(leave_behind, seed)
+    simulate(check_who_was_left_behind, seed)
 
 
 class Follow:
@@ -185,7 +185,7 @@ class Follow:
         return fetch.read_now() or await self._broker.process.run(fetch.read())
 
 
-async def read_while_it_goes(cluster: VirtualCluster) -> None:
+async def check_reading_while_it_goes(cluster: VirtualCluster) -> None:
     """Slow readers, on every replica: the head passes them all the time."""
     topic = await make_topic(cluster, retention_ms=None, max_bytes=40_000, on_full=OnFull.DROP_OLDEST)
     await fill(cluster, topic, 20)
@@ -212,10 +212,10 @@ async def read_while_it_goes(cluster: VirtualCluster) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_survive_a_head_that_moves_under_them(seed: int) -> None:
-    simulate(read_while_it_goes, seed)
+    simulate(check_reading_while_it_goes, seed)
 
 
-async def take_through_failovers(cluster: VirtualCluster) -> None:
+async def check_taking_through_failovers(cluster: VirtualCluster) -> None:
     """Workers that ask again under the same id until they are answered."""
     topic = await make_topic(cluster)
     await fill(cluster, topic, 60, b"v")
@@ -248,4 +248,4 @@ async def take_through_failovers(cluster: VirtualCluster) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_taken_is_taken_once_whatever_becomes_of_the_leader(seed: int) -> None:
-    simulate(take_through_failovers, seed)
+    simulate(check_taking_through_failovers, seed)

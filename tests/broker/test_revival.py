@@ -268,10 +268,10 @@ def test_synced_at_intervals_a_kill_of_all_loses_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_synced_at_intervals_one_power_cut_loses_nothing(seed: int) -> None:
     """The one that lost power may lack what it acknowledged; then another one dies."""
-    with_world(one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)
+    with_world(check_one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)
 
 
-def one_power_cut_then_another_gone(rng: random.Random) -> Callable[[World], Awaitable[None]]:
+def check_one_power_cut_then_another_gone(rng: random.Random) -> Callable[[World], Awaitable[None]]:
     async def body(world: World) -> None:
         cluster = world.cluster
         await world.write()
@@ -300,7 +300,7 @@ def test_who_keeps_its_identity_over_a_power_cut_loses_what_was_acknowledged(mon
     assert boots.after_boot is not None
     for seed in range(20):
         try:
-            with_world(one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)
+            with_world(check_one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)
         except AssertionError:
             return
     pytest.fail("it was not noticed in 20 seeds")

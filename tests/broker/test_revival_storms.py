@@ -64,7 +64,7 @@ def votes(broker: Broker) -> bool:
     return broker.group().role in (Role.LEADER, Role.FOLLOWER)
 
 
-def stormy(config: LogConfig, faults: dict[Fault, int], ledger: type[Ledger], seed: int) -> None:
+def check_a_storm(config: LogConfig, faults: dict[Fault, int], ledger: type[Ledger], seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         world = World(cluster, config)
         cluster.ledger = ledger()
@@ -83,9 +83,9 @@ def stormy(config: LogConfig, faults: dict[Fault, int], ledger: type[Ledger], se
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("config", [MEMORY, LAZY], ids=["memory", "intervals"])
 def test_they_come_back_and_agree(config: LogConfig, seed: int) -> None:
-    stormy(config, FAULTS, TermsAlone, seed)
+    check_a_storm(config, FAULTS, TermsAlone, seed)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_synced_at_intervals_nothing_is_lost_without_a_power_cut(seed: int) -> None:
-    stormy(LAZY, NO_POWER_CUT, Ledger, seed)
+    check_a_storm(LAZY, NO_POWER_CUT, Ledger, seed)

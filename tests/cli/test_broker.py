@@ -57,7 +57,7 @@ def start(folder: Path, secret: Path, broker_id: int = 1, **options: str) -> sub
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
 
 
-def refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *says: str) -> None:
+def assert_refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *says: str) -> None:
     assert result.returncode == code, result.stderr
     assert f"[{error}]" in result.stderr
     assert "hint: " in result.stderr
@@ -67,12 +67,12 @@ def refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *s
 
 @pytest.mark.parametrize("option", ["listen", "peer-listen", "metrics-listen"])
 def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str) -> None:
-    refused(start(tmp_path / "data", secret, **{option: taken}), Exit.FAILED, "PortInUse", taken)
+    assert_refused(start(tmp_path / "data", secret, **{option: taken}), Exit.FAILED, "PortInUse", taken)
 
 
 def test_a_folder_in_use(tmp_path: Path, secret: Path) -> None:
     held = RealFiles(tmp_path / "data").lock("LOCK")
-    refused(start(tmp_path / "data", secret), Exit.FAILED, "FolderInUse")
+    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "FolderInUse")
     held.close()
 
 
@@ -80,7 +80,7 @@ def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str) ->
     start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
     identity = tmp_path / "data" / "broker.json"
     before = identity.read_bytes()
-    refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
+    assert_refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
     assert identity.read_bytes() == before
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_identity_names_the_folder_and_what_to_do(tmp_path: Path, secr
     identity = tmp_path / "data" / "broker.json"
     identity.write_bytes(identity.read_bytes().replace(b'"broker_id": 1', b'"broker_id": 2'))
     says = (str(tmp_path / "data"), "broker.json has a wrong checksum", "restore broker.json")
-    refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
+    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
 
 
 @pytest.mark.parametrize(("content", "what"), [(None, "is missing"), (b"nonsense", "is damaged")])
@@ -104,7 +104,7 @@ def test_a_damaged_first_entry_names_the_folder_and_what_to_do(
     if content is not None:
         (tmp_path / "data" / "metadata-first-entry").write_bytes(content)
     says = (str(tmp_path / "data"), f"metadata-first-entry {what}", "copy metadata-first-entry from")
-    refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
+    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
 
 
 def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(

@@ -369,6 +369,7 @@ def test_who_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> No
         a.transport.set_peer(b.address)
         await connected(a, b)
         await connected(b, a)
+        assert (a.transport.identity(2) is None, b.transport.identity(1) is None) == (False, False)
         await network.stop()
 
     asyncio.run(scenario())
@@ -377,12 +378,14 @@ def test_who_reaches_us_is_dialled_without_waiting(make: type[TcpNetwork]) -> No
 def test_an_address_that_changes_is_dialled_anew(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
+        before = a.transport.identity(2)
         await b.transport.stop()
         elsewhere = network.make(2, session=2)
         await elsewhere.transport.start()
         a.transport.set_peer(elsewhere.address)
         await connected(a, elsewhere)
-        await a.told.until(lambda: a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2))
+        await a.told.until(lambda: a.transport.identity(2) != before)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2)
 
     run(scenario)
 

@@ -43,13 +43,13 @@ def test_brokers_that_change_at_once_end_in_one_state(zookeeper_server: Zookeepe
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             registries = await b.start(3)
-            await b.same()
+            await b.check_same()
             version = registries[0].version
             blocks = await asyncio.gather(*(registries[n % 3].take_producer_ids(10) for n in range(30)))
             topics = await asyncio.gather(*(registries[n % 3].register_topic(f"t{n}", 2, 3) for n in range(9)))
             assert sorted(n for block in blocks for n in block) == list(range(1, 301))
             assert len({topic.topic_id for topic in topics}) == 9
-            await b.same()
+            await b.check_same()
             assert registries[0].version == version + 39, "each once"
             assert all([e for e in seen if isinstance(e, TopicCreated)] ==
                        [e for e in b.effects[0] if isinstance(e, TopicCreated)] for seen in b.effects)  # fmt: skip
@@ -75,10 +75,10 @@ def test_what_is_read_whole_is_what_was_followed(
                 except TinymqError:
                     assert True  # a refusal is a change as well
                 if step % 20 == 19:
-                    await b.same()
+                    await b.check_same()
                     reader = b.make()
                     await reader.start([])
-                    assert reader._state.dump() == await b.same()
+                    assert reader._state.dump() == await b.check_same()
                     assert reader._replica.deleted == registries[0]._replica.deleted
             assert len(registries[0]._replica.deleted) == 2
             assert len(await b.raw(lambda client: client.get_children("/changes"))) == 8
@@ -111,7 +111,7 @@ def test_who_was_away_for_long_reads_all_anew(
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
-            await b.same()
+            await b.check_same()
             monkeypatch.setattr(zookeeper_replica, "FOLLOWED_MAX", 3)
             async with second._replica._reading:  # it follows nothing meanwhile
                 for n in range(6):
@@ -119,7 +119,7 @@ def test_who_was_away_for_long_reads_all_anew(
                 b.effects[1].clear()
             await until(lambda: second.version == first.version)
             assert b.effects[1] == [Reloaded()]
-            await b.same()
+            await b.check_same()
 
     asyncio.run(main())
 
@@ -140,7 +140,7 @@ def test_what_changes_while_it_is_read_is_read_again(zookeeper_server: Zookeeper
             b.sessions[1].children = children_later  # type: ignore[method-assign]
             await reader.start([])
             assert [topic.name for topic in reader.get_all_topics()] == ["t", "u0", "u1"]
-            await b.same()
+            await b.check_same()
 
     asyncio.run(main())
 
@@ -154,14 +154,14 @@ def test_what_was_decided_on_an_old_state_is_decided_anew(
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
-            await b.same()
+            await b.check_same()
             async with second._replica._reading:  # it follows nothing meanwhile
                 blocks = [await first.take_producer_ids(10) for _ in range(6)]
                 late = asyncio.ensure_future(second.take_producer_ids(10))
                 commits = Counted(b.sessions[1])
                 await until(lambda: commits.count == 1)
             assert [*blocks, await late] == [range(1 + start, 11 + start) for start in range(0, 70, 10)]
-            await b.same()
+            await b.check_same()
 
     asyncio.run(main())
 
@@ -287,7 +287,7 @@ def test_the_largest_topic_is_made_and_deleted(zookeeper_server: ZookeeperServer
             await reader.start([])
             assert reader.get_topic(name) == topic
             await registry.unregister_topic(name)
-            await b.same()
+            await b.check_same()
             assert b.effects[0][-1] == TopicDeleted(topic)
 
     asyncio.run(main())
@@ -336,7 +336,7 @@ def test_brokers_that_start_at_once_make_one_registry(zookeeper_server: Zookeepe
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             await asyncio.gather(*(b.make().start([]) for _ in range(5)))
-            await b.same()
+            await b.check_same()
 
     asyncio.run(main())
 

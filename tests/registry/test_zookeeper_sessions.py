@@ -32,12 +32,12 @@ def test_a_broker_whose_session_ends_is_unregistered_by_the_others(server: Zooke
     async def main() -> None:
         async with bench(server) as b:
             registries = await b.start(4)
-            await b.same()
+            await b.check_same()
             version = registries[0].version
             await registries[3].stop()
             await until(lambda: all(registry.get_broker(4) is None for registry in registries[:3]))
             del b.registries[3]
-            await b.same()
+            await b.check_same()
             assert registries[0].version == version + 1
             assert b.effects[0][-1] == BrokersChanged()
 
@@ -59,7 +59,7 @@ def test_a_session_that_expired_is_followed_by_another(server: ZookeeperServer) 
             later = await second.register_topic("after", 1, 2)
             await until(lambda: first.get_topic("after") == later)
             assert first.get_topic("before") == topic
-            await b.same()
+            await b.check_same()
             assert await first.take_producer_ids(1) == range(1, 2)
 
     asyncio.run(main())
@@ -84,7 +84,7 @@ def test_what_an_earlier_session_left_is_not_what_counts(server: ZookeeperServer
             version = again.version
             await b.sessions[0].stop()
             del b.registries[0]
-            await b.same()
+            await b.check_same()
             assert await node_of(b, 1, asked=2) == node
             assert (again.version, watching.get_all_brokers()) == (version, [broker(1)])
 
@@ -97,7 +97,7 @@ def test_who_is_back_in_the_last_moment_is_not_unregistered(server: ZookeeperSer
     async def main() -> None:
         async with bench(server) as b:
             first, _ = await b.start(2)
-            await b.same()
+            await b.check_same()
 
             async def nobody(broker_id: int) -> bool:
                 return False
@@ -105,7 +105,7 @@ def test_who_is_back_in_the_last_moment_is_not_unregistered(server: ZookeeperSer
             first._nodes.is_there = nobody  # type: ignore[method-assign]
             with pytest.raises((DeadlineExceeded, OutcomeUnknown), match="/brokers/2: NodeExists"):
                 await first._trying.settled(partial(first._expire, broker(2)), 0.5)
-            await b.same()
+            await b.check_same()
             assert first.get_all_brokers() == [broker(1), broker(2)]
 
     asyncio.run(main())
@@ -165,7 +165,7 @@ def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
             first, second = await b.start(2, SHORT)
             b.renew()
             topic = await first.register_topic("t", 1, 2)
-            await b.same()
+            await b.check_same()
             with server.frozen():
                 await until(lambda: not b.sessions[0].connected and not b.sessions[1].connected)
                 assert first.get_all_topics() == [topic]
@@ -175,7 +175,7 @@ def test_while_zookeeper_is_frozen_reads_go_on(server: ZookeeperServer) -> None:
             later = await waiting
             await until(lambda: first.get_topic("v") == later)
             await until(lambda: first._nodes.stands(broker(1)) and second._nodes.stands(broker(2)))
-            await b.same()
+            await b.check_same()
             assert first.get_all_brokers() == [broker(1), broker(2)]
             assert first.get_topic("u") is None
 
@@ -197,7 +197,7 @@ def test_a_server_that_is_started_again_has_it_all(tmp_path_factory: pytest.Temp
             await asyncio.to_thread(server.start)
             await waiting
             await until(lambda: first._nodes.stands(broker(1)) and second._nodes.stands(broker(2)))
-            await b.same()
+            await b.check_same()
             assert first.get_all_brokers() == [broker(1), broker(2)]
             assert first.get_all_topics() == []
 

@@ -67,7 +67,7 @@ class ZookeeperBench:
             registration.start()
             self.registrations.append(registration)
 
-    async def same(self) -> bytes:
+    async def check_same(self) -> bytes:
         """The state that all show, who have come up to now."""
         await asyncio.gather(*(registry.refresh(20.0) for registry in self.registries))
         newest = max(self.registries, key=lambda registry: registry.version)
