@@ -1,0 +1,52 @@
+"""Which checkers judge here is written down, and slack follows the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tinymq_chaos.real
+from tinymq_chaos.checkers import CHECKERS, Facts
+from tinymq_chaos.history import History
+from tinymq_chaos.real.judging import CROWD_MAX, NOT_JUDGED, Slack, checkers, name_of
+from tinymq_chaos.real.ours import RUN
+from tinymq_chaos.workloads import WORKLOADS
+
+PAGE = (Path(tinymq_chaos.real.__file__).parent / "README.md").read_text()
+NAMES = [name_of(checker) for checker in CHECKERS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_says_of_every_checker_whether_it_judges_here(name: str) -> None:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]]
+    assert ("**not judged**" in row) == (name in NOT_JUDGED)
+
+
+def test_all_others_judge() -> None:
+    assert {*NOT_JUDGED} < {*NAMES}
+    assert [name_of(checker) for checker in checkers(Slack())] == [name for name in NAMES if name not in NOT_JUDGED]
+
+
+def test_slack_follows_the_machine_up_to_a_bound() -> None:
+    still, busy, worn = Slack(), Slack().of(0.2, 2.0), Slack().of(0.0, 100.0)
+    assert Slack().of(0.0, 0.3) == still
+    assert (busy.answer_s, busy.progress_s) == (2 * still.answer_s + 0.2, 2 * still.progress_s + 0.2)
+    assert worn.linger_s == CROWD_MAX * still.linger_s
+
+
+def test_an_answer_within_its_slack_is_none_too_late() -> None:
+    now_s = [0.0]
+    history = History(lambda: now_s[0])
+    call = history.invoke("p", "send", 4.0, topic="t#00", partition=0, records=["p-0"])
+    now_s[0] = 4.9
+    call.unknown("OutcomeUnknown")
+    (strict,) = [c for c in checkers(Slack()) if name_of(c) == "unanswered"]
+    (busy,) = [c for c in checkers(Slack().of(0.5, 1.0)) if name_of(c) == "unanswered"]
+    assert len(list(strict(Facts(history)))) == 1
+    assert list(busy(Facts(history))) == []
+
+
+def test_every_workload_that_runs_is_named_on_the_page() -> None:
+    assert {*RUN} < {*WORKLOADS}
+    assert all(f"`{name}`" in PAGE for name in RUN)
