@@ -19,6 +19,7 @@ from tinymq_chaos.real import outcome
 from tinymq_chaos.real.faults import FAULTS, Kind
 from tinymq_chaos.real.report import BadFolder, write_comparison, write_report
 from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.subject import Subject
 from tinymq_chaos.real.targets import TARGETS, Wanted
 from tinymq_chaos.workloads import WORKLOADS
 
@@ -95,6 +96,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"the cluster does not come up: {error}", file=sys.stderr)
         return 2
     try:
+        if wrong := cannot(options, subject):
+            print(f"{options.target}: {wrong}", file=sys.stderr)
+            return 2
         say(f"{options.brokers} brokers serve")
         began_s = time.monotonic()
         run = Run(plan, subject, History(lambda: time.monotonic() - began_s), say)
@@ -105,6 +109,15 @@ def main(arguments: Sequence[str]) -> int:
     if not result.anomalies:
         outcome.remove_data(subject.target)
     return _conclude(result, folder, options.against, say)
+
+
+def cannot(options: argparse.Namespace, subject: Subject) -> str:
+    """What of the options makes no sense with these brokers; "" if all does."""
+    lacking = {name: FAULTS[name].needs - subject.has for name in options.fault or ()}
+    wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
+    strange = [name for name in options.workload if name not in subject.workloads]
+    wrong += [f"{', '.join(strange)} cannot be judged here; {', '.join(subject.workloads)} can"] if strange else []
+    return "; ".join(wrong)
 
 
 async def _run(run: Run) -> Result:

@@ -1,0 +1,204 @@
+"""The phases of a run, what ends it, and what is kept of it; on a target of plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.real.stand_in import StandIn
+from tinymq_chaos.checkers import Checker
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.history import History
+from tinymq_chaos.real import outcome
+from tinymq_chaos.real import run as running
+from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row
+from tinymq_chaos.real.faults import FAULTS
+from tinymq_chaos.real.judging import Slack
+from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.schedule import Act, Episode, plan
+from tinymq_chaos.workloads.context import Context, Workload
+
+PAUSE = Episode((Act("pause", {"broker": 1.0, "who": "anyone"}, 0.0, 0.02),), 0.0)
+
+
+async def steps(context: Context) -> None:
+    """Counts until it is told to stop."""
+    while not context.stop.is_set():
+        context.history.invoke("w", "step", context.history.now() + 5).ok()
+        await asyncio.sleep(0.005)
+    context.history.invoke("w", "drained", context.history.now() + 5).ok()
+
+
+async def breaks(context: Context) -> None:
+    raise AssertionError("it is broken")
+
+
+class Plain:
+    """A subject without processes."""
+
+    has: frozenset[str] = frozenset()
+
+    def __init__(self, workload: Workload = steps) -> None:
+        self.target = StandIn()
+        self.workloads: Mapping[str, Workload] = {"w": workload}
+        self.collected = 0
+
+    def client(self, **settings: Any) -> Any:
+        raise AssertionError("nobody asks for one")
+
+    def caller(self, rng: Any) -> Any:
+        raise AssertionError("nobody asks for one")
+
+    def checkers(self, slack: Slack) -> Sequence[Checker]:
+        def odd(facts: Facts) -> Iterator[Anomaly]:
+            if self.collected != 1:
+                yield Anomaly(Kind.GAP, "nothing was collected")
+
+        return (odd,)
+
+    def watch(self, history: History, hurt: Collection[int]) -> None:
+        pass
+
+    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+        assert history.ended_s is not None
+        self.collected += 1
+        return ["collected"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "BEGIN_S", 0.01)
+    monkeypatch.setattr(running, "END_S", 5.0)
+    monkeypatch.setattr(running, "HEALED_S", 1.0)
+    monkeypatch.setattr(Result, "slack", Slack(progress_s=-0.9))
+
+
+def run(subject: Plain, plan_: Plan, interrupts: int = 0) -> Result:
+    async def scenario() -> Result:
+        loop = asyncio.get_running_loop()
+        made = Run(plan_, subject, History(loop.time), lambda line: None)
+        task = asyncio.create_task(made.run())
+        for _ in range(interrupts):
+            while not made.nemesis.under_way and not task.done():
+                await asyncio.sleep(0)
+            made.interrupt()
+        return await task
+
+    return asyncio.run(scenario())
+
+
+def test_faults_then_calm_then_the_end() -> None:
+    subject = Plain()
+    result = run(subject, Plan(1, 30.0, episodes=(PAUSE, PAUSE)))
+    history = result.history
+    assert result.anomalies == []
+    assert result.faults == {"pause": 2}
+    assert result.notes == ["collected"]
+    (drained,) = history.of("drained")
+    assert history.calm_s is not None
+    assert history.ended_s is not None
+    assert history.faults[-1].ended_s is not None
+    assert history.faults[-1].ended_s <= history.calm_s <= drained.invoked_s <= history.ended_s
+    assert subject.target.unhealthy() == ""
+
+
+def test_a_workload_that_breaks_ends_the_run_at_once() -> None:
+    subject = Plain(breaks)
+    result = run(subject, Plan(1, 3600.0))
+    assert len(result.anomalies) == 1
+    assert "it is broken" in str(result.anomalies[0])
+    assert subject.target.unhealthy() == ""
+
+
+def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
+    subject = Plain()
+    long = Episode((Act("kill_all", {}, 0.0, 3600.0),), 0.0)
+    result = run(subject, Plan(1, 3600.0, episodes=(long,)), interrupts=1)
+    assert result.interrupted
+    assert result.anomalies == []
+    assert subject.collected == 1
+    assert subject.target.up == {1, 2, 3}
+    assert [fault.ended_s is not None for fault in result.history.faults] == [True]
+
+
+def test_brokers_that_do_not_come_back_are_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HEALED_S", 0.05)
+    subject = Plain()
+    subject.target.ill = "a replica is missing"
+    result = run(subject, Plan(1, 30.0, episodes=()))
+    assert result.anomalies == ["not healed: a replica is missing"]
+
+
+def test_a_plan_is_its_seeds() -> None:
+    def first(seed: int) -> list[Episode]:
+        episodes = plan(seed, FAULTS)
+        return [next(episodes) for _ in range(len(FAULTS) + 20)]
+
+    assert first(1) == first(1)
+    assert first(1) != first(2)
+    once, pairs = first(1)[: len(FAULTS)], first(1)[len(FAULTS) :]
+    assert [episode.acts[0].kind for episode in once] == [*FAULTS]
+    assert all(len({act.kind for act in episode.acts}) == 2 for episode in pairs)
+    assert all(sum(FAULTS[act.kind].damages for act in episode.acts) < 2 for episode in pairs)
+
+
+def test_a_plan_of_one_kind_has_no_pairs() -> None:
+    episodes = plan(1, {"pause": FAULTS["pause"]})
+    assert all(len(next(episodes).acts) == 1 for _ in range(5))
+
+
+def test_what_cannot_happen_is_tried_again_and_then_said() -> None:
+    episode = Episode((Act("kill_leader", {}, 0.0, 0.01),), 0.01)
+    result = run(Plain(), Plan(1, 30.0, episodes=(episode, PAUSE)))
+    assert result.never == ["kill_leader"]
+    assert result.faults == {"pause": 1}
+
+
+def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
+    subject = Plain()
+    result = run(subject, Plan(7, 30.0, episodes=(PAUSE,)))
+    result.anomalies.append(Anomaly(Kind.GAP, "for the test", ("t", 0), ("p-1",)))
+    outcome.write(tmp_path, result, subject.target, "make chaos SEED=7", "2026-01-01")
+    said = json.loads((tmp_path / outcome.RUN).read_text())
+    assert (said["seed"], said["target"], said["nodes"], said["faults"]) == (7, "stand-in", 3, {"pause": 1})
+    assert said["anomalies"][0]["records"] == ["p-1"]
+    again = History.read((tmp_path / outcome.HISTORY).read_text().splitlines())
+    assert again.faults == result.history.faults
+    assert "ANOMALY gap: t/0: for the test (records p-1)" in outcome.outcome_in_words(result)
+
+
+def test_the_command_repeats_the_plan() -> None:
+    options = parse_options(["--fault", "pause,latency", "--minutes", "2", "--brokers", "5"])
+    assert command_of(options, 7) == "make chaos SEED=7 FAULT=pause,latency MINUTES=2 BROKERS=5"
+    assert command_of(parse_options(["--fault", "none"]), 1) == "make chaos SEED=1 FAULT=none"
+
+
+@pytest.mark.parametrize("words", [["--fault", "explode"], ["--brokers", "4"], ["--workload", "nothing"]])
+def test_what_is_asked_for_wrongly_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert words[1] in capsys.readouterr().err
+
+
+def test_what_a_target_cannot_do_is_said_before_anything_is_done() -> None:
+    options = parse_options(["--fault", "pause,fail_sync", "--workload", "volatile"])
+    assert cannot(options, Plain()) == "fail_sync needs disks; volatile cannot be judged here; w can"
+    assert cannot(parse_options(["--fault", "pause"]), Plain()) == ""
+
+
+def test_the_list_of_kinds_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*FAULTS]
+    assert row("pause", FAULTS["pause"]).split() == [
+        "pause", "process", "0.5", "or", "2", "or", "6", "s", "broker", "0;", "who", "leader,", "anyone",
+    ]  # fmt: skip
+    assert all(after != before for before, after in pairwise(lines))
