@@ -121,8 +121,8 @@ def _tiles(findings: Findings) -> Element:
         _tile("Records acknowledged", f"{findings.records:,}", f"{number(throughput(findings))} per second"),
         _tile("Acknowledged, then lost", f"{lost:,}", "", "bad" if lost else "good"),
         _tile("Anomalies", f"{found:,}", "", "bad" if found else "good"),
-        _tile("Sends, p50", f"{number(q.p50_ms)} ms" if q else "–", f"p99 {number(q.p99_ms)} ms" if q else ""),
-        _tile("Sends, p99.9", f"{number(q.p999_ms)} ms" if q else "–", f"longest {number(q.max_ms)} ms" if q else ""),
+        _tile("Sends, p50", _ms(q.p50_ms if q else None), f"p99 {_ms(q.p99_ms)}" if q else ""),
+        _tile("Sends, p99.9", _ms(q.p999_ms if q else None), f"longest {_ms(q.max_ms)}" if q else ""),
         _tile(
             "Longest silence",
             seconds(longest.ended_s - longest.began_s) if longest else "–",
@@ -132,6 +132,10 @@ def _tiles(findings: Findings) -> Element:
         _tile("New leaders", f"{len(leader_changes(findings.run.history)):,}", "after the first of each partition"),
     ]  # fmt: skip
     return element("dl", {"class": "tiles"}, *tiles)
+
+
+def _ms(took_ms: float | None) -> str:
+    return "–" if took_ms is None else seconds(took_ms / 1000)
 
 
 def _tile(word: str, figure: str, below: Child, style: str = "") -> Element:
@@ -147,16 +151,24 @@ def run_section(findings: Findings) -> Element:
     command = said.get("command")
     rows = [part for word, value in facts for part in (element("dt", {}, word), element("dd", {}, value))]
     listed = element("dl", {"class": "run"}, *rows)
+    judged = said.get("not_judged") or {}
+    unjudged = [
+        element("h3", {}, "What was not judged"),
+        element("dl", {"class": "run"}, *(part for word, why in judged.items()
+                for part in (element("dt", {}, name(str(word))), element("dd", {}, name(str(why)))))),
+    ] if isinstance(judged, dict) and judged else []  # fmt: skip
     again = [
         element("p", {}, "The command repeats the plan: the same faults, at the same times, with the same loads. Real "
                 "processes never do the same thing twice in the same order, so what comes of it may differ."),
         element("pre", {}, element("code", {}, str(command))),
     ] if command else []  # fmt: skip
-    return element("section", {"id": "run"}, element("h2", {}, "The run"), listed, *again)
+    return element("section", {"id": "run"}, element("h2", {}, "The run"), listed, *again, *unjudged)
 
 
-_SAID = {"target": "Target", "versions": "Versions", "machine": "Machine", "nodes": "Brokers", "seed": "Seed",
-         "mutants": "Mutants", "workloads": "Workloads"}  # fmt: skip
+_SAID = {"began": "Began", "target": "Target", "versions": "Versions", "machine": "Machine", "nodes": "Brokers",
+         "seed": "Seed",
+         "mutants": "Mutants", "workloads": "Workloads", "never_happened": "Faults that could not happen",
+         "measures": "Measures", "slack": "Allowances for a slow machine", "notes": "Notes"}  # fmt: skip
 
 
 def _text(value: Any) -> str:

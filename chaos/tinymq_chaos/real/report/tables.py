@@ -11,7 +11,7 @@ from tinymq_chaos.real.report.effects import Effect
 from tinymq_chaos.real.report.elements import Child, element, name
 from tinymq_chaos.real.report.evidence import Evidence, Place, evidence
 from tinymq_chaos.real.report.figures import Findings, calls_by_outcome
-from tinymq_chaos.real.report.lanes import number, seconds
+from tinymq_chaos.real.report.lanes import seconds
 
 FAULTS_MAX = 1_000
 ANOMALIES_MAX = 100
@@ -48,8 +48,8 @@ def faults_section(findings: Findings) -> Element:
             "p",
             {},
             "Silent: the longest time, in any one partition, in which a client waited for a write and none was "
-            "acknowledged. After it: until 10 s after its end, or until the next fault begins. What happens while "
-            "faults overlap is counted to each of them.",
+            "acknowledged. After it: what goes on beyond its end, or begins within 10 s of it and before the next "
+            "fault, up to its own end. What happens while faults overlap is counted to each of them.",
         ),
         table("Each fault, in the order of their beginnings", head, rows, (2, 3, 4, 5, 6, 7)),
         element("p", {}, f"{more} more are in summary.json.") if more else None,
@@ -90,7 +90,7 @@ def calls_section(findings: Findings) -> Element:
     rows: list[list[Child]] = []
     for kind, ended in counts.items():
         q = quantiles.get(kind)
-        took = [f"{number(v)} ms" for v in (q.p50_ms, q.p99_ms, q.p999_ms, q.max_ms)] if q is not None else ["–"] * 4
+        took = [seconds(v / 1000) for v in (q.p50_ms, q.p99_ms, q.p999_ms, q.max_ms)] if q is not None else ["–"] * 4
         rows.append([kind, *(f"{ended[outcome]:,}" if ended[outcome] else "–" for outcome in _OUTCOMES), *took])
     head = ("Call", "ok", "failed", "unknown", "no answer", "p50", "p99", "p99.9", "longest")
     note = "Times are of calls that ended ok; of polls, those that gave records, for the others wait as told."
