@@ -231,9 +231,12 @@ class History:
         kills and power cuts alone damage nothing."""
         self.found.append(Found(self.now(), log, broker, reason))
 
-    def revived(self, log: Log) -> None:
-        """A group in memory, or one that is synced at intervals, goes on with what is left of it."""
+    def revived(self, log: Log, end_offset: int = 0) -> None:
+        """A group in memory, or one that is synced at intervals, goes on with what is left of it: a log that ends at
+        `end_offset`. What is committed from then on is told as ever."""
         self.revivals.append(Revival(self.now(), log))
+        if log in self.commits:
+            self.commits[log].append((self.now(), end_offset))
 
     def committed(self, log: Log, end_offset: int) -> None:
         """All records below `end_offset` are committed now, and some replica has applied them."""

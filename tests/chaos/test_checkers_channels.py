@@ -154,7 +154,20 @@ def lost_long_after_a_majority(s: Story) -> None:
     s.send("p-2", at=4)
 
 
+def answered_early_long_after_a_majority(s: Story) -> None:
+    """What is committed is followed again, from what was left on."""
+    s.history.topics[T] = {"storage": "memory", "replicas": "3"}
+    s.history.commits[LOG] = [(0.0, 9)]
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} is killed")
+    s.history.revived(LOG, 4)
+    s.now_s += 30
+    s.send("p-2", at=4)
+    s.stored("p-2")
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (answered_early_long_after_a_majority, Kind.UNCOMMITTED),
     (lost_long_after_a_majority, Kind.LOST_WRITE),
     (a_number_that_was_given, Kind.GIVEN_TWICE),
     (an_epoch_for_two, Kind.GIVEN_TWICE),

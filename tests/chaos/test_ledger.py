@@ -133,6 +133,25 @@ def a_read_of_the_past(ledger: Ledger) -> None:
     ledger.read(LOG, 1, 6, 5)
 
 
+def another_entry_after_a_revival(ledger: Ledger) -> None:
+    """What is applied from then on is followed again."""
+    ledger.begins_again(LOG)
+    ledger.applied(LOG, 1, 5, 3, 97)
+    ledger.applied(LOG, 2, 5, 4, 96)
+
+
+def forgotten_after_a_revival(ledger: Ledger) -> None:
+    ledger.begins_again(LOG)
+    ledger.counted(LOG, 1, 3, 2, {1: ME[1], 2: ME[2]}, ME)
+    opens(ledger, last=2)
+
+
+def a_sequence_skipped_after_a_revival(ledger: Ledger) -> None:
+    ledger.begins_again(LOG)
+    ledger.numbered(LOG, 4, 1, 0, 7, 2)
+    ledger.numbered(LOG, 5, 1, 0, 10, 1)
+
+
 BAD: list[tuple[Spoil, Kind]] = [
     (another_entry, Kind.TWO_ENTRIES),
     (another_leader, Kind.TWO_LEADERS),
@@ -154,6 +173,9 @@ BAD: list[tuple[Spoil, Kind]] = [
     (a_producer_that_begins_in_the_middle, Kind.BROKEN_SEQUENCE),
     (cut_below_the_mark, Kind.NOT_SYNCED),
     (begun_above_the_mark, Kind.NOT_SYNCED),
+    (another_entry_after_a_revival, Kind.TWO_ENTRIES),
+    (forgotten_after_a_revival, Kind.FORGOTTEN),
+    (a_sequence_skipped_after_a_revival, Kind.BROKEN_SEQUENCE),
     (another_state, Kind.STATES_DIFFER),
     (a_read_of_the_past, Kind.STALE),
 ]
@@ -200,4 +222,15 @@ def test_a_vote_may_be_told_twice_and_terms_rise() -> None:
     ledger.rests_on(LOG, 2, ME[2], (3, None), durable=True)
     ledger.rests_on(LOG, 2, ME[2], (3, 3), durable=True)
     opens(ledger, ballot=(4, None))
+    assert ledger.anomalies == []
+
+
+def test_what_was_lost_with_a_majority_is_over() -> None:
+    ledger = good()
+    ledger.begins_again(LOG)
+    opens(ledger, last=1)
+    ledger.applied(LOG, 1, 5, 3, 97)
+    ledger.state(LOG, 1, 5, 8)
+    ledger.read(LOG, 1, ledger.end(LOG), 5)
+    ledger.numbered(LOG, 5, 1, 0, 1, 2)
     assert ledger.anomalies == []

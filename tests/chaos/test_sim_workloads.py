@@ -166,6 +166,9 @@ def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, faul
     history = told(workload, fault, pace=0.3)
     assert len(done(history, "send")) > 20
     assert bool(history.revivals) is loses
+    for revival in history.revivals:
+        ends = [end for at_s, end in history.commits[revival.log] if at_s >= revival.at_s]
+        assert ends[-1] > ends[0], "what is committed is followed from then on"
 
 
 @pytest.mark.parametrize(("seed", "joined"), [(1, []), (3, [4, 5])])

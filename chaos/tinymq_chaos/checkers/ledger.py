@@ -27,6 +27,7 @@ class Ledger:
         self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}  # (index, term)
         self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # that messages rested on
         self._sequences: dict[tuple[Log, int], tuple[int, int, int]] = {}  # (index, epoch, the next sequence)
+        self._again: set[Log] = set()  # groups that went on with what was left of them
         self._states: dict[tuple[Log, int], tuple[int, int]] = {}  # (digest, first broker)
 
     def applied(self, log: Log, broker: int, index: int, term: int, header_crc: int) -> None:
@@ -43,13 +44,24 @@ class Ledger:
         if first != broker:
             self._note(Kind.TWO_LEADERS, f"both lead term {term}", log, (first, broker))
 
+    def begins_again(self, log: Log) -> None:
+        """The group goes on with what was left of it, as other replicas: what it held before is over. What they voted
+        is not."""
+        self._again.add(log)
+        self._chosen.pop(log, None)
+        self._ends.pop(log, None)
+        self._vouched = {key: value for key, value in self._vouched.items() if key[0] != log}
+        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != log}
+        self._states = {key: value for key, value in self._states.items() if key[0] != log}
+
     def end(self, log: Log) -> int:
         """The last index that was applied anywhere; 0: none."""
         return self._ends.get(log, 0)
 
     def numbered(self, log: Log, index: int, producer: int, epoch: int, first: int, count: int) -> None:
         """Entry `index` holds so many records of an idempotent producer, from its sequence `first` on."""
-        last, before, due = self._sequences.get((log, producer), (0, epoch, 0))
+        goes_on = log in self._again and (log, producer) not in self._sequences  # nobody knows from where
+        last, before, due = self._sequences.get((log, producer), (0, epoch, first if goes_on else 0))
         if index <= last:
             return  # another replica applied it before
         if first != (due if epoch == before else 0):

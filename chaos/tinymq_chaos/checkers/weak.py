@@ -31,8 +31,8 @@ def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
     the last moments before, and no more. What begins after that is promised as ever."""
     for revival in facts.history.revivals:
         about_before = min(anomaly.times_s, default=0.0) < revival.at_s + ANSWERED_S
-        if revival.log == anomaly.log and anomaly.kind is Kind.UNCOMMITTED:
-            return True  # commits are not followed from there on
+        if revival.log == anomaly.log and anomaly.kind is Kind.UNCOMMITTED and about_before:
+            return True
         if revival.log == anomaly.log and anomaly.kind in LOST and about_before:
             since_s = _lost_since_s(facts, revival)
             if anomaly.kind is not Kind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:

@@ -80,7 +80,8 @@ class _Watch:
 
     def _log(self, group: GroupId) -> Log | None:
         """None: nobody judges it any more."""
-        return None if self._world.is_deleted(group) else self._world.log_of(group)
+        world = self._world
+        return None if world.is_deleted(group) or world.is_revived(group) else world.log_of(group)
 
     # ---- what is wrapped ---------------------------------------------------------------------------------
 

@@ -64,8 +64,8 @@ class Watcher:
         """A leader has found that more is committed."""
         log, group = leadership._log, leadership._log.group
         broker = self._judged(group)
-        if broker is None or commit <= known:
-            return
+        if broker is None or commit <= known or configs.imposed is not None:
+            return  # whom an operator, or a revival, imposes is listed by nobody yet
         for index in range(known + 1, commit + 1):
             if (entry := _entry_of(log, index)) is not None:
                 self._entries[group, index] = entry
@@ -90,6 +90,11 @@ class Watcher:
                 return
 
     # ---- replicas ------------------------------------------------------------------------------------------
+
+    def revives(self, group: GroupId) -> None:
+        """What it committed before is over."""
+        for key in [key for key in self._entries if key[0] == group]:
+            del self._entries[key]
 
     def opens(self, group: Group) -> None:
         """A replica was made, around a log that is not damaged."""
@@ -245,7 +250,8 @@ def _close_group(real: Any, watcher: Watcher, world: World) -> Any:
 def _take_over(real: Any, watcher: Watcher, world: World) -> Any:
     def take_over(self: Group, term: int, replicas: Any) -> None:
         real(self, term, replicas)
-        world.revived(self.id)
+        watcher.revives(self.id)
+        world.revived(self.id, self.log.next_offset)
 
     return take_over
 

@@ -87,6 +87,7 @@ class World:
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
         self._deleted: set[GroupId] = set()
+        self._revived: set[GroupId] = set()
         self._weak: set[GroupId] = set()  # in memory, or synced at intervals
         self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
 
@@ -253,12 +254,18 @@ class World:
         if comes_back(config):
             self._weak.add(group)
 
-    def revived(self, group: GroupId) -> None:
-        """It goes on with the log of who was left, if anybody was, without an operator: it is judged no more, but for
-        whether that had to be."""
+    def revived(self, group: GroupId, end_offset: int) -> None:
+        """It goes on with the log of who was left, if anybody was, without an operator: a log that ends there. What it
+        applies, commits and shows is judged from then on anew; its elections, which it had one without, no more."""
         if self.is_weak(group):
-            self.history.revived(self.log_of(group))
-            self._deleted.add(group)
+            log = self.log_of(group)
+            self.history.revived(log, end_offset)
+            self.ledger.begins_again(log)
+            self._revived.add(group)
+
+    def is_revived(self, group: GroupId) -> bool:
+        """It went on once without a majority."""
+        return group in self._revived
 
     def deleted(self, group: GroupId) -> None:
         """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
