@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,22 @@ def test_topics_are_made_listed_described_and_deleted() -> None:
                 await mq.admin.describe_topic("orders")
             with pytest.raises(UnknownTopic):
                 await mq.admin.delete_topic("orders")
+
+    run(scenario())
+
+
+def test_a_broker_that_is_forgotten_before_it_is_asked_is_asked_all_the_same() -> None:
+    """Between the choice of whom to ask and the question (found on real brokers, one of which had been wiped)."""
+
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        async with client_of(cluster) as mq:
+            await mq.admin.create_topic("orders", partitions=6)
+            await mq.admin.offsets("orders")
+            core = mq._core()
+            asked = asyncio.ensure_future(mq.admin.offsets("orders"))
+            asyncio.get_running_loop().call_soon(lambda: core.update(replace(core.view, brokers={})))
+            assert sorted(await asked) == [0, 1, 2, 3, 4, 5]
 
     run(scenario())
 

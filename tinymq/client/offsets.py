@@ -34,9 +34,9 @@ async def list_offsets(
     turn = 0
     while True:
         strict = leader_only or turn < LEADER_TRIES
-        groups = _by_broker(cluster, topic, [p for p in asks if p not in found], turn, strict)
+        groups = _by_address(cluster, topic, [p for p in asks if p not in found], turn, strict)
         left_s = deadline_s - cluster.clock.monotonic()
-        calls = [_ask(cluster, topic, broker, group, asks, strict, left_s) for broker, group in groups.items()]
+        calls = [_ask(cluster, topic, address, group, asks, strict, left_s) for address, group in groups.items()]
         for answers in await asyncio.gather(*calls):
             for partition, answer in answers.items():
                 if isinstance(answer, TinymqError):
@@ -55,30 +55,29 @@ async def list_offsets(
         turn += 1
 
 
-def _by_broker(cluster: Cluster, topic: Topic, partitions: list[int], turn: int, strict: bool) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
+def _by_address(cluster: Cluster, topic: Topic, partitions: list[int], turn: int, strict: bool) -> dict[str, list[int]]:
+    """Where to ask for which, as is known now: when they are asked, a moment later, it may be forgotten."""
+    groups: dict[str, list[int]] = {}
     for partition in partitions:
         at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
         assert at is not None, "checked before anybody is asked"
         broker = at.leader
         if not strict and at.replicas:
             broker = at.replicas[turn % len(at.replicas)]
-        if cluster.view.address(broker) is not None:
-            groups.setdefault(broker, []).append(partition)
+        if (address := cluster.view.address(broker)) is not None:
+            groups.setdefault(address, []).append(partition)
     return groups
 
 
 async def _ask(
     cluster: Cluster,
     topic: Topic,
-    broker: int,
+    address: str,
     partitions: list[int],
     asks: dict[int, int],
     strict: bool,
     left_s: float,
 ) -> dict[int, pb.OffsetAnswer | TinymqError]:
-    address = cluster.view.address(broker)
-    assert address is not None, "only brokers with an address are asked"
     request = pb.ListOffsetsRequest(
         topic_id=topic.topic_id,
         queries=[pb.OffsetQuery(partition=p, timestamp_us=asks[p]) for p in partitions],
