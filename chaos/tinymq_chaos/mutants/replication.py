@@ -9,6 +9,7 @@ from tinymq.entry import Entry, Kind
 from tinymq.log.view import LogView
 from tinymq.raft import catchup, core, following, heartbeats, leadership
 from tinymq.raft.commit import leader_commit
+from tinymq.raft.configs import Configs
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import Append, AppendAck, CommitNotice
@@ -259,11 +260,11 @@ def a_minority_commits(p: Patches) -> None:
 def one_replica_commits(p: Patches) -> None:
     """Elections need a majority still."""
 
-    def commit(membership: Membership, match: Mapping[int, int], known: int, first_of_term: int) -> int:
-        reached = max(match.values(), default=0)
-        return reached if reached >= first_of_term and reached > known else known
+    def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
+        reached = max(self._log.durable_index, *(self.progress[m].match for m in self.members))
+        return reached if reached >= self.first_of_term and reached > known else known
 
-    p.set(leadership, "leader_commit", commit)
+    p.set(Leadership, "commit", commit)
 
 
 @mutant(

@@ -1,0 +1,149 @@
+"""`make mutants REAL=1`: brokers that are broken on purpose, as processes under real faults. The harness has to notice.
+
+Each of tinymq_chaos.mutants.REAL runs on all brokers of a cluster, under faults and workloads that bring it to light
+soonest; what is checked is what every run checks. The same plan on brokers as they ship has to be clean, or a catch
+means nothing. Exit code 1: a mutant survived, or a plan is not clean without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.history import History
+from tinymq_chaos.mutants import REAL
+from tinymq_chaos.real.faults import FAULTS, Value
+from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.schedule import Act, Episode
+from tinymq_chaos.real.targets import TARGETS, Wanted
+
+FRESH_SEEDS = 1_000_000
+GAP_S = 6.0  # between two rounds of faults: brokers that were started serve again
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """Where a mutant shows, and as what at least."""
+
+    shows: frozenset[Kind]
+    acts: tuple[Act, ...]  # of one round, which overlap
+    workloads: tuple[str, ...]
+    rounds: int = 3
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        return (Episode(self.acts, GAP_S),) * self.rounds
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset().union(*(FAULTS[act.kind].needs for act in self.acts))
+
+
+def _act(kind: str, after_s: float, lasts_s: float, **parameters: Value) -> Act:
+    usual = {name: values[0] for name, values in FAULTS[kind].parameters.items()}
+    return Act(kind, usual | parameters, after_s, lasts_s)
+
+
+_SLOW_DISKS = tuple(_act("slow_sync", 0.0, 3.0, broker=float(b), seconds=0.4) for b in (1, 2, 3))
+
+FOCUS: dict[str, Focus] = {
+    "acks-before-the-sync": Focus(
+        frozenset({Kind.LOST_WRITE}),
+        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what is written is not synced yet
+        ("idempotent", "lone"),
+    ),
+    "one-replica-commits": Focus(
+        frozenset({Kind.LOST_WRITE}),
+        (_act("isolate", 0.0, 5.0),),  # of the leader, from brokers and not from clients
+        ("idempotent", "lone"),
+    ),
+    "duplicates-are-appended": Focus(
+        frozenset({Kind.DUPLICATE}),
+        (_act("reset_peer", 0.0, 2.0, where="clients"),),  # what was answered is sent again
+        ("idempotent", "hasty"),
+    ),
+    "followers-show-their-whole-log": Focus(
+        frozenset({Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.INCONSISTENT_OFFSET}),
+        (*_SLOW_DISKS, _act("power_cut_all", 2.0, 0.0)),  # what was shown was on no disk
+        ("idempotent", "batches"),
+    ),
+    "cursors-are-not-replicated": Focus(
+        frozenset({Kind.LOST_COMMIT, Kind.CURSOR_BACK, Kind.TAKEN_TWICE}),
+        (_act("kill_leader", 0.0, 1.0),),
+        ("cursors", "takers"),
+    ),
+}
+"""By the mutant's name."""
+
+assert set(FOCUS) == set(REAL)
+
+
+def run(focus: Focus, seed: int, mutants: tuple[str, ...], folder: Path, say: Say) -> Result:
+    """One run on a cluster of its own."""
+    subject = TARGETS["tinymq"](Wanted(folder, 3, focus.needs, mutants))
+    try:
+        began_s = time.monotonic()
+        plan = Plan(seed, seconds=120.0, workloads=focus.workloads, pace=0.3, episodes=focus.episodes)
+        return asyncio.run(Run(plan, subject, History(lambda: time.monotonic() - began_s), say).run())
+    finally:
+        subject.target.close()
+
+
+def kinds(result: Result) -> Counter[str]:
+    """What was found, by kind; what is no finding of a checker counts as itself."""
+    return Counter(str(each.kind) if isinstance(each, Anomaly) else each for each in result.anomalies)
+
+
+def verdict(name: str, seed: int, whole: Result, broken: Result) -> tuple[bool, str]:
+    """(caught, in words)."""
+    if whole.anomalies:
+        return False, f"{name}: seed {seed}: NOT CLEAN without the mutant: {_listed(kinds(whole))}"
+    found = {each.kind for each in broken.anomalies if isinstance(each, Anomaly)}
+    said = f"{whole.acknowledged} and {broken.acknowledged} records acknowledged; {_listed(kinds(broken))}"
+    caught = bool(found & FOCUS[name].shows)
+    return caught, f"{name}: seed {seed}: {'caught' if caught else 'SURVIVED'}; {said}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in counts.most_common()) or "nothing found"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="make mutants REAL=1", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(FOCUS)}; none: all")
+    parser.add_argument("--seed", type=int, help="of what faults choose; else a fresh one")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in FOCUS:
+            parser.error(f"{name!r} is none of {', '.join(FOCUS)}")
+    seed = random.SystemRandom().randrange(FRESH_SEEDS) if options.seed is None else options.seed
+    missed = 0
+    for name in options.names or FOCUS:
+        say: Say = lambda what, name=name: print(f"  {name}: {what}", file=sys.stderr, flush=True)  # type: ignore[misc]  # noqa: E731
+        with tempfile.TemporaryDirectory(prefix="tinymq-mutant-") as folder:
+            whole = run(FOCUS[name], seed, (), Path(folder) / "whole", say)
+            broken = run(FOCUS[name], seed, (name,), Path(folder) / "broken", say)
+        caught, words = verdict(name, seed, whole, broken)
+        missed += not caught
+        print(words, flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
