@@ -44,10 +44,20 @@ def test_a_broker_that_is_forgotten_before_it_is_asked_is_asked_all_the_same() -
         async with client_of(cluster) as mq:
             await mq.admin.create_topic("orders", partitions=6)
             await mq.admin.offsets("orders")
-            core = mq._core()
-            asked = asyncio.ensure_future(mq.admin.offsets("orders"))
-            asyncio.get_running_loop().call_soon(lambda: core.update(replace(core.view, brokers={})))
-            assert sorted(await asked) == [0, 1, 2, 3, 4, 5]
+            core, loop = mq._core(), asyncio.get_running_loop()
+            known = core.view
+
+            def turn() -> None:
+                """At every turn of the loop brokers are forgotten, or known again."""
+                core.update(replace(known, brokers={} if core.view.brokers else known.brokers))
+                turning[0] = loop.call_soon(turn)
+
+            turning = [loop.call_soon(turn)]
+            for waits in range(4):
+                for _ in range(waits):
+                    await asyncio.gather(asyncio.sleep(0))
+                assert sorted(await mq.admin.offsets("orders")) == [0, 1, 2, 3, 4, 5]
+            turning[0].cancel()
 
     run(scenario())
 
