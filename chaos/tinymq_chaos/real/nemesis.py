@@ -93,6 +93,7 @@ class Nemesis:
         self.hurt |= {broker} - {0}  # before it happens: it may be said at once
         self.stage.tell(f"a fault is to begin: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
+        began_s = self._history.now()
         words = next(fault)
         if words is None:
             return None
@@ -102,7 +103,9 @@ class Nemesis:
             self.hurt |= {int(number) for number in _BROKER.findall(words)}
         with self._lock:
             self.happened[kind] += 1
-            under_way = UnderWay(kind, self._history.fault_began(kind, words), fault, broker)
+            span = self._history.fault_began(kind, words)
+            span.began_s = began_s  # some take a while: power is cut in the middle of the next write, say
+            under_way = UnderWay(kind, span, fault, broker)
             self._under_way.append(under_way)
         self.stage.tell(f"FAULT {kind}: {words}")
         return under_way
