@@ -26,6 +26,7 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.proto import tinymq_pb2 as pb
 
 FIRST = datetime.fromtimestamp(TIME_US // 1_000_000, UTC)
 
@@ -107,6 +108,32 @@ def test_partitions_that_are_not_there() -> None:
                     await reader.poll(1)
             with pytest.raises(UnknownTopic):
                 await mq.reader("nope").poll(1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("replica", "longest_ms"), [("leader", 40), ("follower", 10)])
+def test_who_reads_where_nothing_comes_asks_less_often_until_something_does(replica: str, longest_ms: int) -> None:
+    async def scenario() -> None:
+        cluster = filled(batches=1, rows=1)
+        asked: list[int] = []
+        fetch = cluster.fetch
+
+        def note(broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
+            if not asked or asked[-1] != request.max_wait_ms:
+                asked.append(request.max_wait_ms)
+            return fetch(broker, request)
+
+        cluster.fetch = note  # type: ignore[method-assign]
+        async with client_of(cluster) as mq, mq.reader("t", replica=replica, fetch_wait_ms=10) as reader:
+            assert len(await reader.poll(5)) == 1
+            await reader.poll(0.3)
+            assert max(asked) == asked[-1] == longest_ms
+            await mq.send("t", b"new")
+            asked.clear()
+            assert len(await reader.poll(5)) == 1
+            await reader.poll(0.02)
+            assert 10 in asked, "as at the beginning"
 
     run(scenario())
 

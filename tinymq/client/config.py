@@ -147,7 +147,7 @@ class ReaderConfig:
 
     replica: who serves: "leader", "follower" (the leader only when no follower can), "nearest" (same rack, then
         the quickest), "any" (spread over all).
-    fetch_wait_ms: how long a broker holds an empty fetch open.
+    fetch_wait_ms: how long a broker holds an empty fetch open; up to four times as long where nothing comes.
     buffer_bytes_max: fetched and not yet taken by the application.
     unreachable_ms_max: a partition that no replica serves for this long raises.
     stale_ms_max: silence of a follower after which others are asked whether there is more.

@@ -34,6 +34,7 @@ from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")
 
+IDLE_TIMES_MAX = 4  # as long as fetch_wait_ms, at most, waits who reads a partition where nothing comes
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
 SHUN_S_MIN = 0.2
@@ -82,6 +83,7 @@ class Follower:
     _served_s: float = 0.0  # when a replica last answered without an error
     _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
     _backoff_s: float = BACKOFF_S_MIN
+    _empty: int = 0  # answers of the leader without a record, in a row
 
     async def run(self) -> None:
         """Until the cursor's end. Raises what stops this partition."""
@@ -144,7 +146,7 @@ class Follower:
         address = self.cluster.view.address(broker)
         if address is None:
             raise BrokerUnreachable(f"broker {broker} has no known address")
-        wait_ms = self.config.fetch_wait_ms
+        wait_ms = self._wait_ms()
         request = pb.FetchRequest(
             topic_id=self.topic.topic_id,
             partition=self.cursor.partition,
@@ -157,6 +159,15 @@ class Follower:
             history=self.cursor.history,
         )
         return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+
+    def _wait_ms(self) -> float:
+        """How long an empty fetch may stay open: longer at a partition where nothing comes, for many readers that wait
+        keep their client and brokers busy with asking again. Followers are compared with others, now and then."""
+        wait_ms, config = self.config.fetch_wait_ms, self.config
+        if config.replica != "leader":
+            return wait_ms
+        most_ms = min(IDLE_TIMES_MAX * wait_ms, self.cluster.attempt_s * 1000, config.unreachable_ms_max / 4)
+        return max(wait_ms, min(wait_ms * 2.0 ** min(self._empty, 10), most_ms))
 
     async def _use(self, broker: int, fetched: Fetched) -> asyncio.Task[Fetched] | None:
         """Take an answer: (the next fetch, begun already, when records came)."""
@@ -175,12 +186,14 @@ class Follower:
         after = next_offset_after(fetched.frames)
         start, cursor_end = cursor.offset, cursor.end
         if after is None:
+            self._empty += 1
             self._succeeded(now_s)
             cursor.offset = max(start, fetched.next_offset)
             if now_s - self._quiet_s >= self.config.stale_ms_max / 1000:
                 self._quiet_s = now_s
                 await self._compare(broker)
             return None
+        self._empty = 0
         if after <= start:
             raise CorruptData(f"broker {broker} answered what lies before offset {start}")
         chunks = read_chunks(cursor.partition, fetched.frames, start, cursor_end, self.cluster.config.limits)
