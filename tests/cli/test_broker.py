@@ -78,6 +78,10 @@ def test_a_folder_in_use(tmp_path: Path, secret: Path) -> None:
 
 def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str) -> None:
     start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+    files = RealFiles(tmp_path / "data")
+    made = read_identity(files)
+    assert made is not None
+    write_identity(files, replace(made, cluster_id=b"c" * 16))  # as a broker that has come into a cluster
     identity = tmp_path / "data" / "broker.json"
     before = identity.read_bytes()
     assert_refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
