@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from typing import Any
 from tinymq_chaos.real.disks import FaultyDisk
 
 ASK_S_MAX = 5.0
-POLL_S = 0.02
 LINE_BYTES_MAX = 1 << 20
 DOES = ("slow_sync", "fail_sync", "fail_read", "disk_full", "die_at", "mend", "look")
 _PATH_BYTES_MAX = 100  # of a socket's address; systems allow 104 or 108
@@ -86,18 +84,6 @@ class DiskControl:
         if "error" in answer:
             raise ValueError(answer["error"])
         return Look(answer["operations"], tuple(answer["files"]), tuple(answer["folders"]))
-
-
-def wait_answer(control: DiskControl, within_s: float) -> Look:
-    """For a broker that is just being started. Raises ConnectionError."""
-    deadline = time.monotonic() + within_s
-    while True:
-        try:
-            return control.look()
-        except ConnectionError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(POLL_S)
 
 
 def serve(disk: FaultyDisk, path: Path) -> None:
