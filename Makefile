@@ -39,7 +39,7 @@ SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECON
 	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \
 	$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(PACE),--pace $(PACE)) \
 	$(if $(SEGMENT_BYTES),--segment-bytes $(SEGMENT_BYTES)) $(if $(LATENCY_S),--latency-s $(LATENCY_S)) \
-	$(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
+	$(if $(REGISTRY),--registry $(REGISTRY)) $(if $(TIMING),--timing $(TIMING)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 mutants: .venv/.test-ready ## take rules out one by one; the simulator has to notice each (MUTANT=name: one; REAL=1: real brokers do)
 	@exec env PYTHONPATH=chaos PYTHONHASHSEED=0 $(BIN)/python -m tinymq_chaos.$(if $(REAL),real.caught,mutants) $(MUTANT)

@@ -26,12 +26,15 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     which.add_argument("--seed", type=int, help="replay this one, and print its transcript")
     which.add_argument("--seeds", type=_range, help="A:B: from A up to B, without B")
     parser.add_argument("--seconds", type=float, default=60.0, help="real time for fresh seeds")
-    parser.add_argument("--brokers", type=int, choices=(3, 5), help="else the seed's choice: one run in five has 5")
+    parser.add_argument("--brokers", type=int, choices=(1, 3, 5), help="else the seed's choice: one run in five has 5")
     parser.add_argument("--run-s", type=float, default=SECONDS, help="virtual seconds of one run, about")
     parser.add_argument("--workloads", type=_names_of(WORKLOADS), default=(), help="names, with commas")
     parser.add_argument("--faults", type=_names_of(FAULTS), help="kinds, with commas; none: none")
     parser.add_argument("--segment-bytes", type=int)
     parser.add_argument("--latency-s", type=float, default=LINK_S[0])
+    parser.add_argument(
+        "--registry", choices=("replicated", "memory"), default="replicated", help="memory: of 1 broker"
+    )
     parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", help="a file to which each run's result is added, as a line")
@@ -61,9 +64,10 @@ def _names_of(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:
+    nodes = 1 if options.registry == "memory" else options.brokers or nodes_of(seed)
     return Plan(
-        seed, options.brokers or nodes_of(seed), options.run_s, options.workloads, options.faults,
-        options.segment_bytes, options.latency_s, options.pace,
+        seed, nodes, options.run_s, options.workloads, options.faults, options.segment_bytes, options.latency_s,
+        options.pace, options.registry,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from tinymq.errors import TinymqError
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.electing import electing
-from tinymq_chaos.sim.faults import DAMAGE
+from tinymq_chaos.sim.faults import ALONE, DAMAGE
 from tinymq_chaos.sim.storm import Storm
 from tinymq_chaos.sim.transcript import Transcript, digest
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
@@ -49,6 +49,7 @@ class Plan:
     segment_bytes: int | None = None  # None: the seed's choice
     latency_s: float = LINK_S[0]  # of every link, if nothing is wrong
     pace: float | None = None  # pauses of workloads are so many times as long; None: the seed's choice
+    registry: str = "replicated"  # or "memory", for one broker
 
     @property
     def command(self) -> str:
@@ -59,6 +60,7 @@ class Plan:
         words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
         words += [f"SEGMENT_BYTES={self.segment_bytes}"] if self.segment_bytes is not None else []
         words += [f"LATENCY_S={self.latency_s:g}"] if self.latency_s != LINK_S[0] else []
+        words += [f"REGISTRY={self.registry}"] if self.registry != "replicated" else []
         words += [f"PACE={self.pace:g}"] if self.pace is not None else []
         return " ".join(words)
 
@@ -139,7 +141,7 @@ def run(plan: Plan) -> Result:
 
     async def main(loop: VirtualLoop) -> None:
         transcript.begin(loop)
-        surroundings = Surroundings(plan.nodes, plan.segment_bytes, plan.latency_s)
+        surroundings = Surroundings(plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry)
         world = World(loop, plan.seed, surroundings, transcript)
         kept.append(world)
         try:
@@ -182,12 +184,15 @@ def _conclude(world: World, transcript: Transcript, result: Result) -> None:
 async def _phases(world: World, plan: Plan, result: Result) -> None:
     await world.form()
     stop = asyncio.Event()
-    chosen = plan.workloads or tuple(world.rng.sample(sorted(workloads.WORKLOADS), WORKLOADS_AT_ONCE))
+    spared = workloads.OF_THREE if plan.nodes < 3 else frozenset[str]()
+    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
+    chosen = plan.workloads or tuple(world.rng.sample(known, WORKLOADS_AT_ONCE))
     pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
     tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
-    storm = Storm(world, plan.faults, DAMAGE if workloads.WEAK & {*chosen} else ())
+    kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
+    storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
     await storm.rage(plan.seconds - QUIET_S - 2.0)
     calm_s = world.loop.time()
     world.history.changed("all faults are over")

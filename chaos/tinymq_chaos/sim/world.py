@@ -52,6 +52,7 @@ class Surroundings:
     segment_bytes: int | None = None  # None: the seed's choice
     latency_s: float = LINK_S[0]  # of every link
     joining: bool | None = None  # are there only VOTERS voters; None: the seed's choice
+    registry: str = "replicated"  # or "memory", of one broker alone
 
 
 class World:
@@ -83,7 +84,8 @@ class World:
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
         self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
-        self.replication_factor = 3 if like.nodes == 3 else self.rng.choice((3, 5))
+        self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
+        self.registry = like.registry
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
         self._deleted: set[GroupId] = set()
@@ -104,9 +106,10 @@ class World:
     def config(self, broker_id: int) -> BrokerConfig:
         voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
         at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
+        join = tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else ()
         return BrokerConfig(
             broker_id, "data", () if joins else voters, self.secret, listen=at, peer_listen=at, limits=self.limits,
-            timing=self.timing, join=tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else (),
+            timing=self.timing, registry=self.registry, join=join,
         )  # fmt: skip
 
     async def form(self) -> None:

@@ -61,6 +61,9 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
 WEAK = frozenset({"volatile", "delayed"})
 """Of disks that were wiped or damaged their topics do not come back by themselves: `cluster recover` is for that."""
 
+OF_THREE = frozenset({"metadata", "churn", "moved"})
+"""They need three brokers."""
+
 WORKLOADS: dict[str, Workload] = {
     "idempotent": idempotent,
     "plain": plain,

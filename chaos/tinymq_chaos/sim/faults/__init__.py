@@ -78,4 +78,7 @@ DAMAGE = frozenset(
 )
 """What takes from a disk what was synced, or may come with it."""
 
-__all__ = ["DAMAGE", "FAULTS", "Fault", "Kind"]
+ALONE = ("pause", "client_reset", "slow_disk", "wall_jump", "drift")
+"""What comes to a broker whose registry is in its memory: it cannot be started again on the folder that it leaves."""
+
+__all__ = ["ALONE", "DAMAGE", "FAULTS", "Fault", "Kind"]
