@@ -99,6 +99,7 @@ def test_a_whole_page(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in page.said, words
     assert page.count("details", "anomaly") == 1
+    assert "[[0, 100, 'p-100']]" in page.said, "what the poll was shown"
     assert "not there" in page.said, "no replica has the record"
     assert page.count("span", "fault") == 2
     assert page.count("span", "broker-1") >= 1

@@ -16,7 +16,7 @@ from tinymq_chaos.real.report.lanes import Values, number
 from tinymq_chaos.real.report.page import headline, page, run_section, title
 from tinymq_chaos.real.report.quantiles import Quantiles
 from tinymq_chaos.real.report.tables import table
-from tinymq_chaos.real.report.timeline import Timeline, timeline
+from tinymq_chaos.real.report.timeline import Timeline, timeline, width_of
 
 NOTABLE = 1.1  # a ratio further from 1 is said to be better or worse
 
@@ -151,7 +151,8 @@ def _judged(row: Row) -> tuple[Child, Child]:
 
 
 def _curves(before: Findings, after: Findings) -> Element:
-    lines = (timeline(before), timeline(after))
+    width_s = max(width_of(before), width_of(after))
+    lines = (timeline(before, width_s), timeline(after, width_s))
     lasted_s = max(line.lasted_s for line in lines)
     parts = [
         _pair("Records acknowledged per second", lines, [line.acknowledged for line in lines], lasted_s, False),
@@ -179,16 +180,15 @@ def _pair(what: str, lines: Sequence[Timeline], values: Sequence[Values], lasted
 
 
 def _values(lines: Sequence[Timeline]) -> dict[str, object]:
-    """Both on the wider one's pieces."""
-    width_s = max(line.width_s for line in lines)
-    series = []
+    """What the page's script reads out; the pieces are equally wide."""
+    series: list[dict[str, object]] = []
     for word, line in zip(("before", "after"), lines, strict=True):
-        every = max(1, round(width_s / line.width_s))
+        over = [None] * (max(each.pieces for each in lines) - line.pieces)  # the other one is still running
         series += [
-            {"says": f"{word}: {{}} records/s", "values": line.acknowledged[::every]},
-            {"says": "p99 {} ms", "values": line.p99_ms[::every]},
+            {"says": f"{word}: {{}} records/s", "values": [*line.acknowledged, *over]},
+            {"says": "p99 {} ms", "values": [*line.p99_ms, *over]},
         ]
-    return {"width": width_s, "series": series, "faults": [], "leaders": []}
+    return {"width": lines[0].width_s, "series": series, "faults": [], "leaders": []}
 
 
 def _run(word: str, findings: Findings) -> Element:

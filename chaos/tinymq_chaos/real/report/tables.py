@@ -170,19 +170,28 @@ def _places(places: Sequence[Place]) -> Element:
 
 
 def _calls(findings: Findings, proof: Evidence) -> Element:
-    rows = [_call_row(findings, call) for call in proof.calls]
+    records = set(proof.anomaly.records)
+    rows = [_call_row(findings, call, records) for call in proof.calls]
     caption = "Calls that touched these records"
     caption += f": the first {len(rows)} of {len(rows) + proof.calls_more:,}" if proof.calls_more else ""
     return table(caption, ("#", "Client", "Call", "Began", "Took", "Ended", "Given", "Result"), rows, (0, 3, 4))
 
 
-def _call_row(findings: Findings, call: Call) -> list[Child]:
+def _result(call: Call, records: set[str]) -> object:
+    """Of what a poll was shown, only these records: [partition, offset, record] of each."""
+    if call.kind != "poll":
+        return call.result
+    shown = ((p, offset, record) for p, base, names in call.result for offset, record in enumerate(names, base))
+    return [list(each) for each in shown if each[2] in records]
+
+
+def _call_row(findings: Findings, call: Call, records: set[str]) -> list[Child]:
     took = "–" if call.ended_s is None else seconds(call.ended_s - call.invoked_s)
     ended = f"{call.outcome} {call.error}".strip() if call.outcome is not Outcome.PENDING else "no answer"
     given = " ".join(f"{key}={_short(value)}" for key, value in call.args.items())
     return [
         str(call.number), name(call.process), call.kind, f"{findings.since(call.invoked_s):.3f} s", took,
-        name(ended), name(given), name("–" if call.result is None else _short(call.result)),
+        name(ended), name(given), name("–" if call.result is None else _short(_result(call, records))),
     ]  # fmt: skip
 
 

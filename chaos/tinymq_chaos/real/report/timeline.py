@@ -36,10 +36,16 @@ class Timeline:
         return len(self.ok)
 
 
-def timeline(findings: Findings) -> Timeline:
-    lasted_s = findings.lasted_s
+def width_of(findings: Findings) -> float:
+    """Of a piece, in seconds: as narrow as the length of the run and the number of its calls allow."""
     most = max(PIECES_MIN, min(PIECES_MAX, len(findings.run.history.calls) // CALLS))
-    width_s = next((width for width in WIDTHS_S if lasted_s / width <= most), lasted_s / most)
+    return next((width for width in WIDTHS_S if findings.lasted_s / width <= most), findings.lasted_s / most)
+
+
+def timeline(findings: Findings, width_s: float | None = None) -> Timeline:
+    """`width_s`: of a piece, instead of `width_of`."""
+    lasted_s = findings.lasted_s
+    width_s = width_s or width_of(findings)
     pieces = max(1, math.ceil(lasted_s / width_s))
 
     def piece(at_s: float) -> int:
