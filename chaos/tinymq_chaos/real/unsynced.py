@@ -73,10 +73,11 @@ class Journal:
         self._folder = data / FOLDER
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "kept").mkdir(exist_ok=True)
-        records = list(read(data))
-        self.sequence = max((record.sequence for record in records), default=0)
-        self.files = max((max(record.file, record.a * (record.kind is Kind.RENAME)) for record in records), default=0)
-        self.bytes = sum(_HEAD.size + len(record.payload) for record in records)
+        self.sequence = self.files = self.bytes = 0
+        for record in read(data):
+            self.sequence = record.sequence
+            self.files = max(self.files, record.file)  # whose name a RENAME replaced has been in a record before
+            self.bytes += _HEAD.size + len(record.payload)
         self._fd = os.open(self._folder / "journal", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, self.bytes)  # a record that was cut short
 
