@@ -183,6 +183,9 @@ class Run:
             if self._broken():
                 self._raging.cancel()
         self.result.never = storm.never
+        late = [name for name in kinds if not self.nemesis.happened[name] and name not in storm.never]
+        if late and self._plan.episodes is None and not self.result.interrupted:
+            self.result.notes.append(f"no time was left for {', '.join(late)}")
         if not self._raging.cancelled():
             self._raging.result()
         elif not self.result.interrupted:

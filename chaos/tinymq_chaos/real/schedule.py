@@ -20,6 +20,7 @@ GAP_S_MAX = 4.0
 OVERLAP_S = 1.0  # the second fault of a pair begins so long after the first at most
 TRIES = 4  # of a fault that cannot happen now
 WELL_S = 20.0  # that a fault which damages is waited for: it comes when all is well, or is tried later
+WELL_SHARE = 0.25  # of the whole time, at most, for which the first of a kind waits: short runs have faults, too
 STRIKE_S = 2.0
 POLL_S = 0.2
 
@@ -95,7 +96,7 @@ class Storm:
         try:
             for episode in chain(episodes, self._what_is_left()):
                 if episode.well:
-                    await self._well(min(end_s, _now() + WELL_S))
+                    await self._well(min(end_s, _now() + min(WELL_S, seconds * WELL_SHARE)))
                 if _now() >= end_s:
                     break
                 async with asyncio.TaskGroup() as group:

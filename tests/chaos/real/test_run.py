@@ -161,6 +161,20 @@ def test_what_cannot_happen_is_tried_again_and_then_said() -> None:
     assert result.faults == {"pause": 1}
 
 
+def test_a_short_run_has_faults_however_ill_the_cluster_is() -> None:
+    subject = Plain()
+    subject.target.ill = "a replica is missing"
+    result = run(subject, Plan(1, 0.4, faults=("kill_all",)))
+    assert result.faults == {"kill_all": 1}
+    assert not [note for note in result.notes if "no time" in note]
+
+
+def test_what_there_was_no_time_for_is_said() -> None:
+    result = run(Plain(), Plan(1, 0.0, faults=("pause", "kill_all")))
+    assert result.notes == ["no time was left for pause, kill_all", "collected"]
+    assert "note: no time was left for pause, kill_all" in outcome.outcome_in_words(result)
+
+
 def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     subject = Plain()
     result = run(subject, Plan(7, 30.0, episodes=(PAUSE,)))
