@@ -19,6 +19,7 @@ from tinymq_chaos.sim.virtual_cluster import VirtualCluster, simulate
 
 PARTITIONS = 2
 CUTS = 2
+SEEDS = (*range(13), 28)  # the last one once lost a record
 MUTANT_SEEDS_MAX = 40  # within which the mutant has to be caught
 Place = tuple[int, int]  # partition, base offset
 
@@ -116,7 +117,7 @@ async def check_topics(cluster: VirtualCluster) -> None:
             )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_acknowledged_survives_once(seed: int) -> None:
     simulate(cut_under_load, seed)
 
