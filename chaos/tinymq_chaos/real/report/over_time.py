@@ -161,7 +161,7 @@ def _leader_row(findings: Findings, log: Log, leaders: Sequence[Led], brokers: S
     silent = [_silent(findings, silence) for silence in _long(findings.silences.get(log, ()))]
     row = element("div", {"class": "plot row"}, *bars)
     below = element("div", {"class": "plot thin"}, *silent)
-    return lanes.lane(name(log_name(log)), [row, below], style="leader")
+    return lanes.lane(name(log_name(log), log_name(log)), [row, below], style="leader")
 
 
 def _reigns(leaders: Sequence[Led], end_s: float) -> list[tuple[float, float]]:
