@@ -70,8 +70,11 @@ TOUR: tuple[Stop, ...] = (
     Stop("read_error", 0.5, (STARTS, 2)),  # the last two: from them on no other disk may be damaged
     Stop("flip_bits", 0.5, (STARTS, 1), {"file": ".log", "bits": 3.0}),
 )
-AT_ONCE = {"latency", "bandwidth", "slicer", "reset_peer", "limit_data", "timeout", "slow_close", "wall_jump", "star"}
-"""Those that need nobody well; those that damage a disk wait by themselves."""
+AT_ONCE = {
+    "star", "latency", "bandwidth", "slicer", "reset_peer", "limit_data", "timeout", "slow_close", "wall_jump",
+    "torn_tail", "kill_majority", "kill_all", "power_cut_all", "wipe", "rolling_restart", "read_error", "flip_bits",
+}  # fmt: skip
+"""Those that need nobody well, or wait for it by themselves."""
 AFTER_S = 1.5  # an effect may come so long after a fault's end; after those that damage a disk, until the next fault
 WINDOW = ("disk", "files")
 
