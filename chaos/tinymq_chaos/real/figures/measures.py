@@ -6,9 +6,10 @@ Every one ends with all records read back: what was acknowledged and is not ther
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +36,7 @@ class Trial:
     """A cluster, a client and a load on it, for one figure."""
 
     cluster: Cluster
+    servers: str  # where clients dial
     client: AsyncClient
     load: Load
     rng: random.Random
@@ -94,6 +96,18 @@ class Pauses:
 
 async def failover(trial: Trial, failures: int) -> Figure:
     """kill -9 of a broker that leads, again and again."""
+    what = "writes resume after `kill -9` of their leader, seen by a client"
+    return await _failover(trial, failures, "failover", what, [(0.5, 0.6), (0.99, 1.0)])
+
+
+async def failover_unseen(trial: Trial, failures: int) -> Figure:
+    """The same, and no connection is refused: something in between goes on accepting them, as it is when a whole
+    machine is gone. Silence alone tells."""
+    what = "the same where no connection is refused (a proxy takes them still): silence alone tells"
+    return await _failover(trial, failures, "failover-unseen", what, [(0.5, math.inf), (0.99, 1.0)])
+
+
+async def _failover(trial: Trial, failures: int, name: str, what: str, bounds: Sequence[tuple[float, float]]) -> Figure:
     pauses = Pauses()
     async with trial.load.running():
         for trial.failures in range(failures):
@@ -109,9 +123,8 @@ async def failover(trial: Trial, failures: int) -> Figure:
             await trial.do(trial.cluster.start, victim)
         await trial.healthy()
     return await _conclude(
-        trial, "failover", "writes resume after `kill -9` of their leader, seen by a client",
-        distribution("", "s", pauses.led, [(0.5, 0.6), (0.99, 1.0)])
-        + distribution("elsewhere", "s", pauses.elsewhere, [(0.99, 0.1)]),
+        trial, name, what,
+        distribution("", "s", pauses.led, bounds) + distribution("elsewhere", "s", pauses.elsewhere, [(0.99, 0.1)]),
         f"{failures} kills", {"led": pauses.led, "elsewhere": pauses.elsewhere},
     )  # fmt: skip
 
@@ -124,7 +137,7 @@ async def paused_leader(trial: Trial, failures: int) -> Figure:
         for trial.failures in range(failures):
             await trial.healthy()
             victim, hit = await trial.victim()
-            async with AsyncClient(trial.cluster.servers) as old:
+            async with AsyncClient(trial.servers) as old:
                 await old.admin.offsets(TOPIC)  # it knows who leads
                 at_s = time.monotonic()
                 await trial.do(trial.cluster.pause, victim)
@@ -218,7 +231,7 @@ async def cold_start(trial: Trial, rounds: int, log_bytes: int = GIB) -> Figure:
         await trial.do(trial.cluster.kill, *trial.cluster.brokers)
         await trial.do(trial.cluster.start, *trial.cluster.brokers)
         at_s = time.monotonic()
-        async with AsyncClient(trial.cluster.servers) as client:
+        async with AsyncClient(trial.servers) as client:
             await asyncio.gather(*(client.send(TOPIC, b"again", partition=p) for p in range(PARTITIONS)))
         served.append(time.monotonic() - at_s)
         trial.say(f"{trial.failures + 1}/{rounds}: every partition takes writes after {served[-1]:.3f} s")
