@@ -13,6 +13,7 @@ from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c, parse_he
 from tinymq.errors import CorruptData
 from tinymq.log.files import File, Files
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
+from tinymq.log.scan import frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,34 @@ class Located:
 
 def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[Entry]:
     """Entries from `index` on, at least one, up to about `bytes_max` bytes. Asserts that the span has `index`."""
-    data, found = _read(files, span, lambda header: header.index == index, bytes_max)
-    return [
-        Entry(header, data[at : at + HEADER_SIZE], data[at + HEADER_SIZE : at + header.size]) for at, header in found
-    ]
+    file = _open(files, span.path)
+    try:
+        position, _ = _skip(file, span, lambda header: header.index == index)
+        return _entries(file, span, index, position, bytes_max)
+    finally:
+        file.close()
+
+
+def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) -> list[Entry]:
+    """From entry `index`, which begins at `position`. Each payload is copied once, for what is cut out of a larger
+    read costs more than its checksum."""
+    found: list[Entry] = []
+    try:
+        for frame in frames(file, position, bytes_max):
+            position, header = frame.position, frame.header
+            if header.index != index or (found and header.prev_crc != found[-1].header.header_crc):
+                raise _damaged(span.path, position, index, "it does not follow the entry before")
+            found.append(Entry(header, frame.head, frame.payload))
+            index, position = index + 1, position + header.size
+            if index > span.last_index:
+                return found
+    except CorruptData as error:
+        if "index" in error.detail:
+            raise
+        raise _damaged(span.path, position, index, error.message) from error
+    if not found:
+        raise _damaged(span.path, position, index, "it is missing")
+    return found
 
 
 def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes:

@@ -10,7 +10,8 @@ from tinymq.errors import CorruptData
 from tinymq.log.files import File
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment
 
-SLAB_BYTES = 4 * 1024 * 1024
+SLAB_BYTES = 256 * 1024  # read at a time: several frames, or the zeros behind them
+LARGE_BYTES = SLAB_BYTES // 2  # payloads from here on are read by themselves: what is cut out of a slab is copied twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,8 @@ class Frame:
 
     position: int
     header: EntryHeader
-    slab: bytes
-    at: int  # where it begins in `slab`
-
-    @property
-    def payload(self) -> bytes:
-        return self.slab[self.at + HEADER_SIZE : self.at + self.header.size]
+    head: bytes  # the header's HEADER_SIZE bytes
+    payload: bytes
 
 
 def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int], None]) -> Problem | None:
@@ -48,30 +45,39 @@ def scan_segment(file: File, segment: Segment, note: Callable[[EntryHeader, int]
     return None
 
 
-def frames(file: File, position: int = SEGMENT_HEADER_SIZE) -> Iterator[Frame]:
-    """Frames from `position` on. Raises CorruptData, whose detail has the position, at the first that is not whole."""
-    slab = b""
-    start = position  # of the slab in the file
+def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | None = None) -> Iterator[Frame]:
+    """Frames from `position` on, of more than one no more than `bytes_max` bytes. Raises CorruptData, whose detail has
+    the position, at the first that is not whole."""
+    first = position
+    slab, start, ahead = b"", position, SLAB_BYTES  # `slab` begins at byte `start`; the next one has `ahead` bytes
     while True:
         at = position - start
         if len(slab) - at < HEADER_SIZE:
-            slab, start, at = file.read(position, SLAB_BYTES), position, 0
+            slab, start, at = file.read(position, ahead), position, 0
             if not slab:
                 return
         try:
             header = parse_header(slab, at)
-            if len(slab) - at < header.size:
-                slab, start, at = file.read(position, max(SLAB_BYTES, header.size)), position, 0
-            if len(slab) - at < header.size:
+            if bytes_max is not None and first < position and position + header.size > first + bytes_max:
+                return
+            head, large = slab[at : at + HEADER_SIZE], header.length >= LARGE_BYTES
+            if not large and len(slab) - at < header.size:
+                slab, start, at = file.read(position, SLAB_BYTES), position, 0
+            if large:
+                payload = file.read(position + HEADER_SIZE, header.length)
+            else:
+                payload = slab[at + HEADER_SIZE : at + header.size]
+            if len(payload) < header.length:
                 raise CorruptData("truncated entry payload")
-            if crc32c(slab[at + HEADER_SIZE : at + header.size]) != header.payload_crc:
+            if crc32c(payload) != header.payload_crc:
                 raise CorruptData("entry payload checksum mismatch")
         except CorruptData as error:
             if _only_zeros(file, position):
                 return
             raise CorruptData(error.message, position=position) from error
-        yield Frame(position, header, slab, at)
+        yield Frame(position, header, head, payload)
         position += header.size
+        ahead = HEADER_SIZE if large else SLAB_BYTES  # behind a large one lies another one, mostly
 
 
 def _only_zeros(file: File, position: int) -> bool:
