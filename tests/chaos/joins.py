@@ -41,7 +41,7 @@ async def _taken_part(world: World, broker_id: int) -> None:
     assert [g.role for g in broker.groups() if g.id == METADATA_GROUP] == [Role.OBSERVER]
 
     def written() -> bool:
-        held = [g for g in broker.groups() if world.log_of(g.id)[0].startswith("beside")]
+        held = [g for g in broker.groups() if world.seen.log_of(g.id)[0].startswith("beside")]
         return any(g.status().high_watermark for g in held)
 
     await world.until(written, 10.0, "it holds records")

@@ -41,11 +41,13 @@ class SimApp(BrokerApp):
 
     def _group_changed(self, group: Group) -> None:
         broker, world = self._sim, self._sim.world
-        world.leads(broker.id, group.id, group.core.leading_term)
-        excused = broker.tampered or world.is_deleted(group.id) or world.is_weak(group.id)
+        world.seen.leads(broker.id, group.id, group.core.leading_term)
+        excused = broker.tampered or world.seen.is_deleted(group.id) or world.seen.is_weak(group.id)
         damaged = group.role in (Role.QUARANTINED, Role.LEARNER) and not excused
         if damaged or isinstance(group.failure, BrokenInvariant):
-            world.history.damaged(world.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}")
+            world.history.damaged(
+                world.seen.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}"
+            )
         super()._group_changed(group)
 
 

@@ -24,8 +24,9 @@ from tinymq.types import GroupId
 from tinymq_chaos.checkers.elections import Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.brokers import DISK_S
+from tinymq_chaos.sim.seen import broker_of
 from tinymq_chaos.sim.virtual import running_process
-from tinymq_chaos.sim.world import World, broker_of
+from tinymq_chaos.sim.world import World
 
 APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here
 WINDOWS_MAX = 8  # on one connection: of this term, and of the earlier ones in which it led and that a cut holds back
@@ -81,7 +82,7 @@ class _Watch:
     def _log(self, group: GroupId) -> Log | None:
         """None: nobody judges it any more."""
         world = self._world
-        return None if world.is_deleted(group) or world.is_revived(group) else world.log_of(group)
+        return None if world.seen.is_deleted(group) or world.seen.is_revived(group) else world.seen.log_of(group)
 
     # ---- what is wrapped ---------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
             task.result()
     await world.close_clients()
     bad = await world.healthy(END_S) or bad
-    await world.collect()
+    await world.seen.collect(world.limits)
     world.history.end()
     world.over = True
     if bad:

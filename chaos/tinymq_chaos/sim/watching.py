@@ -30,9 +30,10 @@ from tinymq.raft.replicas import Replicas
 from tinymq.types import GroupId
 from tinymq_chaos.checkers.ledger import Ballot, Identity
 from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.seen import broker_of
 from tinymq_chaos.sim.synced import Synced
 from tinymq_chaos.sim.virtual import running_process
-from tinymq_chaos.sim.world import World, broker_of
+from tinymq_chaos.sim.world import World
 
 
 def identity_of(replica: Replica) -> Identity:
@@ -43,7 +44,7 @@ class Watcher:
     """Turns what was watched into what the ledger is told."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self._world, self._seen = world, world.seen
         self._entries: dict[tuple[GroupId, int], Entry] = {}  # that a leader committed
         self._disks: dict[int, tuple[object, Synced]] = {}  # by broker
         self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
@@ -52,11 +53,11 @@ class Watcher:
 
     def applied(self, group: GroupId, entry: Entry) -> None:
         """A replica applies it."""
-        if entry.header.kind == Kind.DATA and not self._world.is_deleted(group):
+        if entry.header.kind == Kind.DATA and not self._seen.is_deleted(group):
             batch = parse_batch_header(entry.payload)
             if batch.producer_id:
                 self._world.ledger.numbered(
-                    self._world.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
+                    self._seen.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
                     batch.first_sequence, batch.record_count,
                 )  # fmt: skip
 
@@ -72,7 +73,7 @@ class Watcher:
         who = {n: identity_of(p.replica) for n, p in leadership.progress.items() if p.match >= commit and p.replica}
         if log.durable_index >= commit:
             who[me.broker_id] = identity_of(me)
-        name, ledger = self._world.log_of(group), self._world.ledger
+        name, ledger = self._seen.log_of(group), self._world.ledger
         for voter, identity in who.items():
             self._look_at_disk(group, voter, ledger.vouched(name, voter, identity), commit, broker.id)
         listed = _listed_by_both(configs.membership, configs.newest)
@@ -80,13 +81,13 @@ class Watcher:
 
     def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
         """Does its disk hold what it is counted for, as far as nobody has looked before?"""
-        if self._world.brokers[voter].damaged or self._world.is_weak(group):
+        if self._world.brokers[voter].damaged or self._seen.is_weak(group):
             return  # what was taken from it was no promise of its own; and what is not synced is not looked for
         disk = self._disk(self._world.brokers[voter])
         for index in range(looked + 1, commit + 1):
             entry = self._entries.get((group, index))
             if entry is not None and not disk.holds(group, entry):
-                self._world.ledger.lacks(self._world.log_of(group), voter, index, leader)
+                self._world.ledger.lacks(self._seen.log_of(group), voter, index, leader)
                 return
 
     # ---- replicas ------------------------------------------------------------------------------------------
@@ -107,8 +108,8 @@ class Watcher:
         if mark is None or (mark.count, mark.first_index) != (log.count, log.first_index):
             unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
         self._world.ledger.opened(
-            self._world.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
-            log.term_at, log.last_index, () if self._world.is_weak(group.id) else unsynced,
+            self._seen.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
+            log.term_at, log.last_index, () if self._seen.is_weak(group.id) else unsynced,
         )  # fmt: skip
 
     def sends(self, group: GroupId, message: Message, peer: int) -> None:
@@ -124,7 +125,7 @@ class Watcher:
             vote = peer
         ballot = (message.term, vote)
         durable = self._is_durable(broker, group, ballot)
-        self._world.ledger.rests_on(self._world.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
+        self._world.ledger.rests_on(self._seen.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
 
     def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
         found = self._durable.get((broker.files, group), NO_BALLOT)
@@ -139,35 +140,35 @@ class Watcher:
             return
         group = group_of(*operation.folder.split("/")[1:])
         broker = self._judged(group) if group is not None else None
-        if group is None or broker is None or self._world.is_weak(group):
+        if group is None or broker is None or self._seen.is_weak(group):
             return
         mark = load_marks(self._disk(broker)).marks.get(group)  # type: ignore[arg-type]
         if mark is not None:
             last = operation.mark.index if isinstance(operation, Truncate) else mark.index
             first = operation.first_index if isinstance(operation, Remove) else mark.first_index
             marked = mark.first_index, mark.index
-            self._world.ledger.cuts(self._world.log_of(group), broker.id, (first, last), marked)
+            self._world.ledger.cuts(self._seen.log_of(group), broker.id, (first, last), marked)
 
     def dumps(self, log: Log, index: int, data: bytes) -> None:
         broker = self._judged(log.group)
         if broker is not None:
-            self._world.ledger.state(self._world.log_of(log.group), broker.id, index, zlib.crc32(data))
+            self._world.ledger.state(self._seen.log_of(log.group), broker.id, index, zlib.crc32(data))
 
     # ---- reads ---------------------------------------------------------------------------------------------
 
     def due(self, group: GroupId) -> int:
         """What a read that begins now has to see."""
-        return self._world.ledger.end(self._world.log_of(group))
+        return self._world.ledger.end(self._seen.log_of(group))
 
     def reads(self, group: Group, due: int) -> None:
         broker = self._judged(group.id)
         if broker is not None:
-            self._world.ledger.read(self._world.log_of(group.id), broker.id, due, group.applied_index)
+            self._world.ledger.read(self._seen.log_of(group.id), broker.id, due, group.applied_index)
 
     def _judged(self, group: GroupId) -> SimBroker | None:
         """The broker in whose process this is called; None where nothing is judged."""
         process = running_process()
-        if process is None or self._world.is_deleted(group):
+        if process is None or self._seen.is_deleted(group):
             return None
         return self._world.brokers[broker_of(process)]
 
@@ -218,13 +219,13 @@ def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
         apply = machine.apply
 
         def apply_watched(entry: Entry) -> None:
-            world.applied(group_id, entry)
+            world.seen.applied(group_id, entry)
             watcher.applied(group_id, entry)
             apply(entry)
 
         if "apply" not in vars(machine):
             machine.apply = apply_watched
-        world.opened(group_id, *config)
+        world.seen.opened(group_id, *config)
         group: Group = await real(self, group_id, first_entry, machine, *config)
         return group
 
@@ -233,7 +234,7 @@ def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
 
 def _delete_group(real: Any, watcher: Watcher, world: World) -> Any:
     async def delete_group(self: Host, group_id: GroupId) -> None:
-        world.deleted(group_id)
+        world.seen.deleted(group_id)
         await real(self, group_id)
 
     return delete_group
@@ -241,7 +242,7 @@ def _delete_group(real: Any, watcher: Watcher, world: World) -> Any:
 
 def _close_group(real: Any, watcher: Watcher, world: World) -> Any:
     async def close_group(self: Host, group_id: GroupId) -> None:
-        world.closed(group_id)
+        world.seen.closed(group_id)
         await real(self, group_id)
 
     return close_group
@@ -251,7 +252,7 @@ def _take_over(real: Any, watcher: Watcher, world: World) -> Any:
     def take_over(self: Group, term: int, replicas: Any) -> None:
         real(self, term, replicas)
         watcher.revives(self.id)
-        world.revived(self.id, self.log.next_offset)
+        world.seen.revived(self.id, self.log.next_offset)
 
     return take_over
 

@@ -1,4 +1,4 @@
-"""Everything that one seed makes: brokers, clients, the network between them, and what was seen of it.
+"""Everything that one seed makes: brokers, clients, and the network between them. What was seen of it is in seen.py.
 
 Nothing here chooses a fault or judges what happened: see faults.py and ../checkers.
 """
@@ -10,31 +10,24 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tinymq.client import AsyncClient
 from tinymq.config import KIB, BrokerConfig, Limits, Timing
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, TinymqError
-from tinymq.log.log_config import DISK, LogConfig
-from tinymq.proto import peer_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
-from tinymq.raft.reviving import comes_back
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.testing.weather import Direction, Weather
 from tinymq.types import METADATA_GROUP, GroupId, PeerAddress
-from tinymq_chaos.checkers.collect import Collector
 from tinymq_chaos.checkers.ledger import Ledger
-from tinymq_chaos.history import METADATA, History, Log
-from tinymq_chaos.history import Replica as SeenReplica
+from tinymq_chaos.history import History
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.links import AnyBroker, MemoryConnector
+from tinymq_chaos.sim.seen import Seen
 from tinymq_chaos.sim.servers import ClientNetwork
 from tinymq_chaos.sim.transcript import Transcript
-from tinymq_chaos.sim.virtual import Killed, Process, VirtualClock, VirtualLoop, running_process
+from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
@@ -82,16 +75,13 @@ class World:
         self.faults: Counter[str] = Counter()  # how many of each kind began
         self.over = False  # nobody is started any more
         self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
+        self.seen = Seen(self.brokers, self.network, self.history, self.ledger)
         joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
         self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
         self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
         self.registry = like.registry
         self._opened: list[AsyncClient] = []
         self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
-        self._deleted: set[GroupId] = set()
-        self._revived: set[GroupId] = set()
-        self._weak: set[GroupId] = set()  # in memory, or synced at intervals
-        self._names: dict[GroupId, Log] = {METADATA_GROUP: METADATA}
 
     def say(self, line: str) -> None:
         self.transcript.add(self.loop.time(), line)
@@ -209,78 +199,7 @@ class World:
         self.mend(f"pause {broker.id}")
         process.resume()
 
-    # ---- what is seen --------------------------------------------------------------------------------
-
-    def log_of(self, group: GroupId) -> Log:
-        """A group as histories name it."""
-        known = self._names.get(group)
-        if known is None:
-            for broker in self.brokers.values():
-                serving = broker._app.serving.broker if broker._app is not None else None
-                topic = serving.registry.get_topic_by_id(group.topic_id) if serving is not None else None
-                if topic is not None:
-                    known = self._names[group] = (f"{topic.name}#{group.topic_id.hex()}", group.partition)
-                    return known
-            return f"?#{group.topic_id.hex()}", group.partition
-        return known
-
-    def leads(self, broker_id: int, group: GroupId, term: int | None) -> None:
-        """A replica's role is another: it leads in this term, or not (None)."""
-        log = self.log_of(group)
-        if term is None:
-            self.history.leads_no_more(broker_id, log)
-        elif group not in self._deleted:
-            self.history.led(log, term, broker_id)
-            self.ledger.led(log, broker_id, term)
-            self.network.tell_again(broker_id, partial(_is_ack_of_earlier_term, group, term))
-
-    def applied(self, group: GroupId, entry: Entry) -> None:
-        """A replica, in whose process this is called, has applied an entry."""
-        process = running_process()
-        if process is not None and group not in self._deleted:
-            log = self.log_of(group)
-            self.ledger.applied(log, broker_of(process), entry.index, entry.term, entry.header.header_crc)
-            self.history.committed(log, entry.header.next_offset)
-            if entry.header.kind == Kind.DATA:
-                self.history.weighed(log, entry.header.next_offset, entry.header.length)
-
-    def is_deleted(self, group: GroupId) -> bool:
-        """Some replica has deleted its data: the group is not judged any more."""
-        return group in self._deleted
-
-    def is_weak(self, group: GroupId) -> bool:
-        """Its replicas vouch for what a power cut, or the end of their process, may take: they come back as others."""
-        return group in self._weak
-
-    def opened(self, group: GroupId, config: LogConfig = DISK) -> None:
-        """A replica is opened, whose log is kept like this."""
-        if comes_back(config):
-            self._weak.add(group)
-
-    def revived(self, group: GroupId, end_offset: int) -> None:
-        """It goes on with the log of who was left, if anybody was, without an operator: a log that ends there. What it
-        applies, commits and shows is judged from then on anew; its elections, which it had one without, no more."""
-        if self.is_weak(group):
-            log = self.log_of(group)
-            self.history.revived(log, end_offset)
-            self.ledger.begins_again(log)
-            self._revived.add(group)
-
-    def is_revived(self, group: GroupId) -> bool:
-        """It went on once without a majority."""
-        return group in self._revived
-
-    def deleted(self, group: GroupId) -> None:
-        """A replica deletes its data: the registry has decided that nobody needs the group any more. One that restarts
-        may make it anew, until it hears of that; what is in it then is not judged."""
-        self._deleted.add(group)
-        self.closed(group)
-
-    def closed(self, group: GroupId) -> None:
-        """A replica, in whose process this is called, takes part no more."""
-        process = running_process()
-        if process is not None:
-            self.leads(broker_of(process), group, None)
+    # ---- how it does ---------------------------------------------------------------------------------
 
     def unhealthy(self) -> str:
         """What is not as it should be, of all brokers; "" when all is well."""
@@ -301,27 +220,6 @@ class World:
         ]
         return self.brokers[max(led)[1]] if led else None
 
-    async def collect(self) -> None:
-        """Read every replica of every broker into the history."""
-        collector = Collector(self.limits)
-        # Before anything is read: a flipped bit that nobody has read yet makes a leader step down, and others stand.
-        seen = [(broker, group, group.status()) for broker in self.brokers.values() for group in broker.groups()]
-        for broker, group, status in seen:
-            try:
-                entries = await broker.process.run(collector.stored(group.log, status.commit_index))
-            except (Killed, TinymqError) as error:
-                if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
-                    raise
-                continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
-            self.history.replicas.append(
-                SeenReplica(
-                    self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                    status.commit_index, status.log_start, entries, broker.shown_start(group.id),
-                )
-            )  # fmt: skip
-
-    # ---- time ----------------------------------------------------------------------------------------
-
     async def healthy(self, within_s: float) -> str:
         """Wait until all is well; what is not, after `within_s`."""
         end_s = self.loop.time() + within_s
@@ -334,13 +232,3 @@ class World:
         while not holds():
             assert self.loop.time() < end_s, f"not within {within_s} s: {what}"
             await asyncio.sleep(POLL_S)
-
-
-def _is_ack_of_earlier_term(group: GroupId, term: int, message: peer_pb2.Peer) -> bool:
-    ack = message.append_ack
-    return 0 < ack.term < term and (ack.group.topic_id, ack.group.partition) == (group.topic_id, group.partition)
-
-
-def broker_of(process: Process) -> int:
-    """Whose process it is."""
-    return int(process.name.rsplit(" ", 1)[1])
