@@ -156,6 +156,7 @@ class FaultSpan:
     what: str  # its parameters and whom it befell, in words
     began_s: float
     ended_s: float | None = None
+    effect: str | None = None  # seen where it was done, in words with numbers; "": nothing was; None: nobody looked
 
 
 @dataclass(frozen=True, slots=True)

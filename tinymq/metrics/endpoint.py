@@ -81,6 +81,7 @@ class Endpoint:
             document = await describe(
                 self._watched,
                 uptime_s=self._clock.monotonic() - self._began_s,
+                wall_time_s=self._clock.wall_us() / 1e6,
                 errors=self._measures.errors() if self._measures is not None else {},
                 pause=self._pause,
             )

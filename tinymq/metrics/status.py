@@ -17,6 +17,7 @@ async def describe(
     watched: Watched,
     *,
     uptime_s: float,
+    wall_time_s: float,
     errors: Mapping[str, Mapping[str, int]],
     pause: Callable[[], Awaitable[None]],
 ) -> dict[str, Any]:
@@ -32,6 +33,7 @@ async def describe(
         "state": app.serving.state.value,
         "reason": app.reason,
         "uptime_s": round(uptime_s, 3),
+        "wall_time_s": round(wall_time_s, 3),
         "metadata_leader": app.metadata_leader() or None,
         "peers": [
             {"broker": peer, "alive": watched.host is not None and watched.host.alive(peer)}

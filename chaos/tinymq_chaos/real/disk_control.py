@@ -4,6 +4,8 @@
 
 What can be done are the methods of `Faults`, with their arguments; "look" does nothing. The broker's end is a thread of
 its own there, and answers as long as the process lives and is not stopped. What was asked for is gone with the process.
+
+What the faults did is counted in a file beside the socket, which outlives the process: a broker may end because of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +71,13 @@ class DiskControl:
     def look(self) -> Look:
         return self._ask("look")
 
+    def counts(self) -> Counter[str]:
+        """What its faults did since its process began, though it may have ended; names are those of disk_faults.py."""
+        try:
+            return Counter(json.loads(_counts(self._path).read_text()))
+        except FileNotFoundError:
+            return Counter()
+
     def _ask(self, do: str, /, **arguments: Any) -> Look:
         try:
             with socket.socket(socket.AF_UNIX) as connection, _address(self._path) as address:
@@ -89,12 +99,24 @@ class DiskControl:
 def serve(disk: FaultyDisk, path: Path) -> None:
     """The broker's end: obey until the process ends. Listens when it returns."""
     listener = socket.socket(socket.AF_UNIX)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()  # of a process that was killed
+    for old in (path, _counts(path)):
+        with contextlib.suppress(FileNotFoundError):
+            old.unlink()  # of a process that was killed
+    disk.faults.told = lambda counts: _keep(path, counts)
     with _address(path) as address:
         listener.bind(address)
     listener.listen()
     threading.Thread(target=_accept, args=(disk, listener), name="disk-control", daemon=True).start()
+
+
+def _keep(path: Path, counts: Mapping[str, int]) -> None:
+    new = _counts(path).with_suffix(".new")
+    new.write_text(json.dumps(counts))
+    new.replace(_counts(path))
+
+
+def _counts(path: Path) -> Path:
+    return path.with_name(f"{path.name}.counts")
 
 
 def _accept(disk: FaultyDisk, listener: socket.socket) -> None:

@@ -7,9 +7,13 @@ import fnmatch
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from tinymq.errors import DiskFull, StorageError
+
+SYNCS_DELAYED, SYNCS_FAILED = "syncs delayed", "syncs failed"
+WRITES_REFUSED, READS_FAILED = "writes refused", "reads failed"
 
 
 def end_process() -> None:
@@ -26,8 +30,10 @@ class Faults:
 
     def __init__(self, die: Callable[[], None] = end_process) -> None:
         self.operations = 0  # that change the disk, so far
+        self.counts: Counter[str] = Counter()  # what the faults did, so far
+        self.told: Callable[[Mapping[str, int]], None] = lambda counts: None  # each time that they do something
         self.die = die
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._mended = threading.Event()
         self._slow: tuple[str, float] | None = None
         self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
@@ -75,6 +81,11 @@ class Faults:
         operations after it; of a write, do the first bytes, but not all of them."""
         self._dies_at = (pattern, operations, bytes_written)
 
+    def _did(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1
+            self.told(self.counts)
+
     # What a disk asks before it does something
 
     def step(self, what: str, length: int = 0) -> int:
@@ -105,6 +116,8 @@ class Faults:
             if self._bytes_left is None:
                 return end
             grown = min(max(0, self._bytes_left), end - size)
+            if grown < end - size:
+                self._did(WRITES_REFUSED)
             if whole and grown < end - size:
                 raise DiskFull(f"no room to {whole}", path=whole.partition(" ")[2])
             if end < size and not whole:
@@ -121,6 +134,7 @@ class Faults:
     def check_read(self, path: str) -> None:
         """Raises StorageError."""
         if self._failing_reads and any(fnmatch.fnmatchcase(path, pattern) for pattern in self._failing_reads):
+            self._did(READS_FAILED)
             raise StorageError(f"cannot read {path}: {os.strerror(errno.EIO)}", path=path)
 
     def fails(self, path: str) -> bool:
@@ -130,6 +144,7 @@ class Faults:
                 if fnmatch.fnmatchcase(path, pattern):
                     if once:
                         del self._failing_syncs[at]
+                    self._did(SYNCS_FAILED)
                     return True
         return False
 
@@ -137,4 +152,5 @@ class Faults:
         """As long as a sync of them takes more than it should."""
         slow, mended = self._slow, self._mended
         if slow is not None and any(fnmatch.fnmatchcase(path, slow[0]) for path in paths):
+            self._did(SYNCS_DELAYED)
             mended.wait(slow[1])

@@ -40,10 +40,15 @@ class Slack:
         """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
         have happened so much earlier. And on which `crowd` tasks wanted each processor: brokers are as slow then, and
         CROWD_MAX times at most is forgiven. Both are measured in every run, and said in its report."""
-        many = min(CROWD_MAX, max(1.0, crowd))
+        many = times(crowd)
         return Slack(
             *(seconds * many + lag_s for seconds in (self.answer_s, self.linger_s, self.progress_s, self.write_s))
         )
+
+
+def times(crowd: float) -> float:
+    """How many times as much time is forgiven on a machine where so many tasks wanted each processor."""
+    return min(CROWD_MAX, max(1.0, crowd))
 
 
 def checkers(slack: Slack) -> tuple[Checker, ...]:

@@ -39,6 +39,16 @@ class UnderWay:
     broker: int  # whose disk it damages; 0: nobody's
 
 
+def _ended(under_way: UnderWay) -> str | None:
+    """It ends: what it did, as it saw it."""
+    try:
+        rest = next(under_way.fault)
+    except StopIteration as end:
+        effect: str | None = end.value
+        return effect
+    raise AssertionError(f"{under_way.kind} goes on after its end: {rest}")
+
+
 class Nemesis:
     """Calls block for as long as a fault takes to begin or to end, and may come from any thread."""
 
@@ -117,8 +127,7 @@ class Nemesis:
                 return
             self._under_way.remove(under_way)
         try:
-            rest = next(under_way.fault, None)
-            assert rest is None, f"{under_way.kind} goes on after its end: {rest}"
+            under_way.span.effect = _ended(under_way)
         finally:
             self._history.fault_ended(under_way.span)
             self.stage.tell(f"FAULT {under_way.kind} is over")

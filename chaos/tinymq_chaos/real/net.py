@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from tinymq_chaos.real.lines import Line
+
 CLIENTS = 0  # as a place in the network, beside broker ids 1..N
 
 Direction = tuple[int, int]  # (from, to)
@@ -29,6 +31,11 @@ class Net(Protocol):
 
     Every trouble has a reason, `why`. Several may lie on one direction: mending one leaves the others.
     """
+
+    @property
+    def begun_anew(self) -> int:
+        """How often a part of it hung and was replaced, which closed the connections through it."""
+        ...
 
     def cut(self, why: str, directions: Iterable[Direction]) -> None:
         """What a sends to b is lost without a word, on connections that are there and on new ones, until mended.
@@ -54,4 +61,8 @@ class Net(Protocol):
 
     def mend_all(self) -> None:
         """All is well."""
+        ...
+
+    def line(self, direction: Direction) -> Line:
+        """A connection of the harness's own that goes the same way, to see what a trouble does. Raises OSError."""
         ...

@@ -60,11 +60,14 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
         "measures": {
             "healed_s": round(result.healed_s, 3),
             "harness_late_s_max": round(result.lag_s, 3),
+            "proxies_begun_anew": result.begun_anew,
             "tasks_for_each_processor_max": round(result.crowd, 1),
             "checked_s": round(result.checked_s, 3),
             "harness_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         },
+        "effects": [{"kind": s.kind, "what": s.what, "effect": s.effect} for s in history.faults],
         "slack": asdict(result.slack),
+        "slack_times": round(result.leniency, 2),
         "not_judged": dict(NOT_JUDGED),
         "notes": list(result.notes),
         "anomalies": [asdict(a) if isinstance(a, Anomaly) else a for a in result.anomalies],
@@ -96,6 +99,9 @@ def outcome_in_words(result: Result) -> str:
     ]
     lines += [f"never possible: {', '.join(result.never)}"] if result.never else []
     lines += [f"note: {note}" for note in result.notes]
+    if result.leniency > 1.0:
+        busy = f"the machine was busy ({result.crowd:.1f} tasks wanted each processor)"
+        lines.append(f"judged loosely: {busy}; {result.leniency:.1f} times the time was forgiven")
     lines += ["interrupted before its time"] if result.interrupted else []
     lines += [f"ANOMALY {anomaly}" for anomaly in result.anomalies] or ["no anomalies"]
     return "\n".join(lines)

@@ -28,6 +28,11 @@ class Loss:
     sectors: int  # whose content is an older one now
     sizes: int  # files that are longer or shorter
     names: int  # changes of names that are undone
+    at_stake: int = 0  # sectors, sizes and names that were not synced, all of which it might have taken
+
+    @property
+    def told(self) -> str:
+        return f"{self.sectors + self.sizes + self.names} lost of {self.at_stake} that were not synced"
 
     def __str__(self) -> str:
         return f"{self.sectors} sectors, {self.sizes} sizes, {self.names} names lost"
@@ -75,7 +80,7 @@ class Remains:
 
     def lose(self, rng: random.Random) -> Loss:
         """Power was cut when the process died. The folder is as the disk is found after that, with another boot id."""
-        names = 0
+        names, at_stake = 0, len(self._pending)
         for _, change in self._pending:
             if rng.random() < 0.5:
                 change.keep()
@@ -86,11 +91,12 @@ class Remains:
         for inode in dict.fromkeys(inode for _, inode in self._root.files()):
             content, source = self._contents.get(inode), self._sources.get(inode)
             if content is not None and source is not None:
+                at_stake += len({*content.dirty, *content.lost}) + content.resized
                 lost, resized = _cut(content, source, rng)
                 sectors, sizes = sectors + lost, sizes + resized
         self._settle()
         unsynced.forget(self._data, rng.randbytes(16))
-        return Loss(sectors, sizes, names)
+        return Loss(sectors, sizes, names, at_stake)
 
     def tear(self, rng: random.Random) -> Loss:
         """As `lose`, but names and sizes are kept, and of one file what was written last is torn off at any byte."""
@@ -101,7 +107,7 @@ class Remains:
             inode, content = rng.choice(torn)
             lost = _tear(content, self._sources[inode], rng)
         unsynced.forget(self._data, rng.randbytes(16))
-        return Loss(lost, 0, 0)
+        return Loss(lost, 0, 0, lost)
 
     # The tree of names
 

@@ -10,6 +10,7 @@ import os
 import random
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from tinymq_chaos import checkers
 from tinymq_chaos.checkers.anomaly import Anomaly
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real.context import Context, Surroundings
-from tinymq_chaos.real.judging import Slack
+from tinymq_chaos.real.judging import Slack, times
 from tinymq_chaos.real.nemesis import Nemesis
 from tinymq_chaos.real.schedule import Episode, Storm, plan
 from tinymq_chaos.real.subject import Subject
@@ -61,11 +62,22 @@ class Result:
     healed_s: float = 0.0  # from the last fault's end until all was well
     lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
     crowd: float = 0.0  # tasks that wanted each processor, at worst, on average over a minute
+    begun_anew: int = 0  # proxies that hung and were replaced, which closed the connections through them
     checked_s: float = 0.0  # that the checkers took
 
     @property
     def slack(self) -> Slack:
         return Slack().of(self.lag_s, self.crowd)
+
+    @property
+    def leniency(self) -> float:
+        """How many times as much time was forgiven as on a quiet machine; 1: it was one."""
+        return times(self.crowd)
+
+    @property
+    def idle(self) -> Mapping[str, int]:
+        """How many of each kind of fault did nothing that could be seen where it was done."""
+        return Counter(span.kind for span in self.history.faults if span.effect == "")
 
     @property
     def acknowledged(self) -> int:
@@ -116,6 +128,8 @@ class Run:
             if self._history.ended_s is None:
                 self._history.end()
         self.result.faults = dict(self.nemesis.happened)
+        self.result.begun_anew = self._subject.target.net.begun_anew
+        self.result.notes += _notes(self.result)
         return self.result
 
     async def _phases(self) -> None:
@@ -234,6 +248,14 @@ class Run:
             ended = sum(call.outcome is Outcome.OK for call in self._history.calls)
             self._say(f"{len(self._history.calls)} calls, {ended} of them done; {self.result.acknowledged} records "
                       "acknowledged")  # fmt: skip
+
+
+def _notes(result: Result) -> list[str]:
+    """What should be known of the faults that were done."""
+    notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
+    if result.begun_anew:
+        notes.append(f"{result.begun_anew} times a proxy hung and was begun anew: what went through it was closed")
+    return notes
 
 
 def _shortened(unhealthy: str, parts: int = 4) -> str:

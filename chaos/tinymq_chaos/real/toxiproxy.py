@@ -26,6 +26,7 @@ from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
 
 from tinymq_chaos.real import setup
 from tinymq_chaos.real.children import POLL_S, Child, end, spawn
+from tinymq_chaos.real.lines import FarEnd, Line
 from tinymq_chaos.real.net import TOXICS, Direction
 from tinymq_chaos.real.ports import HOST, Ports
 
@@ -162,6 +163,7 @@ class Proxies:
         folder.mkdir(parents=True, exist_ok=True)
         self._ports = Ports() if ports is None else ports
         self._own_ports = ports is None
+        self._far_end = FarEnd()  # behind the last door of each proxy
         self._proxies = {
             (a, b): self._proxy(f"{a}-{b}", [leads_to] if isinstance(leads_to, str) else leads_to, folder)
             for (a, b), leads_to in upstreams.items()
@@ -175,8 +177,9 @@ class Proxies:
             raise
 
     def _proxy(self, name: str, upstreams: Sequence[str], folder: Path) -> Proxy:
-        api_port, *taken = self._ports.take(1 + len(upstreams))
-        doors = [(f"{HOST}:{port}", upstream) for port, upstream in zip(taken, upstreams, strict=True)]
+        api_port, *taken = self._ports.take(2 + len(upstreams))
+        leads_to = [*upstreams, self._far_end.address]
+        doors = [(f"{HOST}:{port}", upstream) for port, upstream in zip(taken, leads_to, strict=True)]
         return Proxy(name, doors, api_port, folder / f"proxy-{name}.log")
 
     def address(self, a: int, b: int, which: int = 0) -> str:
@@ -214,10 +217,16 @@ class Proxies:
     def mend_all(self) -> None:
         self._each(self._proxies.values(), lambda proxy: proxy.mend(None))
 
+    def line(self, direction: Direction) -> Line:
+        """Through a door of its own, with the same toxics as the others of that proxy."""
+        proxy, stream = self._streams(direction)[0]
+        return self._far_end.line(proxy.doors[-1][0], back=stream == DOWNSTREAM)
+
     def close(self) -> None:
         """All proxies end. Twice is once."""
         if not self._closed:
             self._closed = True
+            self._far_end.close()
             self._each(self._proxies.values(), lambda proxy: proxy.close())
             self._pool.shutdown()
             if self._own_ports:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from tinymq_chaos.real.lines import Line
 from tinymq_chaos.real.net import TOXICS, Direction
 
 
 class StandInNet:
     """What is cut and what is ill, by why."""
+
+    begun_anew = 0
 
     def __init__(self) -> None:
         self.cuts: dict[str, frozenset[Direction]] = {}
@@ -33,6 +36,9 @@ class StandInNet:
     def mend_all(self) -> None:
         self.cuts.clear()
         self.toxics.clear()
+
+    def line(self, direction: Direction) -> Line:
+        raise ConnectionError("these are words, and carry nothing")
 
 
 class StandIn:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.real.stand_in import StandIn
+from tests.chaos.real.stand_in import StandIn, StandInNet
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
@@ -173,6 +173,27 @@ def test_what_there_was_no_time_for_is_said() -> None:
     result = run(Plain(), Plan(1, 0.0, faults=("pause", "kill_all")))
     assert result.notes == ["no time was left for pause, kill_all", "collected"]
     assert "note: no time was left for pause, kill_all" in outcome.outcome_in_words(result)
+
+
+def test_a_fault_that_did_nothing_a_proxy_that_hung_and_a_busy_machine_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StandIn, "kill", lambda self, *brokers: None)
+    monkeypatch.setattr(StandInNet, "begun_anew", 2)
+    subject = Plain()
+    result = run(subject, Plan(1, 30.0, episodes=(Episode((Act("kill_all", {}, 0.0, 0.01),), 0.0),)))
+    hung = "2 times a proxy hung and was begun anew: what went through it was closed"
+    assert result.notes == ["collected", "kill_all did nothing, 1 of 1 times", hung]
+    result.crowd = 3.0
+    assert "judged loosely: the machine was busy (3.0 tasks wanted each processor); 3.0 times" in (
+        outcome.outcome_in_words(result)
+    )
+    outcome.write(tmp_path, result, subject.target, "make chaos SEED=1", "2026-01-01")
+    said = json.loads((tmp_path / outcome.RUN).read_text())
+    assert said["effects"] == [{"kind": "kill_all", "what": "brokers 1, 2, 3", "effect": ""}]
+    assert (said["measures"]["proxies_begun_anew"], said["slack_times"]) == (2, 3.0)
+    result.crowd = 0.5
+    assert "judged loosely" not in outcome.outcome_in_words(result)
 
 
 def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ A family is a module with its rows, KINDS; here they come together. How a fault 
 from __future__ import annotations
 
 from tinymq_chaos.real.faults import clocks, disks, files, network, processes
-from tinymq_chaos.real.faults.kind import ANYBODY, Fault, Kind, Parameters, Stage, Value, whose
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Fault, Kind, Parameters, Stage, Value, whose
 
 FAULTS: dict[str, Kind] = {
     **processes.KINDS,
@@ -16,4 +16,4 @@ FAULTS: dict[str, Kind] = {
     **clocks.KINDS,
 }
 
-__all__ = ["ANYBODY", "FAULTS", "Fault", "Kind", "Parameters", "Stage", "Value", "whose"]
+__all__ = ["ANYBODY", "FAULTS", "Doing", "Fault", "Kind", "Parameters", "Stage", "Value", "whose"]

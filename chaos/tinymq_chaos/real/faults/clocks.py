@@ -9,14 +9,19 @@ EINVAL. No broker calls it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one
-from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
 
 HOUR_S = 3600
 READ_AGAIN_S = 1  # a jump is seen after this much
+LOOK_S = 0.1
+OFF_S_MAX = 30.0  # that a clock is off from what it was to be off by: it was read a while ago
 
 
 def environment(library: Path, folder: Path, brokers: Sequence[int]) -> dict[int, dict[str, str]]:
@@ -47,14 +52,47 @@ def _file(folder: Path, broker: int) -> Path:
     return folder.absolute() / "clocks" / f"broker-{broker}"
 
 
-def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+class Telling(Protocol):
+    """The stage of a cluster whose brokers say what time it is."""
+
+    def status(self, broker: int) -> Mapping[str, Any] | None: ...
+
+
+def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, hours = one(stage, rng, how), float(how["hours"])
     if broker is None:
         yield None
-        return
-    set_clock(stage.folder, broker, round(hours * HOUR_S))
+        return None
+    off_s, seen_s, over = round(hours * HOUR_S), list[float](), threading.Event()
+    before_s = _off_s(stage, broker)
+    watching = threading.Thread(target=_watch, args=(stage, broker, off_s, seen_s, over), daemon=True)
+    set_clock(stage.folder, broker, off_s)
+    watching.start()
     yield f"broker {broker} by {hours:+g} h"
+    over.set()
+    watching.join()
     set_clock(stage.folder, broker, 0)
+    if before_s is None:
+        return None
+    return f"its time was off by {seen_s[0]:+.0f} s, and by {before_s:+.0f} s before" if seen_s else ""
+
+
+def _watch(stage: Stage, broker: int, off_s: float, seen_s: list[float], over: threading.Event) -> None:
+    """Until its clock is off by so much, once."""
+    while not seen_s:
+        now_s = _off_s(stage, broker)
+        if now_s is not None and abs(now_s - off_s) < OFF_S_MAX:
+            seen_s.append(now_s)
+        if over.wait(LOOK_S):
+            return
+
+
+def _off_s(stage: Stage, broker: int) -> float | None:
+    """By how much the broker's own time is off from here. None: it does not say."""
+    if getattr(stage, "status", None) is None:
+        return None
+    page = cast(Telling, stage).status(broker)
+    return None if page is None or "wall_time_s" not in page else float(page["wall_time_s"]) - time.time()
 
 
 KINDS: dict[str, Kind] = {

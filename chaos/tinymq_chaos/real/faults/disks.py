@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
 from tinymq.log.layout import INDEX
 from tinymq_chaos.real.disk_control import DiskControl, Look
+from tinymq_chaos.real.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one, up
-from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
-from tinymq_chaos.real.faults.processes import named
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.power import Loss, Remains
 
 WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
@@ -31,6 +33,8 @@ PATIENCE_S = 2.0  # for an idle one to do something to its disk
 SYNC_S = 60.0  # a sync that power is cut in: longer than anybody waits
 HANGING_S_MAX = 0.3
 POLL_S = 0.001
+SERVES_POLL_S = 0.05
+SERVES_S_MAX = 15.0  # for brokers that were started just now
 POWER = "power cut"
 KILL = "kill"
 
@@ -50,36 +54,57 @@ def asked(stage: Stage, broker: int, ask: Callable[[DiskControl], Look]) -> bool
     return True
 
 
-def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def counts(stage: Stage, broker: int) -> Counter[str]:
+    """What faults of its disk did since its process began; which may have ended."""
+    return cast(Disked, stage).disk(broker).counts()
+
+
+def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
+    """How much more of it there is now, as an effect."""
+    after = counts(stage, broker)
+    more = after[what] - before[what] if after[what] >= before[what] else after[what]  # it was started in between
+    return f"{more} {what}" if more else ""
+
+
+def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Each sync takes so much longer; many seconds are a disk that hangs until the fault is over."""
     broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
+    before = counts(stage, broker) if broker is not None else Counter[str]()
     if broker is None or not asked(stage, broker, lambda disk: disk.slow_sync(seconds, pattern)):
         yield None
-        return
+        return None
     yield f"of broker {broker}: {seconds:g} s more for {pattern}"
+    effect = since(stage, broker, before, SYNCS_DELAYED)
     asked(stage, broker, lambda disk: disk.mend("slow_sync"))
+    return effect
 
 
-def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, left = one(stage, rng, how), int(how["bytes_left"])
+    before = counts(stage, broker) if broker is not None else Counter[str]()
     if broker is None or not asked(stage, broker, lambda disk: disk.disk_full(left)):
         yield None
-        return
+        return None
     yield f"of broker {broker}: {left} bytes are left"
+    effect = since(stage, broker, before, WRITES_REFUSED)
     _again(stage, broker, rng, KILL)
+    return effect
 
 
-def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """EIO, for as long as the fault lasts. What such a sync did not write never will be: it is gone if power goes."""
     broker, pattern = one(stage, rng, how), str(how["pattern"])
+    before = counts(stage, broker) if broker is not None else Counter[str]()
     if broker is None or not asked(stage, broker, lambda disk: disk.fail_sync(pattern)):
         yield None
-        return
+        return None
     yield f"of {pattern} at broker {broker}, then {how['then']}"
-    _again(stage, broker, rng, str(how["then"]))
+    effect = since(stage, broker, before, SYNCS_FAILED)
+    losses = _again(stage, broker, rng, str(how["then"]))
+    return "; ".join([effect, *map(str, losses)]) if effect else ""
 
 
-def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """EIO from whatever is read of its logs. It is started again at once, so that it has to read."""
     broker = int(how["broker"])
     with stage.alone(broker):
@@ -92,34 +117,37 @@ def read_error(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[st
             time.sleep(POLL_S)
     if not heard:
         yield None
-        return
+        return None
     yield f"at broker {broker}"
+    effect = since(stage, broker, Counter(), READS_FAILED)
     _again(stage, broker, rng, KILL)
+    return effect
 
 
-def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> None:
+def _again(stage: Stage, broker: int, rng: random.Random, how: str) -> list[Loss]:
     """It ends, if it has not ended by itself, and starts."""
     with stage.alone(broker):
         stage.kill(broker)
-        if how == POWER:
-            lose_power(stage, [broker], rng)
+        losses = lose_power(stage, [broker], rng) if how == POWER else []
         stage.start(broker)
+    return losses
 
 
-def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def power_cut(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = one(stage, rng, how)
     return _without_power(stage, rng, [broker] if broker is not None else [])
 
 
-def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def power_cut_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Of all at one moment."""
     return _without_power(stage, rng, up(stage))
 
 
-def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Iterator[str | None]:
+def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Doing:
     if not brokers:
         yield None
-        return
+        return None
+    until_serving(stage, brokers)
     (when,) = rng.choices(WHEN, WEIGHTS)
     with stage.alone(*brokers):
         if not (when == WHEN[0] and die_at_write(stage, rng, brokers)) and not (
@@ -127,9 +155,21 @@ def _without_power(stage: Stage, rng: random.Random, brokers: list[int]) -> Iter
         ):
             when = "at once"
         stage.kill(*brokers)
+        effect = gone(stage, brokers)
         losses = lose_power(stage, brokers, rng)
     yield f"{named(brokers)}, {when}: {'; '.join(map(str, losses))}"
     stage.start(*brokers)
+    return f"{effect}; {' and '.join(loss.told for loss in losses)}" if any(loss.at_stake for loss in losses) else ""
+
+
+def until_serving(stage: Stage, brokers: list[int]) -> None:
+    """Wait, but not for ever: who is not there yet writes nothing that could be lost."""
+    status = getattr(stage, "status", None)
+    until_s = time.monotonic() + SERVES_S_MAX
+    while status is not None and any((status(n) or {}).get("state") != "running" for n in brokers):
+        if time.monotonic() > until_s or not all(map(stage.running, brokers)):
+            return
+        time.sleep(SERVES_POLL_S)
 
 
 def die_at_write(stage: Stage, rng: random.Random, brokers: list[int], pattern: str = "write *") -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tinymq.entry import HEADER_SIZE, parse_header
@@ -19,9 +19,9 @@ from tinymq.log.files import RealFiles
 from tinymq.log.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
 from tinymq.log.marks import Mark, load_marks
 from tinymq_chaos.real.faults.chosen import up
-from tinymq_chaos.real.faults.disks import DISKS, die_at_write
-from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
-from tinymq_chaos.real.faults.processes import named
+from tinymq_chaos.real.faults.disks import DISKS, die_at_write, until_serving
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.power import Remains
 
 BITS_MAX = 3
@@ -30,17 +30,32 @@ FILES = (SEGMENT, SEGMENT, SEGMENT, INDEX, STATE, *BALLOTS, MARKS)  # a segment 
 BETWEEN_S = 1.0  # writes go on for so long with those that are left
 
 
-def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def wipe(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Its disk is replaced by an empty one."""
     broker = int(how["broker"])
     with stage.alone(broker):
         stage.kill(broker)
+        before = kept(stage.data(broker))
         stage.wipe(broker)
+        effect = lost(before, kept(stage.data(broker)))
     yield f"broker {broker}"
     stage.start(broker)
+    return effect
 
 
-def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def kept(data: Path) -> tuple[int, int]:
+    """How many files are in a broker's folder, and bytes in them."""
+    sizes = [path.stat().st_size for path in data.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
+def lost(before: tuple[int, int], after: tuple[int, int]) -> str:
+    """As an effect."""
+    files, size = before[0] - after[0], before[1] - after[1]
+    return f"{files} files with {size} bytes were gone" if files > 0 else ""
+
+
+def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Amnesia. A minority is down, and the others go on; then one of these loses its disk, and the rest of them, who
     hold the last copies of what was written meanwhile, are killed. The minority comes back, and finds one that
     remembers nothing: together they are a majority, and must not act as one."""
@@ -50,36 +65,44 @@ def wipe_then_kill(stage: Stage, rng: random.Random, how: Parameters) -> Iterato
     behind, holders = others[:few], others[few:]
     if not few or len(up(stage)) < len(stage.brokers):
         yield None
-        return
+        return None
     with stage.alone(*stage.brokers):
         stage.kill(*behind)
         time.sleep(BETWEEN_S)
         stage.kill(wiped)
+        before = kept(stage.data(wiped))
         stage.wipe(wiped)
+        effect = lost(before, kept(stage.data(wiped)))
         stage.kill(*holders)
+        killed = gone(stage, [*behind, wiped, *holders])
         stage.start(wiped, *behind)
     yield f"broker {wiped}, with {named(behind)} behind; then {named(holders)} killed"
     stage.start(*holders)
+    return f"{effect}, and {killed}" if effect and killed else ""
 
 
-def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def flip_bits(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """A few, in what counts of one kind of file, while the broker is stopped: politely, so that its marks cover all."""
     broker, kind = int(how["broker"]), str(how["file"])
     with stage.alone(broker):
         stage.stop(broker)
         flips = _flips(stage.data(broker), rng, rng.choice(FILES) if kind == ANY_FILE else kind, int(how["bits"]))
-        for path, place, bit in flips:
-            flip(stage.data(broker) / path, place, bit)
+        flipped = sum(flip(stage.data(broker) / path, place, bit) for path, place, bit in flips)
         stage.start(broker)
     yield f"broker {broker}: {', '.join(f'{path} at {place}' for path, place, _ in flips)}" if flips else None
+    return f"{flipped} bits were another when read again" if flipped else ""
 
 
-def flip(path: Path, place: int, bit: int) -> None:
+def flip(path: Path, place: int, bit: int) -> bool:
+    """Whether it is the other one then."""
     with path.open("r+b") as file:
         file.seek(place)
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 1 << bit]))
+    with path.open("rb") as file:
+        file.seek(place)
+        return file.read(1)[0] ^ byte == 1 << bit
 
 
 def _flips(data: Path, rng: random.Random, kind: str, bits: int) -> list[tuple[str, int, int]]:
@@ -116,20 +139,25 @@ def covered_bytes(data: Path, path: str) -> int:
     return mark.position  # the marked frame is damaged already
 
 
-def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
-    """Power goes while a log is written, and what was written last is there up to some byte."""
+def torn_tail(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
+    """Power goes while a log is written, and what was written last is there up to some byte. Where all of it was synced
+    already, the broker was killed, and nothing was torn."""
     standing = up(stage)
     broker = int(how["broker"]) or (rng.choice(standing) if standing else 0)
     if broker not in standing:
         yield None
-        return
+        return None
+    until_serving(stage, [broker])
     with stage.alone(broker):
         when = "in the middle of" if die_at_write(stage, rng, [broker], "write groups/*.log") else "without"
         stage.kill(broker)
         torn = Remains(stage.data(broker)).tear(random.Random(rng.random()))
         stage.tell(f"broker {broker} loses power")
-    yield f"broker {broker}, {when} a write: {torn}"
+        if not torn.sectors:
+            stage.start(broker)
+    yield f"broker {broker}, {when} a write: {torn}" if torn.sectors else None
     stage.start(broker)
+    return f"{torn.sectors} sectors were torn"
 
 
 KINDS: dict[str, Kind] = {

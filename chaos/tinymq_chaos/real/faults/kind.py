@@ -8,7 +8,13 @@ have undone by then what it did: what it stopped runs, what it cut flows.
         broker = rng.choice(stage.brokers)
         stage.pause(broker)
         yield f"broker {broker}"
+        still = stands_still(stage, broker)
         stage.resume(broker)
+        return "its process stood still" if still else ""
+
+What it returns is its effect, in words with numbers, seen where it is done: the disk counts the syncs that failed, the
+network is asked by a connection through it. "": it did nothing, and what goes well then was no test of anything. None:
+there was no way to see it.
 
 Faults overlap: another one may have killed the broker that this one paused. So a Stage forgives what a Target does
 not, and what is cut is named by `whose`, a word that no other fault under way has. What a cluster has beyond `Target`
@@ -19,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -50,6 +56,7 @@ class Stage(Target, Protocol):
 
 Value = float | str
 Parameters = Mapping[str, Value]
+Doing = Generator[str | None, None, str | None]  # words, nothing, its effect
 Fault = Callable[[Stage, random.Random, Parameters], Iterator[str | None]]
 
 GROUPS = ("process", "network", "disk", "files", "clock")

@@ -3,75 +3,108 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, leader, majority, one, up
-from tinymq_chaos.real.faults.kind import ANYBODY, Kind, Parameters, Stage
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
 
 HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
 ALL_S = 180.0  # a rolling restart that has begun is over by then
 POLL_S = 0.1
 
 
-def kill_one(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def kill_one(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = one(stage, rng, how)
     return _down(stage, [broker] if broker is not None else [])
 
 
-def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker = leader(stage, rng)
     return _down(stage, [broker] if broker is not None else [])
 
 
-def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """What they lead and who follows them has nobody left to agree with."""
     most, standing = majority(stage), up(stage)
     return _down(stage, rng.sample(standing, most) if len(standing) >= most else [])
 
 
-def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def kill_all(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     return _down(stage, up(stage))
 
 
-def _down(stage: Stage, brokers: list[int]) -> Iterator[str | None]:
+def _down(stage: Stage, brokers: list[int]) -> Doing:
     """kill -9; they are started when the fault is over."""
     if not brokers:
         yield None
-        return
+        return None
     stage.kill(*brokers)
+    effect = gone(stage, brokers)
     yield named(brokers)
     stage.start(*brokers)
+    return effect
+
+
+def gone(stage: Stage, brokers: list[int]) -> str:
+    """Whose processes are, as an effect."""
+    found = [n for n in brokers if not stage.running(n)]
+    return f"{len(found)} of {len(brokers)} processes were gone" if found else ""
 
 
 def named(brokers: list[int]) -> str:
     return f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, sorted(brokers)))}"
 
 
-def pause(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def pause(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """SIGSTOP."""
     broker = one(stage, rng, how)
     if broker is None:
         yield None
-        return
+        return None
     stage.pause(broker)
     yield named([broker])
+    still = stands_still(stage, broker)
     stage.resume(broker)
+    if still is None:
+        return None
+    return "its process stood still until then" if still else ""
 
 
-def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:
+def stands_still(stage: Stage, broker: int) -> bool | None:
+    """Whether its process does, by the system's own word. None: there is nobody to ask."""
+    pid = getattr(stage, "pid", None)
+    if pid is None:
+        return None
+    if sys.platform == "linux":
+        try:
+            state = Path(f"/proc/{pid(broker)}/stat").read_text().rpartition(") ")[2]
+        except OSError:  # it is gone
+            return False
+    else:
+        state = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid(broker))], capture_output=True, text=True, check=False
+        ).stdout
+    return state.startswith("T")
+
+
+def rolling_restart(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """SIGTERM to each, which is started again when it has ended; the next one once all is well. It goes its way beside
     other faults, and its end waits for it."""
     order = rng.sample(stage.brokers, len(stage.brokers))
-    rolling = threading.Thread(target=_roll, args=(stage, order), name="rolling restart", daemon=True)
+    stopped: list[int] = []
+    rolling = threading.Thread(target=_roll, args=(stage, order, stopped), name="rolling restart", daemon=True)
     rolling.start()
     yield f"in the order {', '.join(map(str, order))}"
     rolling.join(ALL_S)
     assert not rolling.is_alive(), f"a rolling restart is not over after {ALL_S:g} s"
+    return f"{len(stopped)} of {len(order)} ended when they were told to" if stopped else ""
 
 
-def _roll(stage: Stage, order: list[int]) -> None:
+def _roll(stage: Stage, order: list[int], stopped: list[int]) -> None:
     for broker in order:
         until_s = time.monotonic() + HEALTHY_S
         while stage.unhealthy():
@@ -79,6 +112,7 @@ def _roll(stage: Stage, order: list[int]) -> None:
                 return
             time.sleep(POLL_S)
         stage.stop(broker)
+        stopped += [broker] if not stage.running(broker) else []
         stage.start(broker)
 
 

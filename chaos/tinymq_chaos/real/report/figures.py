@@ -183,6 +183,7 @@ def _span(findings: Findings, effect: Effect) -> dict[str, Any]:
     return {
         "kind": fault.kind,
         "what": fault.what,
+        "effect": fault.effect,
         "began_s": round(findings.since(fault.began_s), 3),
         "ended_s": None if fault.ended_s is None else round(findings.since(fault.ended_s), 3),
         "silent_while_s": round(effect.worst_while_s, 3),

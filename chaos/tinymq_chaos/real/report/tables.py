@@ -61,7 +61,8 @@ def _fault_row(findings: Findings, number_: int, effect: Effect) -> list[Child]:
     began_s = findings.since(fault.began_s)
     ended_s = findings.lasted_s if fault.ended_s is None else findings.since(fault.ended_s)
     show = {"type": "button", "class": "show", "data-from": f"{began_s:.3f}", "data-until": f"{ended_s:.3f}"}
-    named = element("span", {}, element("b", {}, fault.kind), " ", name(fault.what))
+    did = "" if fault.effect is None else f": {fault.effect or 'it did nothing'}"
+    named = element("span", {}, element("b", {}, fault.kind), " ", name(fault.what), did)
     return [
         element("button", show | {"aria-label": f"show fault {number_} on the time line"}, str(number_)),
         named,

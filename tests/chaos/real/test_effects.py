@@ -1,0 +1,278 @@
+"""Each fault tells what it did, seen where it is done; and one that does nothing tells that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.real import stand_in
+from tests.chaos.real.places import Net as Places
+from tests.chaos.real.stand_in import StandIn
+from tests.chaos.real.test_faults_disks import Disked, Scene
+from tinymq.errors import StorageError
+from tinymq_chaos.history import History
+from tinymq_chaos.real import run as running
+from tinymq_chaos.real.disk_faults import Faults
+from tinymq_chaos.real.faults import FAULTS, Value, clocks, files, network, processes
+from tinymq_chaos.real.faults import disks as disk_faults
+from tinymq_chaos.real.lines import Line
+from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.net import Direction
+from tinymq_chaos.real.power import Loss, Remains
+from tinymq_chaos.real.probes import Probe
+
+QUICK: dict[str, dict[str, Value]] = {
+    "latency": {"latency": 200.0, "jitter": 10.0},
+    "bandwidth": {"rate": 20.0},
+    "slicer": {"delay": 2000.0},
+    "slow_close": {"delay": 800.0},
+    "reset_peer": {"timeout": 50.0},
+    "limit_data": {"bytes": 40_000.0},
+    "timeout": {"where": "brokers", "timeout": 50.0},
+}
+"""Parameters by which a fault of the network shows within a second."""
+
+
+class Carrying(stand_in.StandInNet):
+    """Words and, with `real`, proxies that do what was said; without, it is said and nobody does it."""
+
+    def __init__(self, net: Places, real: bool) -> None:
+        super().__init__()
+        self.proxies, self.real = net.proxies, real
+
+    def cut(self, why: str, directions: Iterable[Direction]) -> None:
+        super().cut(why, directions := list(directions))
+        if self.real:
+            self.proxies.cut(why, directions)
+
+    def toxic(
+        self, why: str, directions: Iterable[Direction], kind: str, toxicity: float = 1.0, **attributes: float
+    ) -> None:
+        super().toxic(why, directions := list(directions), kind, toxicity, **attributes)
+        if self.real:
+            self.proxies.toxic(why, directions, kind, toxicity, **attributes)
+
+    def mend(self, why: str) -> None:
+        super().mend(why)
+        self.proxies.mend(why)
+
+    def line(self, direction: Direction) -> Line:
+        return self.proxies.line(direction)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    pairs = [*permutations((1, 2, 3), 2), (0, 1), (0, 2), (0, 3)]
+    net = Places(tmp_path_factory.mktemp("places"), *pairs)
+    yield net
+    net.close()
+
+
+def effect_of(scene: Scene, kind: str, during: float = 0.0, **how: Value) -> str | None:
+    """It begins, lasts, and ends."""
+    scene.stage.topics.append(("t", 0))
+    nemesis = Nemesis(scene.target, scene.history, random.Random(1), has=frozenset({"disks", "faketime"}))
+    nemesis.stage.topics.append(("t", 0))
+    scene.target.leads["t", 0] = 1
+    under_way = nemesis.begin(kind, **how)
+    assert under_way is not None
+    nemesis.end(under_way)
+    return under_way.span.effect
+
+
+def told(scene: Scene, kind: str, **how: Value) -> str | None:
+    """As `effect_of`; but a fault of the network lasts until what shows it has been seen."""
+    begun: list[Probe] = []
+
+    def noted(probe: Probe, begin: Callable[[Probe], None] = Probe.begin) -> None:
+        begun.append(probe)
+        begin(probe)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Probe, "begin", noted)
+        fault, _ = scene.begin(kind, **how)
+    for probe in begun:
+        probe.seen(whole=True)
+    with pytest.raises(StopIteration) as end:
+        next(fault)
+    effect: str | None = end.value.value
+    return effect
+
+
+@pytest.mark.parametrize("kind", network.KINDS)
+def test_what_a_fault_of_the_network_did_is_seen_by_what_goes_through_it(places: Places, kind: str) -> None:
+    scene = Scene(target := StandIn())
+    scene.stage.topics.append(("t", 0))
+    target.leads["t", 0] = 1
+    target.net = Carrying(places, real=True)
+    effect = told(scene, kind, **QUICK.get(kind, {}))
+    assert effect
+    assert any(letter.isdigit() for letter in effect)
+
+
+@pytest.mark.parametrize("kind", ["isolate", "one_way", "latency", "bandwidth", "slicer", "slow_close"])
+def test_a_fault_of_the_network_that_does_nothing_tells_so(places: Places, kind: str) -> None:
+    scene = Scene(target := StandIn())
+    scene.stage.topics.append(("t", 0))
+    target.leads["t", 0] = 1
+    target.net = Carrying(places, real=False)
+    assert told(scene, kind, **QUICK.get(kind, {})) == ""
+
+
+@pytest.mark.parametrize("kind", ["timeout", "reset_peer", "limit_data"])
+def test_a_fault_that_ends_no_connection_tells_so(places: Places, kind: str) -> None:
+    scene = Scene(target := StandIn())
+    target.net = Carrying(places, real=False)
+    assert effect_of(scene, kind, **QUICK[kind]) == ""
+
+
+def test_without_anything_to_see_it_by_it_says_nothing() -> None:
+    assert effect_of(Scene(StandIn()), "latency") is None
+    assert effect_of(Scene(StandIn()), "pause") is None
+
+
+KILLS = {"kill_one": 1, "kill_leader": 1, "kill_majority": 2, "kill_all": 3}
+
+
+@pytest.mark.parametrize("kind", KILLS)
+def test_a_kill_tells_whose_processes_were_gone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = KILLS[kind]
+    assert effect_of(Scene(StandIn()), kind) == f"{count} of {count} processes were gone"
+    monkeypatch.setattr(StandIn, "kill", lambda self, *brokers: None)
+    assert effect_of(Scene(StandIn()), kind) == ""
+
+
+def test_a_rolling_restart_tells_how_many_had_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert effect_of(Scene(StandIn()), "rolling_restart") == "3 of 3 ended when they were told to"
+    monkeypatch.setattr(processes, "HEALTHY_S", 0.0)
+    scene = Scene(target := StandIn())
+    target.ill = "a replica is missing"
+    assert effect_of(scene, "rolling_restart") == ""
+
+
+def fill(target: Disked) -> None:
+    target.disks[2].make_folder("groups")
+    target.write(2, "groups/a.log", b"s" * 2000, synced=True)
+    target.disks[2].sync_folder("groups")
+
+
+def use(target: Disked) -> None:
+    """Write, sync and read, whatever comes of it."""
+    for do in (
+        lambda: target.write(2, "groups/b.log", b"n" * 2000, synced=True),
+        lambda: target.disks[2].open("groups/a.log").read(0, 1),
+    ):
+        try:
+            do()
+        except StorageError:
+            continue
+
+
+DISKS = {
+    "slow_sync": ({"seconds": 0.001}, "2 syncs delayed"),
+    "disk_full": ({}, "1 writes refused"),
+    "fail_sync": ({}, "1 syncs failed"),
+    "read_error": ({}, "1 reads failed"),
+}
+
+
+@pytest.mark.parametrize("kind", DISKS)
+def test_a_disk_counts_what_its_faults_did(tmp_path: Path, kind: str) -> None:
+    target = Disked(tmp_path)
+    fill(target)
+    how, effect = DISKS[kind]
+    fault, _ = Scene(target).begin(kind, broker=2.0, **how)
+    use(target)
+    if kind == "disk_full":
+        target.up.discard(2)  # it ended because of that: what was counted is there all the same
+    with pytest.raises(StopIteration) as end:
+        next(fault)
+    assert end.value.value.startswith(effect)
+
+
+@pytest.mark.parametrize("kind", DISKS)
+def test_a_fault_of_a_disk_that_does_nothing_tells_so(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Disked(tmp_path)
+    fill(target)
+    name = "fail_read" if kind == "read_error" else kind
+    monkeypatch.setattr(Faults, name, lambda self, *args, **kwargs: None)
+    fault, _ = Scene(target).begin(kind, broker=2.0)
+    use(target)
+    with pytest.raises(StopIteration) as end:
+        next(fault)
+    assert end.value.value == ""
+
+
+def test_a_power_cut_tells_what_it_took_and_what_it_might_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_faults, "WEIGHTS", (0, 0, 1))
+    target = Disked(tmp_path)
+    fill(target)
+    assert effect_of(Scene(target), "power_cut", broker=2.0) == "", "all was synced"
+    target.disks[2].open("groups/a.log").write(2000, [b"n" * 2000])
+    effect = effect_of(Scene(target), "power_cut", broker=2.0)
+    assert effect is not None
+    assert effect.startswith("1 of 1 processes were gone; ")
+    assert effect.endswith("lost of 6 that were not synced"), "five sectors and a size"
+    target.write(2, "groups/d.log", b"n" * 2000, synced=False)
+    monkeypatch.setattr(Remains, "lose", lambda self, rng: Loss(0, 0, 0))
+    assert effect_of(Scene(target), "power_cut", broker=2.0) == ""
+
+
+def test_files_that_are_gone_and_bits_that_are_others_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(StandIn, "wipe", lambda self, broker: (self.data(broker) / "groups").unlink())
+    target = StandIn(3, tmp_path)
+    for kind in ("wipe", "wipe_then_kill"):
+        target.data(2).mkdir(exist_ok=True)
+        (target.data(2) / "groups").write_bytes(b"12345")
+        effect = effect_of(Scene(target), kind, broker=2.0)
+        assert effect is not None
+        assert effect.startswith("1 files with 5 bytes were gone")
+    monkeypatch.setattr(StandIn, "wipe", lambda self, broker: None)
+    assert effect_of(Scene(target), "wipe", broker=2.0) == ""
+    (tmp_path / "bits").write_bytes(b"\0\0")
+    assert files.flip(tmp_path / "bits", 1, 3)
+    assert (tmp_path / "bits").read_bytes() == b"\0\x08"
+
+
+class Clocked(StandIn):
+    """Brokers that say what time it is, by clocks that are off."""
+
+    broken = False
+
+    def status(self, broker: int) -> dict[str, float]:
+        now_s = running.time.time()
+        off_s = int((self.folder / "clocks" / f"broker-{broker}").read_text())
+        return {"wall_time_s": now_s + (0 if self.broken else off_s)}
+
+
+@pytest.mark.parametrize(("broken", "effect"), [(False, "its time was off by -3600 s, and by"), (True, "")])
+def test_a_jump_is_seen_in_the_brokers_own_time(tmp_path: Path, broken: bool, effect: str) -> None:
+    target = Clocked(3, tmp_path)
+    target.broken = broken
+    clocks.environment(Path("lib"), tmp_path, target.brokers)
+    seen = effect_of(Scene(target), "wall_jump", broker=2.0, hours=-1.0)
+    assert seen is not None
+    assert seen.startswith(effect)
+    assert bool(seen) != broken
+
+
+def test_an_effect_is_in_the_history_and_is_read_again() -> None:
+    scene = Scene(StandIn())
+    effect_of(scene, "kill_all")
+    again = History.read(scene.history.lines())
+    assert [span.effect for span in again.faults] == ["3 of 3 processes were gone"]
+    assert again.faults == scene.history.faults
+
+
+def test_every_kind_of_the_table_is_told_of_here() -> None:
+    told_of = {*network.KINDS, *processes.KINDS, *DISKS, "power_cut", "power_cut_all", *files.KINDS, *clocks.KINDS}
+    assert told_of == {*FAULTS}
