@@ -5,6 +5,7 @@ proxies that it is done to (lines.py). A fault that did nothing is told from one
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tinymq_chaos.real.net import Direction, Net
 
 CALM_S_MAX = 1.0  # for what is sent before
 SILENT_S = 0.3  # nothing came for so long: it is cut
+GRACE_S = 1.0  # a fault lasts so much longer, if what it does has not been seen yet: the machine is busy
 SLOW_S = 0.1  # that what is sent is meant to take
 BYTES_MAX = 64 << 10
 SLICES_MAX = 256
@@ -56,11 +58,13 @@ class Probe:
         for thread in self._asking:
             thread.start()
 
-    def seen(self, *, whole: bool = False) -> Sequence[Seen]:
-        """On every line, until now; `whole`: for as long as was asked for. Nothing: there is no line on which it could
-        have been seen."""
-        if not whole:
-            self._enough.set()
+    def seen(self, grace_s: float = 0.0) -> Sequence[Seen]:
+        """On every line, until now, or for so much longer where it is not over. Nothing: there is no line on which it
+        could have been seen."""
+        until_s = time.monotonic() + grace_s
+        for thread in self._asking:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._enough.set()
         for thread in self._asking:
             thread.join()
         return self._seen
@@ -100,14 +104,14 @@ def question(kind: str, how: Mapping[str, float]) -> Question:
 
 def silent(probe: Probe) -> str | None:
     """In words, of a cut; "": nothing was; None: there was nothing to see it by."""
-    seen = probe.seen(whole=True)
+    seen = probe.seen(GRACE_S)
     found = sum(each.arrived == 0 and not each.ended for each in seen)
     return _told(seen, f"nothing arrived in {found} of {len(seen)} directions" if found else "")
 
 
 def slower(probe: Probe, slow_s: float, size: int) -> str | None:
     """Of what makes a direction slow."""
-    seen = probe.seen()
+    seen = probe.seen(2 * GRACE_S)
     took_s = min((each.took_s for each in seen), default=0.0)
     slow = took_s >= slow_s and took_s > probe.before_s
     words = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"
@@ -116,14 +120,14 @@ def slower(probe: Probe, slow_s: float, size: int) -> str | None:
 
 def late(probe: Probe) -> str | None:
     """Of what holds back the end of a connection."""
-    seen = probe.seen()
+    seen = probe.seen(2 * CLOSE_S)
     took_s = min((each.took_s for each in seen), default=0.0)
     return _told(seen, f"the end of a connection was held back for {took_s:.2f} s" if took_s >= CLOSE_S else "")
 
 
 def ended(probe: Probe) -> str | None:
     """Of what ends connections."""
-    seen = probe.seen()
+    seen = probe.seen(GRACE_S)
     found = [each for each in seen if each.ended]
     words = f"{len(found)} of {len(seen)} connections ended, after {found[0].took_s:.2f} s" if found else ""
     return _told(seen, f"{words} and {found[0].arrived} bytes" if found else "")

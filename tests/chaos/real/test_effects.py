@@ -96,7 +96,7 @@ def told(scene: Scene, kind: str, **how: Value) -> str | None:
         patch.setattr(Probe, "begin", noted)
         fault, _ = scene.begin(kind, **how)
     for probe in begun:
-        probe.seen(whole=True)
+        probe.seen(20.0)
     with pytest.raises(StopIteration) as end:
         next(fault)
     effect: str | None = end.value.value
@@ -200,6 +200,7 @@ def test_a_fault_of_a_disk_that_does_nothing_tells_so(
 ) -> None:
     target = Disked(tmp_path)
     fill(target)
+    monkeypatch.setattr(disk_faults, "PATIENCE_S", 0.0)
     name = "fail_read" if kind == "read_error" else kind
     monkeypatch.setattr(Faults, name, lambda self, *args, **kwargs: None)
     fault, _ = Scene(target).begin(kind, broker=2.0)
@@ -255,7 +256,10 @@ class Clocked(StandIn):
 
 
 @pytest.mark.parametrize(("broken", "effect"), [(False, "its time was off by -3600 s, and by"), (True, "")])
-def test_a_jump_is_seen_in_the_brokers_own_time(tmp_path: Path, broken: bool, effect: str) -> None:
+def test_a_jump_is_seen_in_the_brokers_own_time(
+    tmp_path: Path, broken: bool, effect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clocks, "SEEN_S_MAX", 0.0 if broken else 20.0)
     target = Clocked(3, tmp_path)
     target.broken = broken
     clocks.environment(Path("lib"), tmp_path, target.brokers)

@@ -21,6 +21,7 @@ from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stag
 HOUR_S = 3600
 READ_AGAIN_S = 1  # a jump is seen after this much
 LOOK_S = 0.1
+SEEN_S_MAX = 3.0  # the fault lasts so much longer, if nothing is seen of it yet
 OFF_S_MAX = 30.0  # that a clock is off from what it was to be off by: it was read a while ago
 
 
@@ -69,6 +70,7 @@ def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     set_clock(stage.folder, broker, off_s)
     watching.start()
     yield f"broker {broker} by {hours:+g} h"
+    watching.join(SEEN_S_MAX)
     over.set()
     watching.join()
     set_clock(stage.folder, broker, 0)

@@ -60,10 +60,14 @@ def counts(stage: Stage, broker: int) -> Counter[str]:
 
 
 def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
-    """How much more of it there is now, as an effect."""
-    after = counts(stage, broker)
-    more = after[what] - before[what] if after[what] >= before[what] else after[what]  # it was started in between
-    return f"{more} {what}" if more else ""
+    """How much more of it there is now, as an effect. An idle broker is given the time to do something to its disk."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        after = counts(stage, broker)
+        more = after[what] - before[what] if after[what] >= before[what] else after[what]  # it was started in between
+        if more or time.monotonic() > until_s or not stage.running(broker):
+            return f"{more} {what}" if more else ""
+        time.sleep(SERVES_POLL_S)
 
 
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
