@@ -122,10 +122,11 @@ class Seen:
                 if group in broker.groups() and not (broker.scarred and isinstance(error, CorruptData)):
                     raise
                 continue  # its topic was deleted meanwhile; or flipped bits that nobody has read before
+            log_start = group.log.log_start_offset  # as it is now: retention goes on while others are read
             self._history.replicas.append(
                 SeenReplica(
                     self.log_of(group.id), broker.id, status.role.value, status.high_watermark,
-                    status.commit_index, status.log_start, entries, broker.shown_start(group.id),
+                    status.commit_index, log_start, entries, broker.shown_start(group.id),
                 )
             )  # fmt: skip
 
