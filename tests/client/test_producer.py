@@ -123,6 +123,27 @@ def test_a_hung_leader_is_left_when_another_is_elected() -> None:
     run(scenario())
 
 
+def test_who_was_dead_is_asked_at_once_when_it_is_elected_where_nobody_led() -> None:
+    """As after a restart of all brokers: each of them had refused connections for a while."""
+
+    async def scenario() -> None:
+        cluster = cluster_of()
+        cluster.move("t", 0, 0)
+        async with client_of(cluster) as mq:
+            sending = asyncio.create_task(mq.send("t", b"0"))
+            await until(lambda: sum(asked.startswith("METADATA") for asked in cluster.requests) > 2)
+            known = mq._cluster
+            assert known is not None
+            for _ in range(10):
+                known.health.failed("fake:1", "connection refused", known.clock.monotonic())
+            elected = asyncio.get_running_loop().time()
+            cluster.move("t", 0, 1)
+            assert (await sending).offset == 0
+            assert asyncio.get_running_loop().time() - elected < 1.0, "it was put aside for two seconds"
+
+    run(scenario())
+
+
 def test_not_leader_sends_to_the_one_named_without_asking_again() -> None:
     async def scenario() -> None:
         cluster = cluster_of()

@@ -40,6 +40,7 @@ LOG = logging.getLogger("tinymq.client")
 TICK_S = 0.1  # deadlines are looked at this often,
 TICK_S_MIN = 0.005  # and when the next one comes, up to this often
 CLOSE_HINT = "check the addresses, and that the brokers run; then send the records again"
+NOT_LOOKED, NOBODY = (0, 0), (0, -1)  # as leader and epoch: who leads was not looked up yet; nobody leads
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
 
 
@@ -131,7 +132,7 @@ class Sender:
                 at = topic.partition(lane.partition)
                 if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
                     self._active[lane] = (at.leader, at.leader_epoch)
-                    if seen != (0, 0):
+                    if seen != NOT_LOOKED:
                         self._leader_moved(lane, at.leader)
             self._drive(lane)
 
@@ -151,7 +152,7 @@ class Sender:
             self._active.pop(lane, None)
             return
         if lane not in self._active:
-            self._active[lane] = (0, 0)
+            self._active[lane] = NOT_LOOKED
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
         if self._config.numbered and not self._producer_id:
@@ -162,6 +163,8 @@ class Sender:
         if at is None:
             self._check(lane)
             return
+        if not at.leader and self._active[lane] == NOT_LOOKED:
+            self._active[lane] = NOBODY
         pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
         if pipe is None:
             self._cluster.refresh_soon()
