@@ -111,7 +111,7 @@ def silent(probe: Probe) -> str | None:
 
 def slower(probe: Probe, slow_s: float, size: int) -> str | None:
     """Of what makes a direction slow."""
-    seen = probe.seen(2 * GRACE_S)
+    seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # else another fault has cut it
     took_s = min((each.took_s for each in seen), default=0.0)
     slow = took_s >= slow_s and took_s > probe.before_s
     words = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"

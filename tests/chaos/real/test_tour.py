@@ -135,7 +135,7 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toured]:
         subject.target.close()
 
 
-pytestmark = pytest.mark.timeout(600)  # a quiet machine needs less than 120 s, a full one more
+pytestmark = pytest.mark.timeout(600)  # two quiet processors need 70 s, busy ones more
 
 
 def test_nothing_is_wrong(toured: Toured) -> None:
