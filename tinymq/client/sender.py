@@ -18,7 +18,7 @@ from tinymq.client.delivery import Pending
 from tinymq.client.lane import Ended, Lane
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method
-from tinymq.client.routing import usable_partitions
+from tinymq.client.routing import Partition, usable_partitions
 from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
 from tinymq.clock import Clock, Timer
@@ -127,13 +127,11 @@ class Sender:
         """The view or a pipe has changed: whoever waited for that goes on."""
         _renew_sinks(self._cluster, self._batcher)
         for lane, seen in list(self._active.items()):
-            topic = self._cluster.view.topics.get(lane.topic)
-            if topic is not None and topic.topic_id == lane.topic_id:
-                at = topic.partition(lane.partition)
-                if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
-                    self._active[lane] = (at.leader, at.leader_epoch)
-                    if seen != NOT_LOOKED:
-                        self._leader_moved(lane, at.leader)
+            at = _partition_of(self._cluster, lane)
+            if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
+                self._active[lane] = (at.leader, at.leader_epoch)
+                if seen != NOT_LOOKED:
+                    self._leader_moved(lane, at.leader)
             self._drive(lane)
 
     def _leader_moved(self, lane: Lane, leader: int) -> None:
@@ -158,8 +156,7 @@ class Sender:
         if self._config.numbered and not self._producer_id:
             self._errands.run("producer id", self._open_producer)
             return
-        topic = self._cluster.view.topics.get(lane.topic)
-        at = topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
+        at = _partition_of(self._cluster, lane)
         if at is None:
             self._check(lane)
             return
@@ -339,6 +336,12 @@ class Sender:
                     timer.cancel()
             self._retries.close()
             self._errands.close()
+
+
+def _partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
+    """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
+    topic = cluster.view.topics.get(lane.topic)
+    return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
 
 
 def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
