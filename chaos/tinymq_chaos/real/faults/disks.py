@@ -61,7 +61,7 @@ def counts(stage: Stage, broker: int) -> Counter[str]:
 
 def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
     """How much more of it there is now, as an effect. An idle broker is given the time to do something to its disk."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + 5 * PATIENCE_S
     while True:
         after = counts(stage, broker)
         more = after[what] - before[what] if after[what] >= before[what] else after[what]  # it was started in between
