@@ -139,9 +139,9 @@ def test_removing_below_an_offset_keeps_every_record_from_there_on() -> None:
 @pytest.mark.parametrize(
     ("config", "segment_bytes", "segment_ms"),
     [
-        (TopicConfig(retention_ms=None), 1 << 30, 7 * 86_400_000),
+        (TopicConfig(retention_ms=None), 128 << 20, 7 * 86_400_000),
         (TopicConfig(segment_bytes=100_000, segment_ms=5000), 100_000, 5000),
-        (TopicConfig(retention_ms=60_000), 1 << 30, 60_000),
+        (TopicConfig(retention_ms=60_000), 128 << 20, 60_000),
         (TopicConfig(retention_bytes=8 << 20), 1 << 20, 7 * 86_400_000),
         (TopicConfig(max_bytes=80 << 20, retention_bytes=800 << 20), 10 << 20, 7 * 86_400_000),
         (TopicConfig(max_bytes=1000), 64 * 1024, 7 * 86_400_000),
