@@ -91,7 +91,8 @@ def digest(data_folder: Path, topic_id: bytes, replica: Replica) -> str:
             for frame in frames(file):
                 if frame.header.index > replica.commit_index:
                     break
-                result.update(memoryview(frame.slab)[frame.at : frame.at + frame.header.size])
+                result.update(frame.head)
+                result.update(frame.payload)
         finally:
             file.close()
     return result.hexdigest()
