@@ -67,7 +67,7 @@ def test_partitions_come_and_go_while_records_are_written(cluster: Cluster, mq: 
 
 def test_settings_are_made_altered_and_followed_by_every_broker(cluster: Cluster, mq: Client) -> None:
     made = mq.admin.create_topic("set", settings={"retention_ms": 60_000, "max_records": None, "on_full": "reject"})
-    assert (made.settings["retention_ms"], made.settings["segment_bytes"]) == ("60000", str(1 << 30))
+    assert (made.settings["retention_ms"], made.settings["segment_bytes"]) == ("60000", str(128 << 20))
     altered = mq.admin.alter_topic("set", {"retention_ms": None, "max_records": 10})
     assert (altered.settings["retention_ms"], altered.settings["max_records"]) == ("none", "10")
     assert mq.admin.describe_topic("set").settings == altered.settings

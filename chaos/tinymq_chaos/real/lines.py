@@ -28,6 +28,19 @@ class Seen:
     took_s: float  # until all had arrived, or the line had ended; or for as long as it was waited for
 
 
+def _ready(sending: socket.socket | None, receiving: socket.socket, writing: bool) -> tuple[list[socket.socket], bool]:
+    """(ends that can be read, can the sending one be written), after LOOK_S at most. By poll: a process that has many
+    files open has descriptors that select refuses."""
+    ends = {end.fileno(): end for end in (sending, receiving) if end is not None}
+    poll = select.poll()
+    for number, end in ends.items():
+        poll.register(number, select.POLLIN | (select.POLLOUT if writing and end is sending else 0))
+    found = dict(poll.poll(LOOK_S * 1000))
+    readable = [ends[number] for number, event in found.items() if event & ~select.POLLOUT]
+    writable = sending is not None and bool(found.get(sending.fileno(), 0) & select.POLLOUT)
+    return readable, writable
+
+
 class Line:
     """Its two ends, as one direction sees them."""
 
@@ -42,8 +55,7 @@ class Line:
         while arrived < size and not ended and time.monotonic() - began_s < within_s:
             if enough is not None and enough.is_set():
                 break
-            ends = [self._sending, self._receiving]
-            readable, writable, _ = select.select(ends, ends[:1] if left else [], [], LOOK_S)
+            readable, writable = _ready(self._sending, self._receiving, writing=bool(left))
             try:
                 if writable:
                     left -= self._sending.send(bytes(min(left, PIECE_BYTES)))
@@ -60,7 +72,7 @@ class Line:
         began_s, ended = time.monotonic(), False
         self._sending.close()
         while not ended and time.monotonic() - began_s < within_s and not (enough is not None and enough.is_set()):
-            if select.select([self._receiving], [], [], LOOK_S)[0]:
+            if _ready(None, self._receiving, writing=False)[0]:
                 ended = True
                 with suppress(OSError):
                     ended = not self._receiving.recv(PIECE_BYTES)
