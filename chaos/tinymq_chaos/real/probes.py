@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 
 from tinymq_chaos.real.lines import Line, Seen
 from tinymq_chaos.real.net import Direction, Net
@@ -117,7 +118,7 @@ def silent(probe: Probe) -> str | None:
 def slower(probe: Probe, slow_s: float, size: int) -> str | None:
     """Of what makes a direction slow."""
     seen = [each for each in probe.seen(2 * GRACE_S) if each.arrived]  # else another fault has cut it
-    took_s = min((each.took_s for each in seen), default=0.0)
+    took_s = median([each.took_s for each in seen] or [0.0])  # one line may have been begun anew, and slow before
     slow = took_s >= slow_s and took_s > probe.before_s
     words = f"{size} bytes took {took_s * 1000:.0f} ms, and {probe.before_s * 1000:.1f} ms before"
     return _told(seen, words if slow else "")
