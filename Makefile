@@ -93,6 +93,7 @@ $(BIN)/python:
 
 # Spark has a stamp of its own: `make run` needs neither it nor pandas.
 .venv/.spark-ready: .venv/.run-ready
+	@$(BIN)/python -m tests.spark.java_setup
 	@echo "make: installing pyspark into .venv (about 500 MB; the first time takes minutes)"
 	@$(BIN)/python -m pip install --quiet --editable '.[all,spark]' --group spark
 	@touch $@

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark import java_setup
 from tinymq.testing.cluster import Cluster
 
 SPARK = Path(__file__).parents[2] / "spark"
@@ -21,6 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, three attempts per task: plain `local[2]` never tries a task again."""
     folder = tmp_path_factory.mktemp("spark")
     os.environ |= {
+        "JAVA_HOME": str(java_setup.home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join([str(SPARK), str(SPARK.parent)]),  # of Spark's Python workers
