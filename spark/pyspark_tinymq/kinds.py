@@ -1,0 +1,134 @@
+"""What an option's text may be: each kind reads a text and returns a value, or raises ValueError with what it takes.
+
+Pure. Sizes and durations are written as Spark writes them ("64m", "15m"); JSON as the Kafka connector's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark_tinymq import offsets
+
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SIZE = re.compile(r"(\d+) *([bkmgt]?)b?", re.IGNORECASE)
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION = re.compile(r"(\d+) *(ms|s|m|min|h|d)?", re.IGNORECASE)
+_DURATIONS = {None: 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`read` takes the text, stripped, and raises ValueError; `takes` says what it takes, for messages and docs."""
+
+    takes: str
+    read: Callable[[str], object]
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,20}", text, re.ASCII) or not least <= int(text) <= most:
+            raise ValueError
+        return int(text)
+
+    return read
+
+
+def whole(least: int, most: int = LONG_MAX) -> Kind:
+    """A whole number within bounds, both allowed."""
+    bound = f", at most {most}" if most < INT_MAX else ""
+    return Kind(f"a whole number, {least} or more{bound}", _whole(least, most))
+
+
+def choice(*values: str) -> Kind:
+    """One of a few words, whatever their case; read as they are written here."""
+
+    def read(text: str) -> str:
+        for value in values:
+            if text.lower() == value.lower():
+                return value
+        near = difflib.get_close_matches(text.lower(), [value.lower() for value in values], 1, cutoff=0.5)
+        if near:
+            raise ValueError(f"did you mean {next(v for v in values if v.lower() == near[0])!r}?")
+        raise ValueError
+
+    return Kind("one of " + ", ".join(values), read)
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    size = int(found[1]) * _SIZES[found[2].lower()]
+    if not 1 <= size <= LONG_MAX:
+        raise ValueError
+    return size
+
+
+def duration(least_s: float, most_s: float) -> Kind:
+    """Seconds, written with a unit; a bare number is milliseconds."""
+
+    def read(text: str) -> float:
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            raise ValueError
+        seconds = int(found[1]) * _DURATIONS[found[2].lower() if found[2] else None]
+        if not least_s <= seconds <= most_s:
+            raise ValueError(f"from {least_s:g} s to {most_s:g} s")
+        return seconds
+
+    return Kind("a duration such as 500ms, 30s, 15m, 2h; a bare number is milliseconds", read)
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) != len(names):
+        raise ValueError("name each once")
+    for name in names:
+        check_topic(name)
+    return names
+
+
+def check_topic(name: str) -> str:
+    """Raises ValueError for what cannot be a topic's name."""
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"{name!r:.60} is no topic's name: 1 to 249 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise ValueError
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+TEXT = Kind("text", _text)
+FLAG = Kind("true or false", _flag)
+SIZE = Kind("bytes, or a size such as 64k, 64m, 1g", _size)
+TOPICS = Kind("names of topics, with commas between", _topics)
+TOPIC = Kind("a topic's name", check_topic)
+PATTERN = Kind("a regular expression (Python's) that matches whole names of topics", _pattern)
+TIME = Kind("milliseconds since 1970, UTC", _whole(0, LONG_MAX // 1000))
+ASSIGNMENT = Kind('JSON such as {"flights":[0,1]}', offsets.read_assignment)
+OFFSETS = Kind('earliest, latest, or JSON such as {"flights":{"0":23,"1":-2}}', offsets.read_place)
+TIMES = Kind('JSON such as {"flights":{"0":1700000000000}}, in milliseconds since 1970', offsets.read_times)

@@ -1,0 +1,182 @@
+"""The options of the source and of the sink, as one table: what is checked, and what docs/spark-options.md shows.
+
+Names and grammar are the Kafka connector's where it has the same. An unknown option, one that has no meaning in this
+kind of query, and two that contradict each other are errors that name what was probably meant. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_tinymq import kinds
+from pyspark_tinymq.kinds import Kind, choice, duration, whole
+from tinymq.errors import InvalidConfig
+
+BATCH, STREAM, SINK = "batch", "stream", "sink"
+REPLICAS = ("leader", "follower", "nearest", "any")
+MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")
+IGNORED = ("checkpointlocation", "queryname", "path")
+"""Spark's own, which it hands to every source and sink."""
+
+KAFKA = {
+    "kafka.bootstrap.servers": "servers",
+    "kafka.group.id": "groupId",
+    "groupidprefix": "groupId",
+    "kafkaconsumer.polltimeoutms": "unreachableMs",
+    "fetchoffset.numretries": "requestTimeoutMs",
+    "fetchoffset.retryintervalms": "requestTimeoutMs",
+    "kafka.client.rack": "rack",
+    "kafka.fetch.max.bytes": "fetchBytes",
+    "kafka.max.partition.fetch.bytes": "fetchBytes",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.acks": "acks",
+    "kafka.compression.type": "compression",
+    "kafka.linger.ms": "lingerMs",
+    "kafka.batch.size": "batchBytes",
+}
+"""The connector's options that have another name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `default` and `example` are texts, as users write them; `scopes` are where it has a meaning."""
+
+    name: str
+    kind: Kind
+    default: str
+    meaning: str
+    example: str
+    scopes: tuple[str, ...] = (BATCH, STREAM)
+
+
+_SOURCE = (
+    Option("servers", kinds.TEXT, "",
+           "Brokers, one of which finds the others. Must be given.", "localhost:7070", (BATCH, STREAM, SINK)),
+    Option("subscribe", kinds.TOPICS, "",
+           "Read these topics. One of `subscribe`, `subscribePattern` and `assign` must be given.", "flights,orders"),
+    Option("subscribePattern", kinds.PATTERN, "",
+           "Read the topics whose whole names match; a stream finds new ones.", "flights-.*"),
+    Option("assign", kinds.ASSIGNMENT, "",
+           "Read these partitions.", '{"flights":[0,1]}'),
+    Option("startingOffsets", kinds.OFFSETS, "earliest (batch), latest (stream)",
+           "Where to begin: for all partitions, or for each, where -2 is earliest and -1 latest (which a batch "
+           "refuses). Only a new stream looks at it; partitions that come later are read from the first record.",
+           '{"flights":{"0":23,"1":-2}}'),
+    Option("startingTimestamp", kinds.TIME, "",
+           "Begin at the first record of this time or later, in milliseconds.", "1357016400000"),
+    Option("startingOffsetsByTimestamp", kinds.TIMES, "",
+           "The same, with a time for each partition.", '{"flights":{"0":1357016400000}}'),
+    Option("startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
+           "What to do where no record is as late as that: fail, or begin at the end.", "latest"),
+    Option("endingOffsets", kinds.OFFSETS, "latest",
+           "Where to end, exclusive: `latest`, or an offset for each partition, where -1 is latest.",
+           '{"flights":{"0":50,"1":-1}}', (BATCH,)),
+    Option("endingTimestamp", kinds.TIME, "",
+           "End before the first record of this time or later; at the end where there is none.",
+           "1357102800000", (BATCH,)),
+    Option("endingOffsetsByTimestamp", kinds.TIMES, "",
+           "The same, with a time for each partition.", '{"flights":{"0":1357102800000}}', (BATCH,)),
+    Option("failOnDataLoss", kinds.FLAG, "true",
+           "Fail when planned records were removed, or a topic is gone. With `false`, go on with what there is, and "
+           "say so in the log.", "false"),
+    Option("minPartitions", whole(1, kinds.INT_MAX), "",
+           "Split large ranges until there are about as many tasks.", "16"),
+    Option("maxRecordsPerPartition", whole(1), "",
+           "Split ranges that hold more records than this.", "1000000"),
+    Option("maxOffsetsPerTrigger", whole(1), "",
+           "At most about this many records in a micro-batch, shared out by how much waits in each partition.",
+           "100000", (STREAM,)),
+    Option("maxBytesPerTrigger", kinds.SIZE, "",
+           "At most about this many bytes in a micro-batch, as they are stored. Estimated from each partition's "
+           "mean size of a record.", "64m", (STREAM,)),
+    Option("minOffsetsPerTrigger", whole(1), "",
+           "Wait until so many records are there, but no longer than `maxTriggerDelay`. A stream that ends "
+           "(availableNow) does not wait.", "10000", (STREAM,)),
+    Option("maxTriggerDelay", duration(0.001, 86400 * 365), "15m",
+           "How long `minOffsetsPerTrigger` may hold up a micro-batch.", "30s", (STREAM,)),
+    Option("includeHeaders", kinds.FLAG, "false",
+           "Add the column `headers`: array<struct<key:string,value:binary>>.", "true"),
+    Option("groupId", kinds.TEXT, "",
+           "Publish how far the stream is as the channel of this name, so that `tinymq channel list` shows its lag. "
+           "Where to begin is not read from it.", "spark-flights", (STREAM,)),
+    Option("replica", choice(*REPLICAS), "follower",
+           "Who serves: `follower` (the leader last), `leader`, `nearest` (same host, same rack, then the others) "
+           "or `any`.", "nearest"),
+    Option("rack", kinds.TEXT, "$TINYMQ_RACK of the process",
+           "Where the executors run: replicas of this rack come before others.", "eu-1a"),
+    Option("maxReplicaWaitMs", whole(0, 3_600_000), "2000",
+           "How long a task waits for a replica that lags, before it tries another one.", "500"),
+    Option("unreachableMs", whole(1, 3_600_000), "60000",
+           "How long a task looks for a replica that serves, before it fails (and Spark tries it again).", "20000"),
+    Option("requestTimeoutMs", whole(1, 3_600_000), "30000",
+           "How long the driver waits for the cluster's answers.", "10000", (BATCH, STREAM, SINK)),
+    Option("fetchBytes", kinds.SIZE, "1m",
+           "How much a task asks a broker for at once.", "4m"),
+    Option("holdMs", whole(0, 3_600_000), "600000",
+           "How long what was planned is kept from retention unless it is renewed, as tasks and the next plan do; "
+           "0: not at all.", "60000"),
+    Option("scanId", kinds.TEXT, "spark-… (random; it is logged)",
+           "Under which name brokers count what this query reads: `tinymq scan describe ID` shows which replica "
+           "served what.", "nightly-flights"),
+    Option("valueFormat", choice("binary", "json"), "binary",
+           "With `json` the column `value` has the type `valueSchema`, parsed in the task.", "json"),
+    Option("valueSchema", kinds.TEXT, "",
+           "The columns of JSON values, as Spark's DDL.", "carrier STRING, delay INT"),
+    Option("mode", choice(*MODES), "PERMISSIVE",
+           "What becomes of a value that is no such JSON, as in `from_json`.", "FAILFAST"),
+    Option("columnNameOfCorruptRecord", kinds.TEXT, "_corrupt_record",
+           "The field of `valueSchema`, of type STRING, that keeps such a value (mode PERMISSIVE).", "_bad"),
+)  # fmt: skip
+
+_SINK = (
+    Option("topic", kinds.TOPIC, "", "Where to write; the column `topic` is not looked at then.", "delays", (SINK,)),
+)  # fmt: skip
+
+OPTIONS: tuple[Option, ...] = (*_SOURCE, *_SINK)
+
+
+def options_of(scope: str) -> dict[str, Option]:
+    """Those with a meaning in BATCH, STREAM or SINK, by their lower-case names."""
+    return {option.name.lower(): option for option in OPTIONS if scope in option.scopes}
+
+
+def read(given: Mapping[str, str], *scopes: str) -> dict[str, Any]:
+    """The values of what was given, by the options' names. Raises InvalidConfig for an unknown one, one that has no
+    meaning in these scopes, or a value that it does not take. Names are compared without regard to case."""
+    known: dict[str, Option] = {}
+    for scope in scopes:
+        known |= options_of(scope)
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        lower = name.lower()
+        if lower in IGNORED:
+            continue
+        if lower not in known:
+            raise _unknown(name, known, scopes)
+        option = known[lower]
+        try:
+            values[option.name] = option.kind.read(str(text).strip())
+        except ValueError as error:
+            said = f"{error}: " if str(error) else ""
+            raise InvalidConfig(
+                f"{option.name}={str(text)[:200]!r}: {said}it takes {option.kind.takes}",
+                hint=f"such as .option({option.name!r}, {option.example!r})",
+            ) from None
+    return values
+
+
+def _unknown(name: str, known: Mapping[str, Option], scopes: Iterable[str]) -> InvalidConfig:
+    lower = name.lower()
+    where = " or ".join(scopes)
+    elsewhere = next((option for option in OPTIONS if option.name.lower() == lower), None)
+    if elsewhere is not None:
+        places = ", ".join({BATCH: "batch reads", STREAM: "streams", SINK: "sinks"}[s] for s in elsewhere.scopes)
+        return InvalidConfig(f"{elsewhere.name} has no meaning in a {where}", hint=f"leave it out: it is for {places}")
+    if lower in KAFKA and KAFKA[lower].lower() in known:
+        return InvalidConfig(f"unknown option {name!r}", hint=f"did you mean {KAFKA[lower]!r}?")
+    near = difflib.get_close_matches(lower.removeprefix("kafka."), known, 1, cutoff=0.5)
+    hint = f"did you mean {known[near[0]].name!r}?" if near else "docs/spark-options.md lists the options"
+    return InvalidConfig(f"unknown option {name!r}", hint=hint)

@@ -1,0 +1,252 @@
+"""What a source was told, checked as a whole: one frozen value for a batch or for a stream. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_tinymq import options
+from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
+from pyspark_tinymq.options import BATCH, SINK, STREAM
+from tinymq.client.config import parse_servers
+from tinymq.errors import InvalidConfig
+
+SCAN_ID_LENGTH_MAX = 128
+LEASE_S_MIN = 1.0
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_STRATEGY = "startingOffsetsByTimestampStrategy"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A place by time: of all partitions, or of each, in milliseconds since 1970. `or_latest`: the end, where no record
+    is as late."""
+
+    each: int | Offsets
+    or_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch may and must take; None: no bound."""
+
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    rows_min: int | None = None
+    delay_s_max: float = 900.0
+
+    @property
+    def any(self) -> bool:
+        return self.rows_max is not None or self.bytes_max is not None or self.rows_min is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """How values are parsed: columns as Spark's DDL, one of options.MODES, and where a bad value goes."""
+
+    ddl: str
+    mode: str
+    corrupt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Everything that the options say of a read. Picklable."""
+
+    servers: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str
+    assigned: tuple[Partition, ...]
+    start: Place | Times
+    end: Place | Times
+    fail_on_loss: bool
+    tasks_min: int | None
+    records_max: int | None
+    limits: Limits
+    headers: bool
+    group: str
+    replica: str
+    rack: str
+    replica_wait_ms: int
+    unreachable_ms: int
+    request_timeout_ms: int
+    fetch_bytes: int
+    hold_s: float  # 0: nothing is held
+    scan_id: str  # "": to be made up
+    values: Values | None
+
+
+def read_source(given: Mapping[str, str], scope: str) -> Source:
+    """The options of a batch (BATCH) or a stream (STREAM). Raises InvalidConfig."""
+    values = options.read(given, scope)
+    _check_together(values, scope)
+    start, end = _start(values, scope), _end(values)
+    _check_range(start, end)
+    hold_s = values.get("holdMs", 600_000) / 1000
+    if 0 < hold_s < LEASE_S_MIN:
+        raise InvalidConfig(f"holdMs={values['holdMs']}", hint="0, or 1000 and more")
+    return Source(
+        servers=parse_servers(values["servers"]),
+        topics=values.get("subscribe", ()),
+        pattern=values.get("subscribePattern", ""),
+        assigned=values.get("assign", ()),
+        start=start,
+        end=end,
+        fail_on_loss=values.get("failOnDataLoss", True),
+        tasks_min=values.get("minPartitions"),
+        records_max=values.get("maxRecordsPerPartition"),
+        limits=Limits(
+            values.get("maxOffsetsPerTrigger"),
+            values.get("maxBytesPerTrigger"),
+            values.get("minOffsetsPerTrigger"),
+            values.get("maxTriggerDelay", 900.0),
+        ),
+        headers=values.get("includeHeaders", False),
+        group=_name(values, "groupId"),
+        replica=values.get("replica", "follower"),
+        rack=values.get("rack", ""),
+        replica_wait_ms=values.get("maxReplicaWaitMs", 2_000),
+        unreachable_ms=values.get("unreachableMs", 60_000),
+        request_timeout_ms=values.get("requestTimeoutMs", 30_000),
+        fetch_bytes=values.get("fetchBytes", 1 << 20),
+        hold_s=hold_s,
+        scan_id=_scan_id(values.get("scanId", "")),
+        values=_values(values),
+    )
+
+
+def read_schema_options(given: Mapping[str, str]) -> tuple[bool, Values | None]:
+    """(with headers, how values are parsed): what the columns depend on, before Spark says what kind of read it is.
+
+    Raises InvalidConfig for an option that neither a batch nor a stream has.
+    """
+    values = options.read(given, BATCH, STREAM)
+    return values.get("includeHeaders", False), _values(values)
+
+
+def read_sink(given: Mapping[str, str]) -> dict[str, Any]:
+    """The sink's options by name, those that were given; `servers` as addresses. Raises InvalidConfig."""
+    values = options.read(given, SINK)
+    values["servers"] = parse_servers(_needed(values, "servers"))
+    return values
+
+
+def _needed(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        known = options.options_of(BATCH) | options.options_of(SINK)
+        raise InvalidConfig(
+            f"the option {name!r} is missing", hint=f"such as .option({name!r}, {known[name.lower()].example!r})"
+        )
+    return values[name]
+
+
+def _check_together(values: Mapping[str, Any], scope: str) -> None:
+    _needed(values, "servers")
+    which = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(which) != 1:
+        given = " and ".join(which) + " were given" if which else "none was given"
+        raise InvalidConfig(
+            f"one of subscribe, subscribePattern and assign says what to read; {given}",
+            hint="such as .option('subscribe', 'flights')",
+        )
+    for names in (
+        ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+        ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    ):
+        both = [name for name in names if name in values]
+        if len(both) > 1:
+            raise InvalidConfig(f"{' and '.join(both)} contradict each other", hint="leave all but one out")
+    _check_needs(values, _STRATEGY, ("startingTimestamp", "startingOffsetsByTimestamp"))
+    _check_needs(values, "maxTriggerDelay", ("minOffsetsPerTrigger",))
+    least, most = values.get("minOffsetsPerTrigger", 0), values.get("maxOffsetsPerTrigger")
+    if most is not None and least > most:
+        raise InvalidConfig(
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}", hint="make it less, or equal"
+        )
+    if values.get("valueFormat") == "json":
+        _needed(values, "valueSchema")
+    else:
+        for name in ("valueSchema", "mode", "columnNameOfCorruptRecord"):
+            if name in values:
+                raise InvalidConfig(f"{name} has no meaning without valueFormat=json", hint="add it, or leave both out")
+
+
+def _check_needs(values: Mapping[str, Any], name: str, others: tuple[str, ...]) -> None:
+    if name in values and not any(other in values for other in others):
+        raise InvalidConfig(f"{name} has no meaning without {' or '.join(others)}", hint="add it, or leave both out")
+
+
+def _start(values: Mapping[str, Any], scope: str) -> Place | Times:
+    times = values.get("startingTimestamp", values.get("startingOffsetsByTimestamp"))
+    if times is not None:
+        return Times(times, or_latest=values.get(_STRATEGY, "error") == "latest")
+    start: Place = values.get("startingOffsets", EARLIEST_TEXT if scope == BATCH else LATEST_TEXT)
+    if scope == BATCH:
+        ends = [at for at, offset in start.items() if offset == LATEST] if not isinstance(start, str) else []
+        if start == LATEST_TEXT or ends:
+            where = f" of {some(ends)}" if ends else ""
+            raise InvalidConfig(
+                f"startingOffsets{where} is latest: a batch that begins at the end reads nothing",
+                hint="earliest, -2, an offset, or startingTimestamp",
+            )
+    return start
+
+
+def _end(values: Mapping[str, Any]) -> Place | Times:
+    times = values.get("endingTimestamp", values.get("endingOffsetsByTimestamp"))
+    if times is not None:
+        return Times(times, or_latest=True)
+    end: Place = values.get("endingOffsets", LATEST_TEXT)
+    begins = [at for at, offset in end.items() if offset == EARLIEST] if not isinstance(end, str) else []
+    if end == EARLIEST_TEXT or begins:
+        where = f" of {some(begins)}" if begins else ""
+        raise InvalidConfig(
+            f"endingOffsets{where} is earliest: a batch that ends at the beginning reads nothing",
+            hint="latest, -1, an offset, or endingTimestamp",
+        )
+    return end
+
+
+def _check_range(start: Place | Times, end: Place | Times) -> None:
+    """Both by offset, or both by time: the same partitions, and no end before its start."""
+    first = start.each if isinstance(start, Times) else start
+    last = end.each if isinstance(end, Times) else end
+    if isinstance(start, Times) != isinstance(end, Times):
+        return
+    if isinstance(first, int) and isinstance(last, int) and first > last:
+        raise InvalidConfig(f"startingTimestamp={first} is after endingTimestamp={last}", hint="exchange them")
+    if not isinstance(first, Mapping) or not isinstance(last, Mapping):
+        return
+    if first.keys() != last.keys():
+        raise InvalidConfig(
+            f"starts and ends are given for different partitions: {some(first.keys() ^ last.keys())}",
+            hint="name the same ones in both",
+        )
+    for at, offset in first.items():
+        if 0 <= last[at] < offset:
+            raise InvalidConfig(f"{at}: the start, {offset}, lies behind the end, {last[at]}", hint="exchange them")
+
+
+def _name(values: Mapping[str, Any], option: str) -> str:
+    name: str = values.get(option, "")
+    if name and not _NAME.fullmatch(name):
+        raise InvalidConfig(f"{option}={name!r:.300}", hint="1 to 249 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def _scan_id(name: str) -> str:
+    if len(name.encode()) > SCAN_ID_LENGTH_MAX or not name.isprintable():
+        raise InvalidConfig(f"scanId={name!r:.300}", hint=f"up to {SCAN_ID_LENGTH_MAX} bytes that can be printed")
+    return name
+
+
+def _values(values: Mapping[str, Any]) -> Values | None:
+    if values.get("valueFormat") != "json" or "valueSchema" not in values:
+        return None
+    return Values(
+        values["valueSchema"],
+        values.get("mode", options.MODES[0]),
+        values.get("columnNameOfCorruptRecord", "_corrupt_record"),
+    )
