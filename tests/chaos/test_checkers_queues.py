@@ -61,6 +61,12 @@ def fewer_than_are_acknowledged(s: Story) -> None:
     size(s, 2)
 
 
+def nothing_to_take_where_something_is(s: Story) -> None:
+    take(s, "r1", 0, "p-0")
+    take(s, "r2", 1, "p-1")
+    take(s, "r3")
+
+
 def more_than_are_committed(s: Story) -> None:
     s.history.commits[LOG] = [(0.0, 4)]
     size(s, 5)
@@ -89,7 +95,8 @@ BAD: list[tuple[Spoil, Kind]] = [
     (a_message_that_is_passed_over, Kind.SKIPPED_POLL),
     (none_where_one_is, Kind.SKIPPED_POLL),
     (shown_before_it_is_committed, Kind.UNCOMMITTED),
-    (fewer_than_are_acknowledged, Kind.MISCOUNTED),
+    (fewer_than_are_acknowledged, Kind.STALE),
+    (nothing_to_take_where_something_is, Kind.STALE),
     (more_than_are_committed, Kind.MISCOUNTED),
     (more_left_than_there_are, Kind.MISCOUNTED),
     (fewer_left_than_were_not_taken, Kind.MISCOUNTED),
@@ -103,6 +110,17 @@ def all_is_as_it_is(s: Story) -> None:
     fetch(s, 9, None)
     size(s, 3)  # one that nobody was told of is not committed yet
     size(s, 4)
+
+
+def nothing_to_take_where_all_may_be_taken(s: Story) -> None:
+    """Three are acknowledged; one request may have taken one of any queue, and the fourth came while one was asked."""
+    take(s, "r1", 0, "p-0")
+    take(s, "r2", 1, "p-1")
+    take(s, "any 1", partition=None)
+    asked = s.begin("t", "consume", **QUEUE, channel="c", request="r3")
+    s.send("p-2", at=4)
+    asked.ok()
+    s.stored("p-2")
 
 
 def what_is_left_for_a_channel(s: Story) -> None:
@@ -136,6 +154,7 @@ def an_unnamed_request_without_an_answer(s: Story) -> None:
     "tell",
     [
         all_is_as_it_is,
+        nothing_to_take_where_all_may_be_taken,
         what_is_left_for_a_channel,
         what_a_trim_removed,
         what_a_crash_in_company_removed,

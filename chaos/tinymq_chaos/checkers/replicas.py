@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
@@ -155,8 +156,9 @@ def restless(facts: Facts) -> Iterator[Anomaly]:
     changes = [change.at_s for change in facts.history.changes]
     if not changes:
         return
+    end_s = math.inf if facts.history.ended_s is None else facts.history.ended_s  # then brokers are stopped
     for log, leaders in _leaders_by_log(facts).items():
-        leaders = [led for led in leaders if not _by_hand(facts, led)]
+        leaders = [led for led in leaders if led.at_s <= end_s and not _by_hand(facts, led)]
         causeless: dict[int, list[Led]] = {}
         for led in sorted(leaders, key=lambda led: led.at_s)[1:]:
             window = bisect_right(changes, led.at_s)

@@ -11,26 +11,28 @@ from collections.abc import Iterator
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.checkers.settings import BOUNDS, Settings
+from tinymq_chaos.checkers.stale import end_at, ends_of
 from tinymq_chaos.checkers.trims import log_of
-from tinymq_chaos.checkers.writes import acknowledged, place_of
 from tinymq_chaos.history import Call, Log, Outcome
 
 
 def miscounted(facts: Facts) -> Iterator[Anomaly]:
-    """Fewer than were surely there, or more than there can have been."""
+    """Fewer left for a channel than were surely there, or more than there can have been. (Fewer kept than were
+    acknowledged: stale.py.)"""
+    ends = ends_of(facts)
     for call in facts.of("size"):
         log = log_of(call)
         if call.outcome is not Outcome.OK or _something_went(facts, log):
             continue
-        least, most = _least(facts, call, log), facts.committed_by(log, call)
+        most = facts.committed_by(log, call)
         if not call.args["channel"]:
-            lowest, highest = _trimmed(facts, call, log)
-            least, most = least - highest, most if most is None else most - lowest
+            least, gone = 0, _trimmed(facts, call, log)
         else:
-            asked, taken = _takings(facts, call, log)
-            least, most = least - asked, most if most is None else most - taken
-        if call.result < least or (most is not None and call.result > most):
-            what = f"said to be {call.result}, and it was {least} to {most}"
+            asked, gone = _takings(facts, call, log)
+            least = end_at(ends, log, call.invoked_s) - asked
+        if call.result < least or (most is not None and call.result > most - gone):
+            upto = "" if most is None else f", and at most {most - gone}"
+            what = f"said to be {call.result}, and it was at least {max(0, least)}{upto}"
             yield Anomaly(Kind.MISCOUNTED, what, log, processes=(call.process,), times_s=times(call))
 
 
@@ -39,24 +41,10 @@ def _something_went(facts: Facts, log: Log) -> bool:
     return facts.heads_removed or Settings(facts, log[0]).only(*BOUNDS)
 
 
-def _trimmed(facts: Facts, call: Call, log: Log) -> tuple[int, int]:
-    """Where the log starts at least when the call begins, and at most when it ends."""
-    trims = [c for c in facts.of("trim") if c.outcome is not Outcome.FAILED and log_of(c) == log]
-    done = [c.result for c in trims if c.outcome is Outcome.OK and (c.ended_s or 0.0) <= call.invoked_s]
-    asked = [c.args["before"] for c in trims if c.invoked_s <= (call.ended_s or 0.0)]
-    return max(done, default=0), max(asked, default=0)
-
-
-def _least(facts: Facts, call: Call, log: Log) -> int:
-    """The end of what had been acknowledged when the call began."""
-    ends = (
-        base + len(names)
-        for send in acknowledged(facts)
-        if send.ended_s is not None and send.ended_s <= call.invoked_s
-        for where, base, names in (place_of(send),)
-        if where == log
-    )
-    return max(ends, default=0)
+def _trimmed(facts: Facts, call: Call, log: Log) -> int:
+    """Where the log starts at least when the call begins."""
+    trims = [c for c in facts.of("trim") if c.outcome is Outcome.OK and log_of(c) == log]
+    return max((c.result for c in trims if (c.ended_s or 0.0) <= call.invoked_s), default=0)
 
 
 def _takings(facts: Facts, call: Call, log: Log) -> tuple[int, int]:
