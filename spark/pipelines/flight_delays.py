@@ -1,0 +1,174 @@
+"""Flights of a topic, hour by hour and airport by airport: how many left, and how late.
+
+    spark-submit spark/pipelines/flight_delays.py --servers localhost:7070 --results out/delays --checkpoint out/state
+
+Two queries, one after the other. The first counts the flights into windows, and writes each window, once it is
+complete, to Parquet. The second takes the windows from there and writes them to a topic: files that are committed never
+change, so a batch that is done again, after a crash, writes the same rows in the same order, and a reader can tell the
+repeats (README.md). Started again with the same folders, both go on where they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pipelines import closing, committed
+from pipelines.arguments import positive
+from pipelines.delays import DELAYS, FLIGHT, UNREADABLE, delays, records
+from pipelines.sessions import ended, say, session
+from pipelines.streams import Journal
+
+WINDOWS = "windows"  # the query's name, and its checkpoint's
+TOPIC = "topic"
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for."""
+
+    servers: str
+    source: str
+    to: str
+    results: Path
+    checkpoint: Path
+    window: str
+    watermark: str
+    batch_records: int
+    replica: str
+    until_end: bool
+    every: str
+    progress: Path | None
+
+
+def parse(argv: Sequence[str]) -> Job:
+    """The command line's values. Ends the process on --help and on what is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="flight_delays.py",
+        description=(__doc__ or "").partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="--watermark has to be longer than the time between the records that a batch may see side by side. A "
+        "backlog is read from all partitions at the same share of each, and keyed records do not spread evenly: of the "
+        "flights of 2013 in 6 partitions, 15 days lie between the slowest and the fastest. A live feed needs minutes.",
+    )
+    add = parser.add_argument
+    add("--servers", required=True, help="brokers, as host:port,host:port")
+    add("--from", dest="source", default="flights", metavar="TOPIC", help="the topic that holds the flights")
+    add("--to", default="delays", metavar="TOPIC", help="the topic that gets the results; it has to exist")
+    add("--results", type=Path, required=True, metavar="DIR", help="where the Parquet files go")
+    add("--checkpoint", type=Path, required=True, metavar="DIR", help="where the queries keep how far they are")
+    add("--window", default="1 hour", help="what is counted together")
+    add("--watermark", default="30 days", help="how late a flight may come and still be counted")
+    add("--batch-records", type=positive, default=50_000, metavar="N", help="flights in one micro-batch, at most")
+    add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
+    add("--until-end", action="store_true", help="the topic is complete: read it, close the last windows, and end")
+    add("--every", default="1 second", help="how often there is a micro-batch, without --until-end")
+    add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
+    return Job(**vars(parser.parse_args(argv)))
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The two queries, on one session."""
+
+    spark: SparkSession
+    job: Job
+    journal: Journal
+
+    def run(self) -> bool:
+        """Run as asked. False: some flights are in no result, and it was said which way they went."""
+        if self.job.until_end:
+            self._until_end()
+        else:
+            self._until_stopped()
+        return self._told()
+
+    def _until_end(self) -> None:
+        """Read to the end, and only then close: a closing record that is read before a flight makes it come too late,
+        and partitions do not end at the same moment."""
+        self.journal.follow(self._windows().trigger(availableNow=True).start())
+        closing.close(self.job.servers, self.job.source)
+        self.journal.follow(self._windows().trigger(availableNow=True).start())
+        self.journal.follow(self._to_topic().trigger(availableNow=True).start())
+
+    def _until_stopped(self) -> None:
+        first = self._windows().trigger(processingTime=self.job.every).start()
+        self._wait_results(first)
+        second = self._to_topic().trigger(processingTime=self.job.every).start()
+        self.journal.follow(first, second)
+
+    def _wait_results(self, query: StreamingQuery) -> None:
+        """A stream of files needs a folder, and must see by the log that is in it which ones count."""
+        while not (self.job.results / committed.LOG).exists() and query.isActive:
+            self.journal.look(query)
+            time.sleep(LOOK_S)
+
+    def flights(self) -> DataFrame:
+        """The stream of flights: the connector's columns, with the value as FLIGHT has it."""
+        return (
+            self.spark.readStream.format("tinymq")
+            .option("servers", self.job.servers)
+            .option("subscribe", self.job.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", str(self.job.batch_records))
+            .option("replica", self.job.replica)
+            .option("valueFormat", "json")
+            .option("valueSchema", FLIGHT)
+            .load()
+        )
+
+    def _windows(self) -> DataStreamWriter:
+        found = delays(self.flights(), self.job.window, self.job.watermark)
+        return self._query(found, WINDOWS).format("parquet").option("path", str(self.job.results))
+
+    def _to_topic(self) -> DataStreamWriter:
+        found = records(self.spark.readStream.schema(DELAYS).parquet(str(self.job.results)))
+        return (
+            self._query(found, TOPIC).format("tinymq").option("servers", self.job.servers).option("topic", self.job.to)
+        )
+
+    def _query(self, rows: DataFrame, name: str) -> DataStreamWriter:
+        folder = str(self.job.checkpoint / name)
+        return rows.writeStream.queryName(name).outputMode("append").option("checkpointLocation", folder)
+
+    def _told(self) -> bool:
+        """Say what there is, and what is missing from it."""
+        results = self.spark.read.schema(DELAYS).parquet(str(self.job.results))
+        sums = results.agg(F.count("*").alias("windows"), F.coalesce(F.sum("flights"), F.lit(0)).alias("flights"))
+        found = sums.collect()[0]
+        say(f"{found.windows:,} windows of {found.flights:,} flights in {self.job.results} and topic {self.job.to}")
+        dropped = sum(each.dropped for each in self.journal.taken)
+        unreadable = sum(each.observed.get("records", {}).get(UNREADABLE, 0) for each in self.journal.taken)
+        if dropped:
+            print(f"error: {dropped:,} rows came too late for --watermark '{self.job.watermark}'", file=sys.stderr)
+        if unreadable:
+            print(f"error: {unreadable:,} records of {self.job.source} are no flights", file=sys.stderr)
+        return not dropped and not unreadable
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse, run, and return the exit code."""
+    job = parse(argv)
+
+    def work() -> bool:
+        spark = session("flight_delays")
+        try:
+            return Pipeline(spark, job, Journal(job.progress, say)).run()
+        finally:
+            spark.stop()
+
+    return ended(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

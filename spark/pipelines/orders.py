@@ -1,0 +1,68 @@
+"""The orders of CDNOW, a shop of 1997, as records. No network, no broker.
+
+They come with the distribution `lifetimes`, which is installed for its data alone and never imported. A line is a
+customer's number, a day, how many CDs, and dollars; the first line names them:
+
+     customer_id  date number_of_cds  dollar_value
+     00001 19970101  1   11.77
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from pipelines.refused import Refused
+
+DISTRIBUTION = "lifetimes"
+DATA_FILE = "datasets/CDNOW_master.txt"
+COLUMNS = ["customer_id", "date", "number_of_cds", "dollar_value"]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is sent: the customer as key, the order as JSON, its day as timestamp."""
+
+    key: bytes
+    value: bytes
+    timestamp_us: int  # since 1970 UTC
+
+
+def find_data(name: str = DATA_FILE) -> Path:
+    """Where the installed distribution keeps a file of its data. Raises Refused."""
+    try:
+        files = distribution(DISTRIBUTION).files or []
+    except PackageNotFoundError:
+        raise Refused(f"{DISTRIBUTION} is not installed: `make pipeline` installs it") from None
+    for file in files:
+        if file.as_posix().endswith(name):
+            return Path(str(file.locate()))
+    raise Refused(f"{DISTRIBUTION} has no {name}")
+
+
+def load(path: Path) -> list[Record]:
+    """All orders of the file at `path`, by day; those of a day in the file's order."""
+    with path.open(encoding="ascii") as lines:
+        return sorted(records(lines), key=lambda record: record.timestamp_us)
+
+
+def records(lines: Iterable[str]) -> Iterator[Record]:
+    """The orders on these lines. Money becomes whole cents: sums of them are exact. Raises ValueError."""
+    left = iter(lines)
+    if (columns := next(left, "").split()) != COLUMNS:
+        raise ValueError(f"the columns are {columns}, not {COLUMNS}")
+    for line in left:
+        customer, day, cds, dollars = line.split()
+        at = datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC)
+        cents = Decimal(dollars) * 100
+        if cents != int(cents):
+            raise ValueError(f"no whole cents: {line.strip()}")
+        value = {"customer": customer, "day": at.date().isoformat(), "cds": int(cds), "cents": int(cents)}
+        microseconds = (at - EPOCH) // timedelta(microseconds=1)
+        yield Record(customer.encode(), json.dumps(value, separators=(",", ":")).encode(), microseconds)

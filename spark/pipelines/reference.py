@@ -1,0 +1,41 @@
+"""The delays as pandas computes them from the file, which saw neither Spark nor a broker: what results must equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipelines.delays import DELAYS, LATE_MIN
+
+
+def delays(path: Path) -> pd.DataFrame:
+    """Delays of the flights in the zipped CSV at `path`, with the columns of DELAYS, sorted by hour and airport."""
+    return of_flights(pd.read_csv(path, usecols=["time_hour", "origin", "dep_delay"], parse_dates=["time_hour"]))
+
+
+def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
+    """Of flights with the columns time_hour (UTC), origin and dep_delay."""
+    delay = flights["dep_delay"]
+    prepared = flights.assign(hour=flights["time_hour"].dt.floor("h"), airport=flights["origin"])
+    prepared["departed"] = delay.notna()
+    prepared["late"] = delay > LATE_MIN
+    grouped = prepared.groupby(["hour", "airport"])
+    found = pd.DataFrame(
+        {
+            "flights": grouped.size(),
+            "departed": grouped["departed"].sum(),
+            "late": grouped["late"].sum(),
+            "delay_min": grouped["dep_delay"].sum().astype("int64"),
+            "worst_min": grouped["dep_delay"].max().astype("Int32"),
+        }
+    )
+    return found.reset_index()[DELAYS.names]
+
+
+def rows(found: pd.DataFrame) -> list[dict[str, Any]]:
+    """As plain values: what is not there is None."""
+    plain = found.astype(object).where(found.notna(), None)
+    plain["hour"] = [hour.to_pydatetime() for hour in found["hour"]]
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]

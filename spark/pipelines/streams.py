@@ -1,0 +1,91 @@
+"""A streaming query on its way: its progress said and written down, batch after batch, until it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_S = 0.2  # Spark keeps the last 100 progress reports: they do not come that fast
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one micro-batch did."""
+
+    query: str
+    batch: int
+    rows_in: int
+    rows_out: int  # -1: the sink does not say
+    dropped: int  # rows that came after the watermark, and are in no result
+    watermark: str  # "" before there is one
+    observed: Mapping[str, Mapping[str, Any]]  # metric name -> column -> value
+    seconds: float
+
+    def __str__(self) -> str:
+        out = f", {self.rows_out:,} rows out" if self.rows_out >= 0 else ""
+        until = f", complete up to {self.watermark}" if self.watermark else ""
+        dropped = f", {self.dropped:,} CAME TOO LATE" if self.dropped else ""
+        return f"{self.query} {self.batch}: {self.rows_in:,} rows in{out}{until}{dropped} ({self.seconds:.1f} s)"
+
+
+def progress_of(report: Mapping[str, Any]) -> Progress:
+    """Spark's own report of a micro-batch, as its JSON says it."""
+    operators = report.get("stateOperators") or ()
+    watermark = str((report.get("eventTime") or {}).get("watermark", ""))
+    return Progress(
+        query=str(report.get("name") or "query"),
+        batch=int(report["batchId"]),
+        rows_in=int(report.get("numInputRows") or 0),
+        rows_out=int((report.get("sink") or {}).get("numOutputRows", -1)),
+        dropped=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in operators),
+        watermark="" if watermark.startswith("1970-01-01T00:00:00") else watermark,
+        observed=report.get("observedMetrics") or {},
+        seconds=int((report.get("durationMs") or {}).get("triggerExecution", 0)) / 1000,
+    )
+
+
+class Journal:
+    """Takes every report once, in order, from queries that run: appends it to a file, and tells `say`."""
+
+    def __init__(self, file: Path | None, say: Callable[[str], None]) -> None:
+        self._file = file
+        self._say = say
+        self._seen: dict[str, int] = {}  # run id -> the newest batch that was taken
+        self.taken: list[Progress] = []
+
+    def look(self, query: StreamingQuery) -> None:
+        """Take what is new. What an idle query reports has the number of the batch to come, and is left out."""
+        for report in query.recentProgress:
+            found = json.loads(report.json)
+            if found["batchId"] <= self._seen.get(found["runId"], -1) or "addBatch" not in found["durationMs"]:
+                continue
+            self._take(found)
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        progress = progress_of(found)
+        self._seen[found["runId"]] = progress.batch
+        self.taken.append(progress)
+        if self._file is not None:
+            with self._file.open("a") as out:
+                out.write(json.dumps(found, separators=(",", ":")) + "\n")
+        self._say(str(progress))
+
+    def follow(self, *queries: StreamingQuery) -> None:
+        """Return when they ended. One that fails stops the others. Raises its StreamingQueryException."""
+        try:
+            while all(query.isActive for query in queries):
+                for query in queries:
+                    self.look(query)
+                time.sleep(LOOK_S)
+        finally:
+            for query in queries:
+                query.stop()
+                self.look(query)
+        for query in queries:
+            query.awaitTermination()
