@@ -100,6 +100,11 @@ def check_consumer_name(name: str) -> str:
     return _check_name("consumer", name)
 
 
+def check_scan_id(name: str) -> str:
+    """As `check_topic_name`, for what brokers count a scan's bytes under."""
+    return _check_name("scan", name)
+
+
 def _check_name(what: str, name: str) -> str:
     hint = f"{what} names: 1 to {TOPIC_NAME_LENGTH_MAX} of A-Z a-z 0-9 . _ -"
     if not name:

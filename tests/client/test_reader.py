@@ -434,3 +434,16 @@ def test_a_client_closed_at_any_moment_leaves_no_complaint(outage: bool) -> None
     run(scenario())
     gc.collect()
     assert complaints == []
+
+
+def test_a_reader_whose_whole_range_is_gone_ends() -> None:
+    async def scenario() -> None:
+        cluster = filled()
+        cluster.topics["t"][1][0].log_start = 50
+        async with client_of(cluster) as mq:
+            reader = mq.reader("t", start=Offset(5), end=Offset(20), on_trimmed="skip")
+            assert await all_of(reader) == []
+            assert (reader.skipped, reader.at_end) == (15, True)
+            assert (await mq.reader("t", start=Offset(5), end=Offset(20), on_trimmed="skip").to_arrow()).num_rows == 0
+
+    run(scenario())

@@ -23,8 +23,10 @@ from tinymq.client.holds import AsyncHold
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
+from tinymq.client.scan import AsyncScan
 from tinymq.client.sync import Admin, Producer, Reader
 from tinymq.client.sync_queue import Hold, Queue
+from tinymq.client.sync_scan import Scan
 from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -236,7 +238,7 @@ def test_a_process_that_never_closes_its_client_ends(brokers: GrpcBrokers) -> No
 
 HALVES: list[tuple[type, type]] = [
     (Client, AsyncClient), (Producer, AsyncProducer), (Reader, AsyncReader), (Admin, AsyncAdmin), (Queue, AsyncQueue),
-    (Hold, AsyncHold),
+    (Hold, AsyncHold), (Scan, AsyncScan),
 ]  # fmt: skip
 
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from tinymq.client.reader import AsyncReader
     from tinymq.client.records import Message
     from tinymq.client.routing import Broker
+    from tinymq.client.scan import AsyncScan
     from tinymq.client.sync import Client, Producer, Reader
     from tinymq.client.sync_queue import Hold, Queue
+    from tinymq.client.sync_scan import Scan
     from tinymq.errors import NotDelivered, TinymqError, Unsent
     from tinymq.types import Offset, RecordMetadata
 
@@ -38,6 +40,7 @@ _HOMES = {
     "AsyncProducer": "tinymq.client.producer",
     "AsyncQueue": "tinymq.client.queue",
     "AsyncReader": "tinymq.client.reader",
+    "AsyncScan": "tinymq.client.scan",
     "BatchDelivery": "tinymq.client.delivery",
     "BatchMetadata": "tinymq.client.delivery",
     "Broker": "tinymq.client.routing",
@@ -62,6 +65,7 @@ _HOMES = {
     "ReaderConfig": "tinymq.client.config",
     "RecordMetadata": "tinymq.types",
     "ReplicaStatus": "tinymq.client.admin",
+    "Scan": "tinymq.client.sync_scan",
     "TinymqError": "tinymq.errors",
     "TopicDescription": "tinymq.client.admin",
     "Unsent": "tinymq.errors",
@@ -73,6 +77,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncQueue",
     "AsyncReader",
+    "AsyncScan",
     "BatchDelivery",
     "BatchMetadata",
     "Broker",
@@ -97,6 +102,7 @@ __all__ = [
     "ReaderConfig",
     "RecordMetadata",
     "ReplicaStatus",
+    "Scan",
     "TinymqError",
     "TopicDescription",
     "Unsent",

@@ -25,6 +25,7 @@ from tinymq.client.ports import Connector
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
+from tinymq.client.scan import WAIT_MS, AsyncScan, Tiers, read_range
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.clock import Clock, SystemClock
 from tinymq.errors import Closed, TinymqError
@@ -58,7 +59,7 @@ class AsyncClient:
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sending: AsyncProducer | None = None
-        self._opened: list[AsyncProducer | AsyncReader | AsyncQueue] = []
+        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
         self._closed = False
 
     @property
@@ -108,6 +109,31 @@ class AsyncClient:
         reader = AsyncReader(self._core(), topic, config, self._soon, partitions=partitions, start=start, end=end)
         self._keep(reader)
         return reader
+
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        scan_id: str = "",
+        replicas: Tiers | None = None,
+        wait_ms: float = WAIT_MS,
+        **settings: Unpack[ReaderOptions],
+    ) -> AsyncScan:
+        """Read the offsets from `start` up to, and not including, `end` of one partition, as record batches; they are
+        committed already. Nothing is asked yet. Use it in `async with`.
+
+        `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
+        None: as the setting `replica` says. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
+        count what they serve under it, see admin.describe_scan. Settings: see ReaderConfig. Raises InvalidRequest,
+        InvalidName (scan_id).
+        """
+        wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms)
+        scan = AsyncScan(self._core(), wanted, configure(ReaderConfig, settings), self._soon)
+        self._keep(scan)
+        return scan
 
     def queue(
         self,
@@ -170,7 +196,7 @@ class AsyncClient:
             self._sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
         return self._sending
 
-    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncQueue) -> None:
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
         self._opened = [each for each in self._opened if not each.closed]
         self._opened.append(opened)
 

@@ -37,6 +37,7 @@ LOG = logging.getLogger("tinymq.client")
 IDLE_TIMES_MAX = 4  # as long as fetch_wait_ms, at most, waits who reads a partition where nothing comes
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
+RECONSIDERED_S = 1.0
 SHUN_S_MIN = 0.2
 SHUN_S_MAX = 10.0
 
@@ -51,19 +52,39 @@ class Cursor:
     end_seen: int  # the high watermark at opening
     epoch: int = 0  # the newest leader epoch that any replica told
     skipped: int = 0  # offsets that were gone before they were fetched
-    history: int = 0  # of the answer that the offset comes from
+    history: int | None = 0  # of the answer that the offset comes from; None: of none
+    served: dict[int, int] = field(default_factory=dict)  # bytes of answers that were taken, by broker
 
     @property
     def done(self) -> bool:
         return self.end is not None and self.offset >= self.end
 
+    def skip_to(self, log_start: int) -> None:
+        """What lies below is gone."""
+        upto = log_start if self.end is None else min(log_start, self.end)
+        self.skipped += upto - self.offset
+        self.offset = upto
 
-@dataclass(slots=True)
+
 class Shunned:
-    """A replica that this partition is not read from for a while."""
+    """Replicas that a partition is not read from for a while, each for longer the more often it failed."""
 
-    until_s: float = 0.0
-    times: int = 0
+    def __init__(self) -> None:
+        self._until_s: dict[int, float] = {}
+        self._times: dict[int, int] = {}
+
+    def shun(self, broker: int, now_s: float) -> None:
+        times = self._times.get(broker, 0)
+        self._times[broker] = times + 1
+        self._until_s[broker] = now_s + min(SHUN_S_MAX, SHUN_S_MIN * 2 ** min(times, 10))
+
+    def left_s(self, broker: int, now_s: float) -> float:
+        """For how much longer; 0: it may be asked."""
+        return max(0.0, self._until_s.get(broker, 0.0) - now_s)
+
+    def clear(self) -> None:
+        self._until_s.clear()
+        self._times.clear()
 
 
 @dataclass(slots=True)
@@ -77,10 +98,10 @@ class Follower:
     deliver: Callable[[Chunk], None]
     room: asyncio.Event  # set while the application's buffer takes more
     turn: int
-    _shunned: dict[int, Shunned] = field(default_factory=dict)
-    _reasons: dict[str, str] = field(default_factory=dict)
-    _last_error: TinymqError | None = None
+    _shunned: Shunned = field(default_factory=Shunned)
+    _refusals: dict[str, TinymqError] = field(default_factory=dict)  # the last of each address, since one served
     _served_s: float = 0.0  # when a replica last answered without an error
+    _chosen_s: float = 0.0  # when it was last asked which replica is the best
     _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
     _backoff_s: float = BACKOFF_S_MIN
     _empty: int = 0  # answers of the leader without a record, in a row
@@ -125,16 +146,24 @@ class Follower:
         view = self.cluster.view
         if self.config.replica == "leader":
             return at.leader if at.leader in view.brokers else None
-        now_s = self.cluster.clock.monotonic()
+        now_s = self._chosen_s = self.cluster.clock.monotonic()
 
         def cost(broker: int) -> tuple[float, float]:
             aside_s, latency_s = self.cluster.cost(broker)
-            shunned = self._shunned.get(broker)
-            return (max(aside_s, shunned.until_s - now_s if shunned else 0.0), latency_s)
+            return (max(aside_s, self._shunned.left_s(broker, now_s)), latency_s)
 
-        rack = self.cluster.config.rack
-        order = routing.read_order(view, at, self.config.replica, rack=rack, cost=cost, turn=self.turn)
+        order = self._order(at, cost)
         return order[0] if order else None
+
+    def _stays(self, broker: int) -> bool:
+        """Is it still the one to ask? Looked at now and then: one that was left may be back."""
+        recent = self.cluster.clock.monotonic() - self._chosen_s < RECONSIDERED_S
+        return recent or self._choose() == broker
+
+    def _order(self, at: Partition, cost: routing.Cost) -> list[int]:
+        """Whom to ask, best first."""
+        view, rack = self.cluster.view, self.cluster.config.rack
+        return routing.read_order(view, at, self.config.replica, rack=rack, cost=cost, turn=self.turn)
 
     def _begin(self, broker: int, offset: int) -> asyncio.Task[Fetched]:
         """A fetch on its way. Whoever stops in the meantime does not ask what became of it: it never complains."""
@@ -147,18 +176,21 @@ class Follower:
         if address is None:
             raise BrokerUnreachable(f"broker {broker} has no known address")
         wait_ms = self._wait_ms()
-        request = pb.FetchRequest(
+        request = self._request(offset, int(wait_ms))
+        return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+
+    def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
+        return pb.FetchRequest(
             topic_id=self.topic.topic_id,
             partition=self.cursor.partition,
             offset=offset,
             max_bytes=self.config.fetch_bytes_max,
             min_bytes=self.config.fetch_min_bytes,
-            max_wait_ms=int(wait_ms),
+            max_wait_ms=wait_ms,
             leader_epoch=self.cursor.epoch,
             leader_only=self.config.replica == "leader",
             history=self.cursor.history,
         )
-        return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
 
     def _wait_ms(self) -> float:
         """How long an empty fetch may stay open: longer at a partition where nothing comes, for many readers that wait
@@ -186,19 +218,14 @@ class Follower:
         after = next_offset_after(fetched.frames)
         start, cursor_end = cursor.offset, cursor.end
         if after is None:
-            self._empty += 1
-            self._succeeded(now_s)
-            cursor.offset = max(start, fetched.next_offset)
-            if now_s - self._quiet_s >= self.config.stale_ms_max / 1000:
-                self._quiet_s = now_s
-                await self._compare(broker)
+            await self._nothing_came(broker, fetched)
             return None
         self._empty = 0
         if after <= start:
             raise CorruptData(f"broker {broker} answered what lies before offset {start}")
         chunks = read_chunks(cursor.partition, fetched.frames, start, cursor_end, self.cluster.config.limits)
         ahead: asyncio.Task[Fetched] | None = None
-        if (cursor_end is None or after < cursor_end) and self.room.is_set():
+        if (cursor_end is None or after < cursor_end) and self.room.is_set() and self._stays(broker):
             ahead = self._begin(broker, after)
         try:
             if ahead is not None:
@@ -211,44 +238,49 @@ class Follower:
                 ahead.cancel()
             raise
         cursor.offset = max(cursor.offset, after)
+        cursor.served[broker] = cursor.served.get(broker, 0) + len(fetched.frames)
         self._succeeded(now_s)
         self._quiet_s = now_s
         return ahead
 
+    async def _nothing_came(self, broker: int, fetched: Fetched) -> None:
+        """There is nothing more for now, as far as this replica knows."""
+        now_s = self.cluster.clock.monotonic()
+        self._empty += 1
+        self._succeeded(now_s)
+        self.cursor.offset = max(self.cursor.offset, fetched.next_offset)
+        if now_s - self._quiet_s >= self.config.stale_ms_max / 1000:
+            self._quiet_s = now_s
+            await self._compare(broker)
+
     def _succeeded(self, now_s: float) -> None:
         self._served_s = now_s
         self._backoff_s = BACKOFF_S_MIN
-        self._reasons.clear()
-        self._last_error = None
+        self._refusals.clear()
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
         """`broker` did not serve: go on with another one, or raise what is for good."""
         where = f"{self.topic.name}/{self.cursor.partition}"
         address = self.cluster.view.address(broker) or f"broker {broker}"
-        self._reasons[address] = error.message.removeprefix(f"{address}: ")
-        self._last_error = error
+        self._refusals[address] = error
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
                 return
         elif isinstance(error, OffsetOutOfRange) and self._skips(error):
             return
         elif isinstance(error, UnknownTopic | UnknownPartition):
-            attempt_s = self.cluster.attempt_s
-            try:
-                there = await self.cluster.still_there(
-                    self.topic.name, self.topic.topic_id, attempt_s, self.cursor.partition
-                )
-            except TinymqError as unanswered:
-                LOG.debug("topic %s not looked up: %s", self.topic.name, unanswered)
-                there = True
-            if not there:
+            if not await _may_be_there(self.cluster, self.topic, self.cursor.partition):
                 raise error
-        elif not error.retriable and not isinstance(error, StorageError | OutcomeUnknown):
+        elif self._is_for_good(error):
             raise error
         elif not isinstance(error, BrokerUnreachable):
             LOG.info("%s: leaving broker %d: %s", where, broker, error.message)
-        self._shun(broker)
+        self._shunned.shun(broker, self.cluster.clock.monotonic())
         await self._wait_for_another(error.message)
+
+    def _is_for_good(self, error: TinymqError) -> bool:
+        """Would no replica answer otherwise, however long it is asked?"""
+        return not error.retriable and not isinstance(error, StorageError | OutcomeUnknown)
 
     def _skips(self, error: OffsetOutOfRange) -> bool:
         """Go on at the log start, if that has passed us by and we may. Not when records were lost: others come under
@@ -258,59 +290,69 @@ class Follower:
         log_start = error.detail.get("log_start", "")
         if self.config.on_trimmed != "skip" or not log_start.isdigit() or int(log_start) <= self.cursor.offset:
             return False
-        self.cursor.skipped += int(log_start) - self.cursor.offset
-        self.cursor.offset = int(log_start)
+        self.cursor.skip_to(int(log_start))
         return True
-
-    def _shun(self, broker: int) -> None:
-        shunned = self._shunned.setdefault(broker, Shunned())
-        for_s = min(SHUN_S_MAX, SHUN_S_MIN * 2 ** min(shunned.times, 10))
-        shunned.times += 1
-        shunned.until_s = self.cluster.clock.monotonic() + for_s
 
     async def _wait_for_another(self, reason: str) -> None:
         now_s = self.cluster.clock.monotonic()
         if now_s - self._served_s >= self.config.unreachable_ms_max / 1000:
-            tried = self.cluster.trouble(self._reasons) or reason
-            text = f"{self.topic.name}/{self.cursor.partition}: no replica served it for"
-            text += f" {now_s - self._served_s:.1f} s: {tried}"
-            kind = type(self._last_error) if isinstance(self._last_error, CorruptData) else BrokerUnreachable
-            raise kind(text)
+            where = f"{self.topic.name}/{self.cursor.partition}"
+            said = {a: error.message.removeprefix(f"{a}: ") for a, error in self._refusals.items()}
+            tried = self.cluster.trouble(said) or reason
+            raise self._failure(f"{where}: no replica served it for {now_s - self._served_s:.1f} s: {tried}")
         self.turn += 1
         self.cluster.refresh_soon()
         if not self._is_fresh(self._choose(), now_s):
             await self.cluster.clock.sleep(self._backoff_s)
             self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
 
+    def _failure(self, text: str) -> TinymqError:
+        """None serves. Damage is worth knowing of, wherever it is."""
+        damaged = any(isinstance(error, CorruptData) for error in self._refusals.values())
+        return CorruptData(text) if damaged else BrokerUnreachable(text)
+
     def _is_fresh(self, broker: int | None, now_s: float) -> bool:
         """May this one be asked at once, or would that only be the same question again?"""
         if broker is None or self.config.replica == "leader":
             return False
-        return broker not in self._shunned or self._shunned[broker].until_s <= now_s
+        return not self._shunned.left_s(broker, now_s)
 
     async def _compare(self, broker: int) -> None:
-        """Nothing came for long from a follower: has another replica more? Then this one is stale."""
+        """Nothing came for long: has another replica more? Then this one is stale."""
         at = self._at()
         if broker == at.leader:
             self._shunned.clear()
             return
-        request = pb.ListOffsetsRequest(
-            topic_id=self.topic.topic_id,
-            queries=[pb.OffsetQuery(partition=self.cursor.partition, timestamp_us=END)],
-        )
         for other in sorted((b for b in at.replicas if b != broker), key=lambda b: b != at.leader):
-            address = self.cluster.view.address(other)
-            if address is None:
-                continue
-            try:
-                reply = await self.cluster.ask_broker(address, Method.LIST_OFFSETS, request, self.cluster.attempt_s)
-            except TinymqError as error:
-                LOG.debug("broker %d not compared: %s", other, error)
-                continue
-            if any(answer.high_watermark > self.cursor.offset for answer in reply.answers):
+            end = await _end_of(self.cluster, self.topic, self.cursor.partition, other)
+            if end is not None and end > self.cursor.offset:
                 LOG.info("%s/%d: broker %d is behind, leaving it", self.topic.name, self.cursor.partition, broker)
-                self._shun(broker)
+                self._shunned.shun(broker, self.cluster.clock.monotonic())
                 return
-            if other == at.leader:
+            if end is not None and other == at.leader:
                 self._shunned.clear()
                 return
+
+
+async def _may_be_there(cluster: Cluster, topic: Topic, partition: int) -> bool:
+    """False: the registry says that it is gone."""
+    try:
+        return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
+    except TinymqError as unanswered:
+        LOG.debug("topic %s not looked up: %s", topic.name, unanswered)
+        return True
+
+
+async def _end_of(cluster: Cluster, topic: Topic, partition: int, broker: int) -> int | None:
+    """Up to where a broker's replica shows records. None: it does not say."""
+    address = cluster.view.address(broker)
+    if address is None:
+        return None
+    query = pb.OffsetQuery(partition=partition, timestamp_us=END)
+    request = pb.ListOffsetsRequest(topic_id=topic.topic_id, queries=[query])
+    try:
+        reply = await cluster.ask_broker(address, Method.LIST_OFFSETS, request, cluster.attempt_s)
+    except TinymqError as error:
+        LOG.debug("broker %d not asked for its end: %s", broker, error)
+        return None
+    return max((int(answer.high_watermark) for answer in reply.answers), default=0)

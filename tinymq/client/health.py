@@ -33,8 +33,7 @@ class Health:
 
     def answered(self, address: str, latency_s: float, now_s: float) -> None:
         """It answered, after so long. A waiting fetch's own wait is not latency."""
-        record = self._records.setdefault(address, Record())
-        record.latency_s += SMOOTHING * (latency_s - record.latency_s) if record.latency_s else latency_s
+        record = self._timed(address, latency_s)
         if record.failures:
             record.failures, record.aside_until_s, record.reason = 0, 0.0, ""
         for slow_s, aside_s in SLOW:
@@ -42,6 +41,16 @@ class Health:
                 record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
                 record.reason = f"answered after {latency_s:.1f} s"
                 break
+
+    def served(self, address: str, latency_s: float) -> None:
+        """It sent records, after so long: what a large answer takes tells which broker is the quicker one, and is no
+        reason to put it aside."""
+        self._timed(address, latency_s)
+
+    def _timed(self, address: str, latency_s: float) -> Record:
+        record = self._records.setdefault(address, Record())
+        record.latency_s += SMOOTHING * (latency_s - record.latency_s) if record.latency_s else latency_s
+        return record
 
     def failed(self, address: str, reason: str, now_s: float) -> None:
         """It refused the connection, broke it, or stayed silent."""

@@ -97,11 +97,14 @@ class Intake:
 
     @property
     def complete(self) -> bool:
-        """Everything up to every end was taken."""
+        """Everything up to every end was taken, or was gone before it could be."""
         return (
             bool(self.cursors)
             and not self._messages
-            and all(cursor.end is not None and self._next[p] >= cursor.end for p, cursor in self.cursors.items())
+            and all(
+                cursor.end is not None and (self._next[p] >= cursor.end or (cursor.done and not self.ready))
+                for p, cursor in self.cursors.items()
+            )
         )
 
     def position(self) -> dict[int, int]:

@@ -7,7 +7,7 @@ No I/O, no clock.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -16,6 +16,9 @@ from tinymq.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
 DELETED_MAX = 256
+
+Cost = Callable[[int], tuple[float, float]]
+"""(seconds it is still put aside, usual latency in seconds) of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +237,8 @@ def usable_partitions(view: View, topic: str, aside: Callable[[int], bool]) -> l
     return [at.partition for at in led if at.leader and not bad[at.leader]]
 
 
-def read_order(
-    view: View, at: Partition, replica: str, *, rack: str, cost: Callable[[int], tuple[float, float]], turn: int
-) -> list[int]:
-    """The brokers to read from, best first: every replica whose address is known.
-
-    `cost` gives (seconds it is still put aside, usual latency) of a broker; `turn` rotates among equals.
-    """
+def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost, turn: int) -> list[int]:
+    """The brokers to read from, best first: every replica whose address is known. `turn` rotates among equals."""
     known = [b for b in at.replicas if b in view.brokers]
     if not known:
         return []
@@ -260,6 +258,24 @@ def read_order(
         return (bad, gone)
 
     return sorted(spread, key=rank)
+
+
+def tier_order(view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cost: Cost, turn: int) -> list[int]:
+    """The brokers of `tiers`, a tier after the other; those put aside or gone are behind all others. In a tier the
+    better of two leads, and `turn` says which two. Whoever holds no replica, or has no known address, is left out; if
+    that is all of them, for the partition was moved since, its replicas are one tier."""
+    for asked in (tiers, (at.replicas,)):
+        order: list[tuple[tuple[float, ...], int]] = []
+        for number, tier in enumerate(asked):
+            known = [broker for broker in tier if broker in at.replicas and broker in view.brokers]
+            first = turn % max(1, len(known))
+            for place, broker in enumerate(known[first:] + known[:first]):
+                aside_s, latency_s = cost(broker)
+                bad, gone = float(aside_s > 0), float(not view.brokers[broker].alive)
+                order.append(((bad, gone, number, place // 2, latency_s), broker))
+        if order:
+            return [broker for _, broker in sorted(order, key=lambda each: each[0])]
+    return []
 
 
 def _ranges(numbers: Iterable[int]) -> str:

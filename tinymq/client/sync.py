@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
@@ -28,7 +29,9 @@ from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
 from tinymq.client.routing import Broker, Partition
+from tinymq.client.scan import WAIT_MS, Tiers
 from tinymq.client.sync_queue import ChannelAdmin, Queue
+from tinymq.client.sync_scan import Scan
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, NotDelivered, TinymqError
 from tinymq.types import RecordMetadata
@@ -99,6 +102,24 @@ class Client:
         configure(ReaderConfig, settings)
         engine = self.engine()
         return Reader(engine, engine.do(lambda: engine.client.reader(topic, partitions, start, end, **settings)))
+
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        scan_id: str = "",
+        replicas: Tiers | None = None,
+        wait_ms: float = WAIT_MS,
+        **settings: Unpack[ReaderOptions],
+    ) -> Scan:
+        """As AsyncClient.scan: a range of a partition as record batches, from replicas of choice. Use it in `with`."""
+        configure(ReaderConfig, settings)
+        engine = self.engine()
+        make = partial(engine.client.scan, topic, partition, start, end, scan_id=scan_id, replicas=replicas)
+        return Scan(engine, engine.do(lambda: make(wait_ms=wait_ms, **settings)))
 
     def queue(
         self,
