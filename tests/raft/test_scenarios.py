@@ -243,6 +243,10 @@ def only_the_applied_config_is_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Configs, "newest", property(lambda self: self.membership))
 
 
+def what_is_listed_is_a_member(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Configs, "has_kept", Configs.lists)
+
+
 NOTICED: list[tuple[str, Patch]] = [
     ("figure_8_commit", old_terms_commit_by_counting),
     ("stale_ack", acks_of_any_term),
@@ -259,6 +263,7 @@ NOTICED: list[tuple[str, Patch]] = [
     ("isolated_leader", nobody_steps_down),
     ("amnesia", every_incarnation_votes),
     ("rejoining", every_ack_counts),
+    ("next_disk", what_is_listed_is_a_member),
     ("behind_a_config", every_ack_counts),
     ("other_incarnations", every_ack_counts),
     ("other_incarnations", every_vote_of_any_incarnation_counts),

@@ -62,7 +62,7 @@ def test_the_survivor_leads_and_fills_the_others(nodes: int) -> None:
         assert recover(cluster) is one
         await cluster.commit(b"new")
         await cluster.settle()
-        assert all(has_a_vote(b) for b in cluster.running)
+        await cluster.until(lambda: all(has_a_vote(b) for b in cluster.running), 0.1, "each disk knows of the CONFIG")
         assert all(b.machine().payloads == [*WRITES, b"new"] for b in cluster.running)
         one.kill()
         await cluster.commit(b"without the survivor")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tinymq.entry import Entry, pack_header
 from tinymq.errors import Closed, TinymqError
+from tinymq.log.commits import Commit
 from tinymq.log.files import Files
 from tinymq.log.index import pack_index
 from tinymq.log.kept import KeptStates
@@ -35,7 +36,7 @@ class LogWriter(Protocol):
         ...
 
     def note_mark(self, log: Log) -> None:
-        """`log` has a newer commit index."""
+        """`log` has a newer commit index; if it presses, `kept` is called once it is durable."""
         ...
 
 
@@ -45,18 +46,9 @@ class Log(TimedView):
     DiskFull or another StorageError, and then the log takes nothing any more."""
 
     def __init__(
-        self,
-        group: GroupId,
-        files: Files,
-        runner: Runner,
-        writer: LogWriter,
-        recovered: Recovered,
-        *,
-        count: int,
-        commit: int,
-        config: LogConfig,
-        tail_bytes_max: int,
-    ) -> None:
+        self, group: GroupId, files: Files, runner: Runner, writer: LogWriter, recovered: Recovered, *,
+        count: int, commit: int, config: LogConfig, tail_bytes_max: int,
+    ) -> None:  # fmt: skip
         super().__init__(group, files, runner, tail_bytes_max)
         self.on_durable: Callable[[], None] | None = None
         self.on_failed: Callable[[TinymqError], None] | None = None
@@ -74,7 +66,8 @@ class Log(TimedView):
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
         self._applied = recovered.applied_index
-        self._commit = self.recovered_commit = min(commit, self.last_index)
+        self.recovered_commit = min(commit, self.last_index)
+        self.commit = Commit(self.recovered_commit)
         self._base_time_us = recovered.base_time_us
         self._covered = 0  # the round under way makes durable what lies up to here and was not truncated since
         self.durable_index = self.synced_index = self.last_index
@@ -143,7 +136,7 @@ class Log(TimedView):
         if index > self.last_index:
             return
         assert max(1, self.first_index - 1) < index, (self.group, index, self.first_index)
-        assert index > self._commit, (self.group, index, self._commit)
+        assert index > self.commit.known, (self.group, index, self.commit.known)
         place = None if index == self.first_index else self._locate(index - 1)
         gone: list[str] = []
         while self._segments[-1].first_index > max(index - 1, self.first_index):
@@ -221,8 +214,14 @@ class Log(TimedView):
 
     def note_commit(self, index: int) -> None:
         """Recorded with the next mark, so that a restart need not learn it from the leader."""
-        if index > self._commit and self.failed is None:
-            self._commit = index
+        if self.failed is None and self.commit.learn(index):
+            self._writer.note_mark(self)
+
+    def keep_commit(self, index: int) -> None:
+        """Make durable, as soon as it is noted, that all up to `index` is committed. `commit.durable` says when it is,
+        and `on_durable` is called."""
+        if self.failed is None:
+            self.commit.want(index)
             self._writer.note_mark(self)
 
     def _write_states(self) -> None:
@@ -249,7 +248,7 @@ class Log(TimedView):
         segment = self._segments[-1]
         return Mark(
             self.group, self.count, flags, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
-            segment.first_index, segment.last_position, min(self._commit, segment.last_index),
+            segment.first_index, segment.last_position, min(self.commit.known, segment.last_index),
             max(self._states.durable, default=0),
         )  # fmt: skip
 
@@ -264,6 +263,11 @@ class Log(TimedView):
             self._tail.shrink(min(self._applied, self.durable_index) + 1)
             if self.on_durable is not None:
                 self.on_durable()
+
+    def kept(self, commit: int) -> None:
+        """The disk knows that all up to `commit` is committed."""
+        if self.commit.keep(commit) and self.on_durable is not None:
+            self.on_durable()
 
     def fail(self, error: TinymqError) -> None:
         """The round failed: what it held is not durable and never will be."""

@@ -23,7 +23,7 @@ listed until it is deleted: a lost folder is told from one never made.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -135,6 +135,13 @@ class Marks:
     def note(self, mark: Mark) -> None:
         """What it says is durable by now: to be written sooner or later."""
         self._noted[mark.group] = mark
+
+    def note_commits(self, known: Mapping[GroupId, int]) -> None:
+        """So far these groups are known to be committed: no further than they are durable, and nothing else is news."""
+        for group, commit in known.items():
+            mark = self._noted.get(group) or self._marks.get(group)
+            if mark is not None and mark.commit < min(commit, mark.index):
+                self.note(replace(mark, commit=min(commit, mark.index)))
 
     def unnote(self, group: GroupId) -> None:
         """What was noted of the group is not true any more."""

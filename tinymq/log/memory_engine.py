@@ -63,7 +63,9 @@ class MemoryWriter:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def note_mark(self, log: Log) -> None:
-        """A commit index is not kept: who comes after this process begins anew."""
+        """A commit index is not kept: who comes after this process begins anew. Until then it is as good as kept."""
+        if log.commit.pressing:
+            self.add(log)  # not at once: it is in the middle of something
 
     def drop(self, log: Log) -> None:
         self._dirty.pop(log, None)
@@ -81,6 +83,7 @@ class MemoryWriter:
                 self._disk.carry_out(operation)
             self._disk.sync(())
             log.written()
+            log.kept(log.commit.known)
 
     def _turn(self) -> None:
         self._waking = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +38,7 @@ class Outcome:
 
     failed: dict[GroupId, TinymqError] = field(default_factory=dict)
     shared: TinymqError | None = None
+    kept: dict[GroupId, int] = field(default_factory=dict)  # the commit indexes that marks say, synced, as was asked
 
     def fail(self, groups: Iterable[GroupId], error: TinymqError) -> None:
         """Whoever takes part in a failed sync fails: which pages were lost cannot be told."""
@@ -56,10 +57,12 @@ class Rounds:
         self._boot_known = False  # the file `boot` names this start of the machine
 
     def carry_out(
-        self, works: list[Work], ballots: dict[GroupId, Ballot], *, with_marks: bool, unsynced: Sequence[GroupId] = ()
-    ) -> Outcome:
-        """One round; `with_marks` takes along what earlier ones noted, and `unsynced` are groups that earlier ones
-        wrote, to be synced another time. A disk that refuses is an outcome, not an exception."""
+        self, works: list[Work], ballots: dict[GroupId, Ballot], known: Mapping[GroupId, int], *, with_marks: bool,
+        unsynced: Sequence[GroupId] = (),
+    ) -> Outcome:  # fmt: skip
+        """One round; `with_marks` takes along what earlier ones noted, and the commit indexes that are `known`, and
+        `unsynced` are groups that earlier ones wrote, to be synced another time. A disk that refuses is an outcome, not
+        an exception."""
         outcome = Outcome()
         everybody = [*(work.mark.group for work in works), *unsynced]
         self._disk.later = frozenset(
@@ -69,6 +72,7 @@ class Rounds:
             self._lower_marks(works)
             shared: list[File] = self._ballots.write(ballots) if ballots else []
             if with_marks:
+                self.marks.note_commits(known)
                 shared += self.marks.flush()
         except StorageError as error:  # of files that all logs need
             outcome.shared = error
@@ -85,6 +89,7 @@ class Rounds:
             return outcome
         if with_marks:
             self.marks.synced()
+            outcome.kept = self._kept(known)
         for work in works:
             if work.sync and work.mark.group not in outcome.failed:
                 self.marks.note(work.mark)
@@ -98,14 +103,20 @@ class Rounds:
             self.marks.write([forgetful(mark) for mark in marks if mark is not None and mark.flags & LAZY])
             self.marks.sync()
 
-    def idle(self, marks: list[Mark]) -> Outcome:
-        """Make the marks durable."""
+    def _kept(self, known: Mapping[GroupId, int]) -> dict[GroupId, int]:
+        """Of these groups, as the file says; all of it is synced."""
+        return {group: mark.commit for group in known if (mark := self.marks.get(group)) is not None}
+
+    def idle(self, marks: list[Mark], known: Mapping[GroupId, int]) -> Outcome:
+        """Make the marks durable, with the commit indexes that are `known`."""
         outcome = Outcome()
         try:
             for mark in marks:
                 self.marks.note(mark)
+            self.marks.note_commits(known)
             self.marks.flush()
             self.marks.sync()
+            outcome.kept = self._kept(known)
         except StorageError as error:
             outcome.shared = error
         return outcome

@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from tinymq.clock import Clock, Timer
 from tinymq.errors import Closed, StorageError, TinymqError
 from tinymq.log.ballots import Ballots
+from tinymq.log.commits import Pressing
 from tinymq.log.intervals import Intervals
 from tinymq.log.log import Log
 from tinymq.log.operations import is_small
@@ -52,6 +53,7 @@ class Writer:
         self._stale: dict[Log, None] = {}  # a newer commit index than in their mark
         self._unsynced = Intervals(clock, self.wake)
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
+        self._pressing = Pressing()
         self._closing = False
         self._chores: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -69,7 +71,10 @@ class Writer:
         self.wake()
 
     def note_mark(self, log: Log) -> None:
-        """`log` has a newer commit index: its mark is written again, at the latest after idling."""
+        """`log` has a newer commit index: its mark is written again, at the latest after idling, soon if it presses."""
+        self._pressing.add(log)
+        if self._pressing.due:
+            self.wake()
         self._stale[log] = None
         if self._timer is None:
             self._set_timer()
@@ -107,6 +112,7 @@ class Writer:
         for logs in (self._dirty, self._stale, self._lazy):
             logs.pop(log, None)
         self._unsynced.drop(log)
+        self._pressing.drop(log)
 
     async def close(self) -> None:
         """Clean stop: everything is written, and the marks are synced."""
@@ -139,7 +145,7 @@ class Writer:
                 await self._run_chores()
                 if self.failed is not None:
                     self._refuse_all(self.failed)
-                elif self._dirty or self._ballots.has_changes() or self._unsynced.anybody_due:
+                elif self._dirty or self._has_more():
                     await self._round()
         finally:
             self._task = None
@@ -150,9 +156,11 @@ class Writer:
             log.fail(error)
 
     def _has_work(self) -> bool:
-        if self._dirty or self._chores:
-            return True
-        return self.failed is None and (self._ballots.has_changes() or self._unsynced.anybody_due)
+        return bool(self._dirty or self._chores) or (self.failed is None and self._has_more())
+
+    def _has_more(self) -> bool:
+        """Whether there is reason for a round though no log has operations."""
+        return self._ballots.has_changes() or self._unsynced.anybody_due or self._pressing.due
 
     async def _run_chores(self) -> None:
         chores, self._chores = self._chores, []
@@ -175,7 +183,8 @@ class Writer:
         logs, works = self._works(now_s)
         ballots = self._ballots.take()
         self._busy = True
-        with_marks = now_s - self._marked_s >= self._mark_every_s
+        known = self._pressing.take()
+        with_marks = bool(known) or now_s - self._marked_s >= self._mark_every_s
         if with_marks:
             self._marked_s = now_s
         unsynced = [log.group for log in self._unsynced.logs() if log not in logs]
@@ -184,7 +193,7 @@ class Writer:
             lone = lone and (works[0].sync or logs[0] in self._lazy)  # else its mark is synced, too
             run = self._runner.run_short if lone else self._runner.run
             outcome = await run(
-                lambda: self._rounds.carry_out(works, ballots, with_marks=with_marks, unsynced=unsynced)
+                lambda: self._rounds.carry_out(works, ballots, known, with_marks=with_marks, unsynced=unsynced)
             )
         except Exception as error:  # a broken invariant: nobody may go on waiting, and the task ends with it
             self._fail(StorageError(f"the writer job ended: {error!r}"))
@@ -210,6 +219,7 @@ class Writer:
                 self._wrote(log, now_s)
         if outcome.shared is None:
             self._ballots.written()
+            self._pressing.ended(outcome.kept, logs)
         self._unsynced_marks = True
         if self._timer is None:
             self._set_timer()
@@ -219,6 +229,7 @@ class Writer:
     def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
         """Who takes part in the round that begins, and what it has to do."""
         due = self._unsynced.due(now_s)
+        due += [log for log in self._unsynced.logs() if log in self._pressing and log not in due]
         for log in [log for log in due if log.failed is not None]:
             self._unsynced.drop(log)
             due.remove(log)
@@ -271,11 +282,15 @@ class Writer:
         stale = [log for log in self._stale if log.failed is None and log not in self._dirty]
         marks = [log.mark(0 if self._closing else log.mark_flags) for log in stale if log not in self._unsynced]
         self._stale = {}
-        if marks or self._unsynced_marks:
+        known = self._pressing.take()
+        if marks or known or self._unsynced_marks:
             self._unsynced_marks = False
-            outcome = await self._runner.run(lambda: self._rounds.idle(marks))
+            outcome = await self._runner.run(lambda: self._rounds.idle(marks, known))
             if outcome.shared is not None:
                 self._fail(outcome.shared)
+            self._pressing.ended(outcome.kept, ())
+        if self._pressing and self._timer is None:
+            self._set_timer()  # there was no room for its mark
 
 
 def _nothing() -> None:

@@ -3,9 +3,13 @@
 | question | which CONFIG answers |
 |---|---|
 | do I vote? | the applied one must list me: it is committed, so I hold all that counted before me (hazard 22) |
-| do I stand? | the applied one and the newest one in the log must list me |
+| do I stand? | the applied one, the newest one in the log and the kept one must list me |
+| am I a member again, for who is to take the next disk away? | the applied one and the kept one must list me |
 | whose votes does a candidate count? | the newest one in its log: it may be committed, with nobody left to say so |
 | whose acks does a leader count? | the applied one and the newest one must both list the replica |
+
+The kept one is the newest applied one of which the disk here knows that it is committed: what a replica knows of itself
+after whatever ends it. Nobody else need know it for good (docs/adr/0022).
 
 A CONFIG replaces the identity of replicas and never the brokers, so all of them ask for equally many. It commits
 without the replica that it lists anew, so each majority that the old identity was part of meets the one that
@@ -40,10 +44,11 @@ def parse_config(entry: Entry) -> Config:
 class Configs:
     """Follows one log: what is appended to it, cut from it, and applied."""
 
-    __slots__ = ("_imposed", "above", "applied")
+    __slots__ = ("_imposed", "above", "applied", "kept")
 
     def __init__(self, applied: Config, above: Iterable[Config] = ()) -> None:
         self.applied = applied
+        self.kept = applied
         self.above = list(above)  # oldest first; a leader adds one when there is none
         self._imposed: Membership | None = None  # while a take-over waits for its CONFIG to be applied
 
@@ -72,6 +77,10 @@ class Configs:
     def lists(self, replica: Replica) -> bool:
         """May this very replica vote?"""
         return self.membership.has(replica)
+
+    def has_kept(self, replica: Replica) -> bool:
+        """May it vote, and would it after any end of its process, with nobody left to tell it?"""
+        return self.lists(replica) and (self.kept is self.applied or self.kept.membership.has(replica))
 
     def counts(self, replica: Replica | None) -> bool:
         """Does what this replica acknowledged count for a commit? May it stand?"""
@@ -109,6 +118,13 @@ class Configs:
         self.above = [c for c in self.above if c.index > entry.index]
         if self._imposed is not None and self.applied.membership.epoch >= self._imposed.epoch:
             self._imposed = None
+
+    def keep(self, commit: int) -> bool:
+        """The disk knows that all up to `commit` is committed. True when that says more of the applied CONFIG."""
+        if self.kept is self.applied or self.applied.index > commit:
+            return False
+        self.kept = self.applied
+        return True
 
     def impose(self, membership: Membership) -> None:
         """An operator accepts loss: this counts at once, until a CONFIG is applied or `release`."""

@@ -191,6 +191,8 @@ class RaftCore(LeadingReplica):
     def _apply(self, entry: Entry) -> None:
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
+            if self.is_listed and not self.is_member:
+                self._log.keep_commit(entry.index)
             self._around.wake()  # what waits for the count of replicas may be there
         try:
             self._machine.apply(entry)

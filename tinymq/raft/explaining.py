@@ -7,10 +7,12 @@ NO_LEADER = f"no leader is known; if that lasts: {SURVEY}"
 NO_MAJORITY = f"no leader, and no majority to elect one; if that lasts: {SURVEY}"
 
 
-def explain_learner(repairing: str, leader: int | None, last_index: int, announced: int) -> str:
+def explain_learner(repairing: str, leader: int | None, last_index: int, announced: int, listed: bool = False) -> str:
     """Of a replica that has no vote. `repairing`: the damage that it recovers from, "" for none; `announced`: the
-    commit index that its leader named, 0 for none."""
-    if leader is None:
+    commit index that its leader named, 0 for none; `listed`: it is a member as soon as its disk knows of it."""
+    if listed:
+        now = "it is listed, and waits for its disk to keep that"
+    elif leader is None:
         now = NO_LEADER
     elif announced > last_index:
         now = f"catching up: {last_index:,} of {announced:,} entries"

@@ -86,6 +86,12 @@ class Followers:
             if self._seen.alive(peer)
         )
 
+    def sure(self, configs: Configs) -> set[int]:
+        """Brokers of followers that know for good that they are listed: could they elect somebody after all of them
+        lost power? One that was listed before the newest CONFIG does not need to know of that, and soon does."""
+        known = configs.applied.index
+        return {peer for peer in self.members if self.progress[peer].commit >= known and self.counts(configs, peer)}
+
     # ---- who may take over ------------------------------------------------------------------------------
 
     def holds_all(self, peer: int) -> bool:

@@ -20,11 +20,13 @@ class FollowingReplica(VotingReplica):
     """A replica that appends what a leader sends."""
 
     def durable(self) -> None:
-        """The log's durable index, or the ballot, advanced."""
+        """The log's durable index, or the ballot, or the commit index that the disk knows, advanced."""
         if self._failure is not None:
             return
         self._outbox.flush()
         self._record_commit()
+        if self._configs.keep(self._log.commit.durable):
+            self._around.wake()  # it may be a member by that
         self._commit()
         leader = self.leader_id
         if self._leadership is None and leader is not None and self._verified:
@@ -103,9 +105,12 @@ class FollowingReplica(VotingReplica):
     def _SyncObj__sendNextNodeIdx(
         self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
     ) -> None:
-        """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are."""
+        """Hazards 3, 7, 11, 22: answers carry the term, what is *synced*, what conflicts, and who we are. Who is listed
+        and no member yet does not know its CONFIG to be committed, as far as others may rely on it."""
         received = self._verified if success else self._log.last_index if reset else 0
         durable = min(self._log.durable_index, received) if success else 0
+        sure = self.is_member or not self.is_listed
+        commit = self.commit_index if sure else self._configs.applied.index - 1
         self._post(
             int(node.id),
             AppendAck(
@@ -115,7 +120,7 @@ class FollowingReplica(VotingReplica):
                 reset,
                 nextNodeIdx,
                 next_term,
-                self.commit_index,
+                commit,
                 self._me.count,
                 self._round,
             ),

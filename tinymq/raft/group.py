@@ -27,7 +27,9 @@ class Role(Enum):
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     OBSERVER = "observer"  # CONFIG lists no replica of this broker: it follows, and has no vote, as it should be
-    LEARNER = "learner"  # CONFIG does not list this incarnation: it holds data and has no vote
+    LEARNER = (
+        "learner"  # CONFIG does not list this incarnation, as far as its disk knows: it holds data, without a vote
+    )
     QUARANTINED = "quarantined"  # damage was found: it serves and answers nothing
     FAILED = "failed"  # its disk refused, or it met what it does not know, or what cannot be
 
@@ -76,12 +78,12 @@ class Group:
         core = self._core
         unlisted = Role.OBSERVER if core.is_observer else Role.LEARNER
         if isinstance(core.failure, NotReady):  # it is being made anew
-            return Role.FOLLOWER if core.is_listed else unlisted
+            return Role.FOLLOWER if core.is_member else unlisted
         if core.failure is not None:
             return Role.QUARANTINED if isinstance(core.failure, CorruptData) else Role.FAILED
         if core.leading_term is not None:
             return Role.LEADER
-        if not core.is_listed:
+        if not core.is_member:
             return unlisted
         return Role.CANDIDATE if core.is_candidate else Role.FOLLOWER
 
@@ -224,7 +226,8 @@ class Group:
         if core.failure is not None:
             return f"{core.failure.code}: {core.failure}"
         if self.role is Role.LEARNER:
-            return explain_learner(self.repairing, core.leader_id, self.log.last_index, core.announced_commit)
+            last, announced = self.log.last_index, core.announced_commit
+            return explain_learner(self.repairing, core.leader_id, last, announced, core.is_listed)
         if self.role is Role.OBSERVER:
             return explain_observer(core.leader_id, self.log.last_index, core.announced_commit)
         return explain_candidate() if self.role is Role.CANDIDATE else ""

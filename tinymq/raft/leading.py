@@ -175,6 +175,12 @@ class LeadingReplica(HandingReplica):
         leadership.reads.ask(max(self.commit_index, leadership.first_of_term), answer)
         self._around.wake()
 
+    def does_without(self, peer: int) -> bool:
+        """Would the group go on if what broker `peer` holds were gone, and everybody else lost power at this moment?"""
+        sure = set() if self._leadership is None else self._leadership.sure(self._configs)
+        own = {self._me.broker_id} if self.is_member else set()
+        return has_quorum(self.membership, (sure | own) - {peer})
+
     def _answer_reads(self) -> None:
         if self._leadership is not None and self._leadership.reads.pending:
             for answer in self._leadership.readers(self._configs, self._me, self.applied_index):

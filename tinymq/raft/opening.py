@@ -30,6 +30,7 @@ async def open_replica(
             configs.applied, state = parse_checkpoint(opened.state)
             machine.load(state)
         applied, high_watermark = await _replay(log, machine, configs, applied)
+        configs.keep(applied)
         async for entry in _entries(log, applied):
             configs.above = configs.after(None, [entry])
     if log.last_term > store.ballots.get(log.group)[0]:

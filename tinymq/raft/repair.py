@@ -1,8 +1,8 @@
 """Damaged replicas repair themselves: set aside what is damaged, begin anew as a learner, be listed again.
 
 A replica asks the leader first, and the leader looks whether the group does without it: a majority of listed replicas
-other than the one that asks answers a round (`Group.read_index`), and nobody else is being repaired. So damage on a
-majority destroys nothing: whoever is quarantined stays as it is.
+other than the one that asks answers a round (`Group.read_index`) and would elect somebody after a power cut, and nobody
+else is being repaired. So damage on a majority destroys nothing: whoever is quarantined stays as it is.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class Repairs:
         self._grants[group_id] = grant = Grant(asker, group.membership.replica(asker), now + GRANTED_S)
         try:
             await group.read_index(ANSWER_S)
+            if not group.core.does_without(asker):
+                raise NotReady(f"{group_id}: a replica that has just been listed does not know it for good yet")
         except BaseException:
             if self._grants.get(group_id) is grant:
                 del self._grants[group_id]

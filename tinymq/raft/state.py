@@ -166,6 +166,12 @@ class RaftState(SyncObj):  # type: ignore[misc]
         return self._configs.lists(self._me)
 
     @property
+    def is_member(self) -> bool:
+        """Is it listed, and would it know that again after a crash or a power cut? Until then nothing may rest on it
+        that could be done without its disk: the next one may go only after that."""
+        return self._configs.has_kept(self._me)
+
+    @property
     def is_observer(self) -> bool:
         """Is no replica of this broker a member, under whatever identity?"""
         return self.membership.replica(self._me.broker_id) is None

@@ -110,7 +110,7 @@ class VotingReplica(RaftState):
     def _stand(self, *, pre: bool, given: Given = Given.WON) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
-        if not self._configs.counts(self._me) or self._failure is not None:
+        if not (self._configs.counts(self._me) and self.is_member) or self._failure is not None:
             return
         self._set_leader(None)
         self._SyncObj__setState(stock.CANDIDATE)

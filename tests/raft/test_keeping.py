@@ -1,0 +1,169 @@
+"""A replica that is listed anew is a member once its disk knows that (docs/adr/0022): the next disk may go then, and
+whatever else happens in that moment, the group goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.raft.harness import Broker, Cluster, Scenario, simulate
+from tests.raft.test_rejoining import everybody_agrees, five_writes, listed
+from tests.raft.traffic import fails
+from tests.raft.values import GROUP
+from tinymq.errors import DiskFull
+from tinymq.log.commits import Pressing
+from tinymq.log.layout import SEGMENT, group_folder
+from tinymq.log.log import Log
+from tinymq.log.marks import Mark, Marks
+from tinymq.raft import Role
+from tinymq.raft.configs import Configs
+from tinymq.raft.leading import LeadingReplica
+
+WRITTEN = [b"%d" % i for i in range(5)]
+
+
+async def is_back(cluster: Cluster, broker: Broker) -> None:
+    """As an operator looks: is its replica a follower?"""
+    await broker.start()
+    await cluster.until(lambda: listed(broker), 2.0)
+
+
+def in_a_row(end: Callable[[Broker], None]) -> Scenario:
+    """Each disk of a minority is replaced in turn, as soon as the one before is back, and in that moment everybody
+    else ends, too."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await five_writes(cluster)
+        brokers = list(cluster.brokers.values())
+        for gone in reversed(brokers[1:]):
+            gone.wipe()
+            await cluster.run_for(0.3)
+            await is_back(cluster, gone)
+            next_one = brokers[brokers.index(gone) - 1]
+            for broker in brokers:
+                if broker is not next_one:
+                    end(broker)
+            next_one.wipe()
+            await cluster.start()
+            await cluster.until(cluster.leaders, 6.0, "a majority of disks is there")
+            await everybody_agrees(cluster, WRITTEN)
+
+    return scenario
+
+
+@pytest.mark.parametrize(("nodes", "seed"), [(3, 0), (3, 1), (3, 2), (5, 0)])
+@pytest.mark.parametrize("end", [Broker.kill, Broker.power_cut])
+def test_the_next_disk_may_go_as_soon_as_one_follows(end: Callable[[Broker], None], nodes: int, seed: int) -> None:
+    simulate(in_a_row(end), seed, nodes=nodes)
+
+
+def test_it_is_noticed_when_what_is_listed_is_taken_for_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Configs, "has_kept", Configs.lists)
+    fails(in_a_row(Broker.kill))
+    fails(in_a_row(Broker.power_cut))
+
+
+def test_it_is_noticed_when_what_was_not_synced_is_taken_for_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "keep_commit", lambda self, index: self.kept(index))
+    fails(in_a_row(Broker.power_cut))
+
+
+# ---- until the disk knows ----------------------------------------------------------------------------------
+
+
+async def no_mark_is_written(cluster: Cluster) -> None:
+    """Broker 3 has a new disk, without room for marks: its replica is listed, follows, and is no member."""
+    await five_writes(cluster)
+    three = cluster.brokers[3]
+    three.wipe()
+    await three.start()
+    write = Marks.write
+
+    def refuse(self: Marks, changed: list[Mark]) -> None:
+        if self._files is three.files and changed:
+            raise DiskFull("no room for marks")
+        write(self, changed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Marks, "write", refuse)
+        await cluster.until(lambda: three.group().core.is_listed, 2.0)
+        await cluster.commit(b"with all three")
+        await cluster.run_for(1.0)
+        group, leader = three.group(), cluster.leader().group()
+        assert (group.role, group.core.failure) == (Role.LEARNER, None)
+        assert group.status().reason == "it is listed, and waits for its disk to keep that"
+        assert leader.core._leadership.progress[3].commit < leader.core._configs.applied.index
+        assert [leader.core.does_without(b) for b in (1, 2, 3)] == [False, False, True]
+        cluster.brokers[2].kill()
+        await cluster.commit(b"with one and three: it counts")
+        await cluster.brokers[2].start()
+        await cluster.settle()
+        await cluster.run_for(0.5)  # nothing else is written any more
+    await cluster.until(lambda: listed(three), 0.3, "it is tried again")
+    await cluster.until(lambda: leader.core.does_without(2), 0.3)
+    await everybody_agrees(cluster, [*WRITTEN, b"with all three", b"with one and three: it counts"])
+
+
+def test_without_room_for_its_mark_it_is_no_member() -> None:
+    simulate(no_mark_is_written)
+
+
+def test_it_is_noticed_when_it_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pressing, "__bool__", lambda self: False)
+    fails(no_mark_is_written)
+
+
+async def damage_while_another_is_not_back(cluster: Cluster) -> None:
+    """Broker 3 is listed, and its disk has not kept that. Damage on 2 waits: 1 and 3 might elect nobody."""
+    await five_writes(cluster)
+    await cluster.run_for(0.5)
+    two, three = cluster.brokers[2], cluster.brokers[3]
+    three.wipe()
+    await three.start()
+    keep = Log.keep_commit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Log, "keep_commit", lambda self, index: None)
+        await cluster.until(lambda: three.group().core.is_listed, 2.0)
+        two.kill()
+        path = max(p for p in two.files.paths() if p.startswith(group_folder(GROUP)) and p.endswith(SEGMENT))
+        two.files.flip_bit(path, 64 + 40)
+        await two.start()
+        await cluster.run_for(4.0)
+        assert two.group().role is Role.QUARANTINED
+    core = three.group().core
+    three.process.do(lambda: keep(core._log, core._configs.applied.index))
+    await cluster.until(lambda: listed(two), 5.0, "then it may begin anew")
+    await everybody_agrees(cluster, WRITTEN)
+
+
+def test_a_repair_waits_until_who_was_listed_last_knows_it_for_good() -> None:
+    simulate(damage_while_another_is_not_back)
+
+
+def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeadingReplica, "does_without", lambda self, peer: True)
+    fails(damage_while_another_is_not_back)
+
+
+# ---- what it costs -----------------------------------------------------------------------------------------
+
+
+def test_a_disk_is_asked_once_for_each_config_and_only_that_of_who_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Log] = []
+    keep = Log.keep_commit
+    monkeypatch.setattr(Log, "keep_commit", lambda self, index: (asked.append(self), keep(self, index))[1])
+
+    async def scenario(cluster: Cluster) -> None:
+        await five_writes(cluster)
+        assert not asked
+        three = cluster.brokers[3]
+        three.wipe()
+        await is_back(cluster, three)
+        for i in range(5):
+            await cluster.commit(b"%d" % i)
+        await cluster.settle()
+        assert asked == [three.group().log]
+
+    simulate(scenario)
