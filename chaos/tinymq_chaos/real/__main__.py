@@ -1,32 +1,35 @@
-"""`make chaos`: real broker processes, real faults, and what was wrong. Exit code 0: nothing; 1: anomalies; 2: what was
-asked for cannot be done; 130: interrupted, and nothing was wrong until then."""
+"""`make chaos`: real broker processes, real faults, and what was wrong. Exit code 0: nothing; 1: anomalies, or what was
+asked for was not tested; 2: what was asked for cannot be done; 130: Ctrl-C, and nothing was wrong until then. Of make
+every one but 0 is a 2: the last line says which it was."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tinymq.errors import TinymqError
 from tinymq_chaos.history import History
+from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome
+from tinymq_chaos.real.broker import check_mutants
 from tinymq_chaos.real.faults import FAULTS, Kind
-from tinymq_chaos.real.report import BadFolder, write_comparison, write_report
+from tinymq_chaos.real.report import BadFolder, read_run, write_comparison, write_report
 from tinymq_chaos.real.run import Plan, Result, Run
-from tinymq_chaos.real.subject import Subject
-from tinymq_chaos.real.targets import TARGETS, Wanted
-from tinymq_chaos.workloads import WORKLOADS
+from tinymq_chaos.real.targets import OFFERS, TARGETS, Offer, Wanted
 
 MINUTES = 10.0
 BESIDE_S = 45.0  # of these: until brokers serve, and from the last fault until all is read and checked
 LEAST_S = 10.0  # of faults
 FRESH_SEEDS = 1_000_000
+LEFT = ("cluster", outcome.HISTORY)  # of a run, in its folder
 EPILOG = """\
 examples:
 
@@ -39,7 +42,8 @@ examples:
   python -m tinymq_chaos.real --list          kinds of faults with their parameters
 
 A seed gives the plan: which faults, whom they befall, when. What comes of it is the machine's, too: real clocks make no
-run like another one. A run keeps its history, report.html and the brokers' logs in its folder.
+run like another one. A run keeps its history, report.html and the brokers' logs in its folder. Ctrl-C ends the faults,
+and what there was is read and judged; a second one ends at once.
 """
 
 
@@ -47,31 +51,30 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="make chaos", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fault", type=_names_of(FAULTS), help="kinds, with commas; none: none. Else all, each once")
+    parser.add_argument("--fault", type=names_of(FAULTS), help="kinds, with commas; none: none. Else all, each once")
     parser.add_argument("--seed", type=int, help="of the plan; else a fresh one")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="all in all, about (%(default)g)")
+    parser.add_argument("--minutes", type=_positive, default=MINUTES, help="all in all, about (%(default)g)")
     parser.add_argument("--brokers", type=int, choices=(3, 5), default=3)
     parser.add_argument("--target", choices=sorted(TARGETS), default="tinymq", help="whose brokers")
-    parser.add_argument(
-        "--workload", type=_names_of(WORKLOADS), default=(), help="names, with commas; else all of them"
-    )
-    parser.add_argument("--pace", type=float, default=1.0, help="pauses of workloads are so many times as long")
-    parser.add_argument("--mutant", default="", help="rules to take out on every broker, with commas")
+    parser.add_argument("--workload", type=_names, default=(), help="names, with commas; else all that make sense")
+    parser.add_argument("--pace", type=_positive, default=1.0, help="pauses of workloads are so many times as long")
+    parser.add_argument("--mutant", type=_names, default=(), help="rules to take out on every broker, with commas")
     parser.add_argument("--folder", type=Path, help="for what is written; else a new one under .tinymq/chaos")
     parser.add_argument("--against", type=Path, help="folder of an earlier run, to compare with")
     parser.add_argument("--list", action="store_true", help="print the kinds of faults, and run nothing")
     return parser.parse_args(arguments)
 
 
-def _names_of(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
-    def names(text: str) -> tuple[str, ...]:
-        found = tuple(name for name in text.split(",") if name not in ("", "none"))
-        for name in found:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-        return found
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
-    return names
+
+def _positive(text: str) -> float:
+    """Raises ValueError, in whose place argparse says what is wrong."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0, or has no end")
+    return value
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -82,23 +85,19 @@ def main(arguments: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(FRESH_SEEDS) if options.seed is None else options.seed
     now = datetime.now(UTC)
     folder = options.folder or Path(".tinymq") / "chaos" / f"{now:%Y%m%d-%H%M%S}-seed-{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    if wrong := cannot(options, OFFERS[options.target]()) or unfit(folder, options.against):
+        return _end(2, wrong)
     say = Saying()
     command = command_of(options, seed)
     say(f"seed {seed}; {command} repeats the plan, and not what comes of it; all that is written is in {folder}")
     kinds = FAULTS if options.fault is None else {name: FAULTS[name] for name in options.fault}
-    mutants = tuple(name for name in options.mutant.split(",") if name)
     needs = frozenset().union(*(kind.needs for kind in kinds.values()))
     plan = Plan(seed, max(LEAST_S, options.minutes * 60 - BESIDE_S), options.fault, options.workload, options.pace)
     try:
-        subject = TARGETS[options.target](Wanted(folder / "cluster", options.brokers, needs, mutants))
-    except (TinymqError, RuntimeError, ValueError) as error:
-        print(f"the cluster does not come up: {error}", file=sys.stderr)
-        return 2
+        subject = TARGETS[options.target](Wanted(folder / LEFT[0], options.brokers, needs, options.mutant))
+    except (TinymqError, RuntimeError, ValueError, OSError) as error:
+        return _end(2, f"the cluster does not come up: {error}")
     try:
-        if wrong := cannot(options, subject):
-            print(f"{options.target}: {wrong}", file=sys.stderr)
-            return 2
         say(f"{options.brokers} brokers serve")
         began_s = time.monotonic()
         run = Run(plan, subject, History(lambda: time.monotonic() - began_s), say)
@@ -106,18 +105,49 @@ def main(arguments: Sequence[str]) -> int:
         outcome.write(folder, result, subject.target, command, now.isoformat(timespec="seconds"))
     finally:
         subject.target.close()
-    if not result.anomalies:
+    if result.judged and not result.anomalies:
         outcome.remove_data(subject.target)
     return _conclude(result, folder, options.against, say)
 
 
-def cannot(options: argparse.Namespace, subject: Subject) -> str:
+def cannot(options: argparse.Namespace, offer: Offer) -> str:
     """What of the options makes no sense with these brokers; "" if all does."""
-    lacking = {name: FAULTS[name].needs - subject.has for name in options.fault or ()}
+    lacking = {name: FAULTS[name].needs - offer.can_have for name in options.fault or ()}
     wrong = [f"{name} needs {', '.join(sorted(needs))}" for name, needs in lacking.items() if needs]
-    strange = [name for name in options.workload if name not in subject.workloads]
-    wrong += [f"{', '.join(strange)} cannot be judged here; {', '.join(subject.workloads)} can"] if strange else []
-    return "; ".join(wrong)
+    strange = [name for name in options.workload if name not in offer.workloads]
+    wrong += [f"{', '.join(strange)} cannot be judged here; {', '.join(offer.workloads)} can"] if strange else []
+    if options.brokers not in offer.nodes:
+        wrong.append(f"they are {' or '.join(map(str, offer.nodes))}, not {options.brokers}")
+    if options.mutant and not offer.mutants:
+        wrong.append("no mutant is one of them")
+    elif options.mutant:
+        try:
+            check_mutants(options.mutant)
+        except TinymqError as error:
+            wrong.append(error.message)
+    return f"{options.target}: {'; '.join(wrong)}" if wrong else ""
+
+
+def unfit(folder: Path, against: Path | None) -> str:
+    """Why nothing can be written to `folder`, which is made, or compared with `against`; "" if all can."""
+    if against is not None:
+        try:
+            read_run(against)
+        except BadFolder as error:
+            return str(error)
+    if left := [name for name in LEFT if (folder / name).exists()]:
+        return f"{folder} holds an earlier run ({', '.join(left)}): name another one, or remove it"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder} cannot be made: {error.strerror}"
+    return ""
+
+
+def _end(code: int, why: str) -> int:
+    """The last line. Who runs this by make is told of no other number than 2."""
+    print(f"exit code {code}: {why}", file=sys.stderr)
+    return code
 
 
 async def _run(run: Run) -> Result:
@@ -127,17 +157,18 @@ async def _run(run: Run) -> Result:
 
 
 def _conclude(result: Result, folder: Path, against: Path | None, say: Callable[[str], None]) -> int:
-    print(outcome.outcome_in_words(result))
+    print(outcome.outcome_in_words(result), flush=True)
+    code, why = outcome.exit_of(result)
+    if result.interrupted and not result.judged:
+        say(f"no report yet: python -m tinymq_chaos.real.report {folder}")
+        return _end(code, why)
     try:
         say(f"report: {write_report(folder)}")
         if against is not None:
             say(f"comparison: {write_comparison(folder, against)}")
-    except BadFolder as error:
-        print(f"no report: {error}", file=sys.stderr)
-        return 1 if result.anomalies else 2
-    if result.anomalies:
-        return 1
-    return 130 if result.interrupted else 0
+    except (BadFolder, OSError) as error:
+        return _end(code or 2, f"{why}, but there is no report: {error}")
+    return _end(code, why)
 
 
 class Saying:
@@ -159,7 +190,7 @@ def command_of(options: argparse.Namespace, seed: int) -> str:
     words += [f"TARGET={options.target}"] if options.target != "tinymq" else []
     words += [f"WORKLOAD={','.join(options.workload)}"] if options.workload else []
     words += [f"PACE={options.pace:g}"] if options.pace != 1.0 else []
-    words += [f"MUTANT={options.mutant}"] if options.mutant else []
+    words += [f"MUTANT={','.join(options.mutant)}"] if options.mutant else []
     return " ".join(words)
 
 
@@ -178,4 +209,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(_end(130, "interrupted"))

@@ -104,11 +104,21 @@ def _chosen(names: Sequence[str], stray: Sequence[str], *, whole: bool) -> list[
         raise InvalidRequest(f"{' '.join(stray)}: what is meant for the broker stands behind --", hint=AGAIN)
     if not names and not whole:
         raise InvalidRequest("no --mutant and no --disk; a broker that is whole: tinymq broker", hint=AGAIN)
+    return _found(names)
+
+
+def _found(names: Sequence[str]) -> list[Mutant]:
     chosen = [find(name) for name in dict.fromkeys(names)]
     for mutant in chosen:
         if mutant.needs_simulator:
             raise InvalidRequest(f"{mutant.name} is for the simulator only: {mutant.needs_simulator}", hint="")
     return chosen
+
+
+def check_mutants(names: Sequence[str]) -> None:
+    """Raises InvalidRequest, unless one broker can be all of these."""
+    with ExitStack() as stack:
+        _apply(_found(names), stack)
 
 
 def _apply(chosen: Sequence[Mutant], stack: ExitStack) -> None:

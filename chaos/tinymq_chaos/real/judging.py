@@ -16,6 +16,7 @@ from tinymq_chaos.checkers.ends import no_progress, slow_writes, unanswered
 from tinymq_chaos.checkers.replicas import lingering_leaders
 
 CROWD_MAX = 4.0
+CROWD_CALM_MAX = 2.0  # what a cluster does when all faults are over has many seconds to begin with
 
 NOT_JUDGED: Mapping[str, str] = {
     "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
@@ -36,14 +37,16 @@ class Slack:
     progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
     write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
 
-    def of(self, lag_s: float, crowd: float) -> Slack:
+    def of(self, lag_s: float, crowd: float, crowd_calm: float) -> Slack:
         """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
-        have happened so much earlier. And on which `crowd` tasks wanted each processor: brokers are as slow then, and
-        CROWD_MAX times at most is forgiven. Both are measured in every run, and said in its report."""
-        many = times(crowd)
+        have happened so much earlier. And on which `crowd` tasks wanted each processor at worst, `crowd_calm` from the
+        last fault on: brokers are as slow then, and CROWD_MAX times at most is forgiven, CROWD_CALM_MAX times of what
+        comes after faults. All of it is measured in every run, and said in its report."""
+        many, after = times(crowd), min(CROWD_CALM_MAX, times(crowd_calm))
         return Slack(
-            *(seconds * many + lag_s for seconds in (self.answer_s, self.linger_s, self.progress_s, self.write_s))
-        )
+            self.answer_s * many + lag_s, self.linger_s * many + lag_s,
+            self.progress_s * after + lag_s, self.write_s * after + lag_s,
+        )  # fmt: skip
 
 
 def times(crowd: float) -> float:

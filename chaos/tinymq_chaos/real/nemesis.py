@@ -64,7 +64,7 @@ class Nemesis:
         """`has`: what the target's brokers were started with, of what kinds need (Kind.needs)."""
         self.stage = Recorded(target, history)
         self.happened: Counter[str] = Counter()  # how many of each kind began
-        self.hurt: set[int] = set()  # brokers whose disks lost, or may have lost, what they had vouched for
+        self.hurt: set[int] = set()  # brokers whose disks lack, or may lack, what they had vouched for
         self.scarred = 0  # the broker whose damage may lie undiscovered
         self._faults = {name: kind for name, kind in faults.items() if kind.needs <= has}
         self._missing = {name: kind.needs - has for name, kind in faults.items() if not kind.needs <= has}
@@ -72,6 +72,9 @@ class Nemesis:
         self._rng = rng
         self._under_way: list[UnderWay] = []
         self._lock = threading.RLock()
+        self._harming = 0  # faults that hurt somebody, from before they begin until they have ended
+        self._harm = 0  # how often one of them began, or had ended
+        self._mended: set[int] = set()  # of `hurt`: all was well since
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -100,7 +103,16 @@ class Nemesis:
             return None
         if row.damages:
             how["broker"] = float(broker)
-        self.hurt |= {broker} - {0}  # before it happens: it may be said at once
+        self._hurts(row, {broker} - {0})  # before it happens: it may be said at once
+        under_way = None
+        try:
+            under_way = self._begun(kind, row, how, broker)
+        finally:
+            if under_way is None:
+                self._hurts_no_more(row)
+        return under_way
+
+    def _begun(self, kind: str, row: Kind, how: Mapping[str, Value], broker: int) -> UnderWay | None:
         self.stage.tell(f"a fault is to begin: {kind}")
         fault = row.begin(self.stage, random.Random(self._rng.random()), how)
         began_s = self._history.now()
@@ -109,9 +121,9 @@ class Nemesis:
             return None
         if row.scars:
             self.scarred = broker
-        if row.forgets:
-            self.hurt |= {int(number) for number in _BROKER.findall(words)}
         with self._lock:
+            if row.forgets:
+                self.hurt |= {int(number) for number in _BROKER.findall(words)}
             self.happened[kind] += 1
             span = self._history.fault_began(kind, words)
             span.began_s = began_s  # some take a while: power is cut in the middle of the next write, say
@@ -131,6 +143,7 @@ class Nemesis:
         finally:
             self._history.fault_ended(under_way.span)
             self.stage.tell(f"FAULT {under_way.kind} is over")
+            self._hurts_no_more(self._faults[under_way.kind])
 
     @contextmanager
     def fault(self, kind: str, **parameters: Value) -> Iterator[UnderWay]:
@@ -164,6 +177,45 @@ class Nemesis:
         if wrong:
             raise wrong[0]
 
+    # ---- whose disks are to be believed ----------------------------------------------------------------------------
+
+    @property
+    def harm(self) -> int:
+        """Another number whenever a disk may have been harmed since."""
+        return self._harm
+
+    def all_well(self, harm: int) -> None:
+        """All was seen to be well, and `harm` is the number from before that look: who was hurt has been filled again,
+        but for damage that may lie undiscovered."""
+        with self._lock:
+            if harm == self._harm and not self._harming:
+                self._mended |= self.hurt - {self.scarred}
+
+    @property
+    def mended(self) -> frozenset[int]:
+        """Who is hurt no more, once what they said until now is read."""
+        return frozenset(self._mended)
+
+    def trust(self, mended: frozenset[int]) -> None:
+        """What these, of `mended`, had said until then is read."""
+        with self._lock:
+            self.hurt -= mended & self._mended
+            self._mended -= mended
+
+    def _hurts(self, row: Kind, brokers: set[int]) -> None:
+        if row.damages or row.forgets:
+            with self._lock:
+                self._harming, self._harm = self._harming + 1, self._harm + 1
+                self.hurt |= brokers
+                self._mended.clear()
+
+    def _hurts_no_more(self, row: Kind) -> None:
+        if row.damages or row.forgets:
+            with self._lock:
+                self._harming, self._harm = self._harming - 1, self._harm + 1
+
+    # ---- whom, and what --------------------------------------------------------------------------------------------
+
     def _row(self, kind: str) -> Kind:
         if kind in self._missing:
             raise ValueError(f"{kind} needs {', '.join(sorted(self._missing[kind]))}, which this cluster is without")
@@ -176,5 +228,8 @@ class Nemesis:
         allowed = (self.scarred,) if self.scarred else self.stage.brokers
         if any(u.broker for u in self.under_way) or (wanted != ANYBODY and wanted not in allowed):
             return None
-        broker = wanted or self._rng.choice(allowed)
-        return None if self.stage.unhealthy() else broker
+        broker, harm = wanted or self._rng.choice(allowed), self._harm
+        if self.stage.unhealthy():
+            return None
+        self.all_well(harm)
+        return broker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,9 @@ from tinymq_chaos.real import judging
 from tinymq_chaos.real.callers import GrpcCaller
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.collect import Folders, Said, said_by
+from tinymq_chaos.real.health import Status
 from tinymq_chaos.real.judging import Slack
+from tinymq_chaos.real.subject import Collected
 from tinymq_chaos.real.watching import Watching, name_logs
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
@@ -24,6 +27,9 @@ RUN = (
 )  # fmt: skip
 """Workloads that run if none is named. Others bound what a topic keeps, or promise less: what those may lose, and when,
 is judged by moments that a simulator alone knows (judging.py)."""
+
+ANSWER_S = 10.0  # in which a broker says how its replicas are; a busy one needs more than one attempt
+POLL_S = 0.1
 
 
 class Ours:
@@ -51,18 +57,31 @@ class Ours:
             self._watching = Watching(self.target, history)
         self._watching.look(hurt)
 
-    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
-        notes = []
-        pages = {n: self.target.status(n) for n in self.target.brokers}
-        said = [each for n, page in pages.items() if page is not None for each in said_by(n, page)]
-        notes += [f"broker {n} does not say how its replicas are" for n, page in pages.items() if page is None]
-        with ThreadPoolExecutor(len(pages)) as pool:
-            list(pool.map(self.target.stop, self.target.brokers))
+    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+        pages = self._pages()
+        silent = [f"broker {n} does not say how its replicas are: nobody could judge them" for n in self.target.brokers
+                  if n not in pages]  # fmt: skip
+        said = [each for n, page in pages.items() for each in said_by(n, page)]
+        with ThreadPoolExecutor(len(self.target.brokers)) as pool:
+            list(pool.map(self._stop, self.target.brokers))
         self.watch(history, hurt)
         unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in said})
-        if unnamed:
-            notes.append(f"{unnamed} terms of topics whose name nobody came to know are left out")
-        return notes + self._read(history, hurt, said)
+        notes = [f"{unnamed} terms of topics whose name nobody came to know are left out"] if unnamed else []
+        return Collected(notes + self._read(history, hurt, said), silent)
+
+    def _pages(self) -> dict[int, Status]:
+        """/status of each broker that has one to show."""
+        until_s, found, brokers = time.monotonic() + ANSWER_S, dict[int, Status](), self.target.brokers
+        while True:
+            found |= {n: page for n in brokers if n not in found and (page := self.target.status(n)) is not None}
+            missing = [n for n in brokers if n not in found and self.target.running(n)]
+            if not missing or time.monotonic() > until_s:
+                return dict(sorted(found.items()))
+            time.sleep(POLL_S)
+
+    def _stop(self, broker: int) -> None:
+        if self.target.running(broker):
+            self.target.stop(broker)
 
     def _read(self, history: History, hurt: Collection[int], said: Sequence[Said]) -> list[str]:
         folders, notes = Folders(), []

@@ -52,6 +52,8 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
         "nodes": len(target.brokers),
         "began": began,
         "interrupted": result.interrupted,
+        "judged": result.judged,
+        "not_tested": untested(result),
         "faults": dict(result.faults),
         "never_happened": list(result.never),
         "calls": dict(Counter(call.outcome.value for call in history.calls)),
@@ -62,6 +64,7 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
             "harness_late_s_max": round(result.lag_s, 3),
             "proxies_begun_anew": result.begun_anew,
             "tasks_for_each_processor_max": round(result.crowd, 1),
+            "tasks_for_each_processor_max_after_faults": round(result.crowd_calm, 1),
             "checked_s": round(result.checked_s, 3),
             "harness_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         },
@@ -103,8 +106,38 @@ def outcome_in_words(result: Result) -> str:
         busy = f"the machine was busy ({result.crowd:.1f} tasks wanted each processor)"
         lines.append(f"judged loosely: {busy}; {result.leniency:.1f} times the time was forgiven")
     lines += ["interrupted before its time"] if result.interrupted else []
-    lines += [f"ANOMALY {anomaly}" for anomaly in result.anomalies] or ["no anomalies"]
+    lines += [f"NOT TESTED {what}" for what in untested(result)]
+    lines += [] if result.judged else ["NOT JUDGED: what had happened until then was read by nobody"]
+    lines += [f"ANOMALY {anomaly}" for anomaly in result.anomalies] or ["no anomalies"] * result.judged
     return "\n".join(lines)
+
+
+def untested(result: Result) -> list[str]:
+    """What was asked for, and did not come about: of that the run shows nothing."""
+    wanted = result.plan.faults
+    if wanted is None and result.plan.episodes is None and not result.faults:
+        return ["faults: none happened"]
+    found = [f"{kind}: it never happened" for kind in wanted or () if not result.faults.get(kind)]
+    found += [
+        f"{kind}: it did nothing that could be seen" for kind in wanted or ()
+        if result.faults.get(kind) and result.idle.get(kind) == result.faults[kind]
+    ]  # fmt: skip
+    if not any(call.outcome is Outcome.OK for call in result.history.calls):
+        found.append("workloads: no call was answered")
+    elif any(result.history.of("send")) and not result.acknowledged:
+        found.append("writes: no record was acknowledged")
+    return found
+
+
+def exit_of(result: Result) -> tuple[int, str]:
+    """The exit code of a run, and why in words."""
+    if result.anomalies:
+        return 1, "anomalies"
+    if result.interrupted:
+        return 130, f"interrupted, and {'nothing was wrong until then' if result.judged else 'judged by nobody'}"
+    if untested(result):
+        return 1, "something that was asked for was not tested"
+    return 0, "nothing was wrong"
 
 
 def remove_data(target: Target) -> None:

@@ -11,8 +11,9 @@ import random
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from tinymq_chaos import checkers
 from tinymq_chaos.checkers.anomaly import Anomaly
@@ -22,6 +23,7 @@ from tinymq_chaos.real.judging import Slack, times
 from tinymq_chaos.real.nemesis import Nemesis
 from tinymq_chaos.real.schedule import Episode, Storm, plan
 from tinymq_chaos.real.subject import Subject
+from tinymq_chaos.real.threads import in_thread
 from tinymq_chaos.workloads.context import Workload
 
 BEGIN_S = 2.0  # of load, before the first fault
@@ -32,6 +34,9 @@ LOOK_S = 0.05  # between two looks at what brokers say
 WAIT_S = 4.0  # after which it is said what is waited for
 SAY_S = 15.0  # between two lines of progress
 LAG_S = 0.05  # how often the loop is asked whether it is late
+LEAVE_S = 5.0  # for what was cancelled to end
+ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
+TWICE = "interrupted twice: what had happened by then is judged by nobody"
 
 Say = Callable[[str], None]
 
@@ -59,15 +64,17 @@ class Result:
     never: list[str] = field(default_factory=list)  # kinds that were tried, and could not happen
     notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
     interrupted: bool = False
+    judged: bool = False  # the checkers were asked, all of them
     healed_s: float = 0.0  # from the last fault's end until all was well
     lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
     crowd: float = 0.0  # tasks that wanted each processor, at worst, on average over a minute
+    crowd_calm: float = 0.0  # the same, from the last fault on
     begun_anew: int = 0  # proxies that hung and were replaced, which closed the connections through them
     checked_s: float = 0.0  # that the checkers took
 
     @property
     def slack(self) -> Slack:
-        return Slack().of(self.lag_s, self.crowd)
+        return Slack().of(self.lag_s, self.crowd, self.crowd_calm)
 
     @property
     def leniency(self) -> float:
@@ -101,32 +108,36 @@ class Run:
         )
         self._raging: asyncio.Task[None] | None = None
         self._working: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
         self._main: asyncio.Task[object] | None = None
+        self._interrupts = 0
 
     def interrupt(self) -> None:
-        if self.result.interrupted and self._main is not None:
-            self._main.cancel()
-        elif self._raging is not None:
-            self._raging.cancel()
+        self._interrupts += 1
         self.result.interrupted = True
+        if self._interrupts == 1:
+            self._say(ONCE)
+            if self._raging is not None:
+                self._raging.cancel()
+        elif self._interrupts == 2 and self._main is not None:
+            self._say(TWICE)
+            self._main.cancel()
 
     async def run(self) -> Result:
         """To its end; what goes wrong is in the result, whatever it is. Cancelled: at once, and nothing is judged."""
         self._main = asyncio.current_task()
-        beside = [asyncio.create_task(task()) for task in (self._look, self._measure_lag, self._tell)]
+        self._looking = asyncio.create_task(self._look())
+        beside = [self._looking, *(asyncio.create_task(task()) for task in (self._measure_lag, self._tell))]
         try:
             await self._phases()
         except asyncio.CancelledError:
             self.result.interrupted = True
-            self.result.anomalies.append("interrupted twice: what had happened by then was not judged")
         except Exception as error:  # whatever it is, the run has failed; what it saw is kept
             self.result.anomalies.append(f"raised: {_in_words(error)}")
         finally:
-            for task in [*beside, *self._working]:
-                task.cancel()
-            await asyncio.gather(*beside, *self._working, return_exceptions=True)
             if self._history.ended_s is None:
                 self._history.end()
+            await _leave([*beside, *self._working, *([self._raging] if self._raging is not None else [])])
         self.result.faults = dict(self.nemesis.happened)
         self.result.begun_anew = self._subject.target.net.begun_anew
         self.result.notes += _notes(self.result)
@@ -153,14 +164,20 @@ class Run:
         await self._drain()
         bad = await self._healthy(HEALED_S) or bad
         history.end()
+        if self._looking is not None:  # one call at a time
+            await self._looking
+        await self._look_once()
         self._say("brokers are stopped, and their logs read")
-        result.notes += await asyncio.to_thread(self._subject.collect, history, self.nemesis.hurt)
+        collected = await in_thread(partial(self._subject.collect, history, self.nemesis.hurt))
+        result.notes += collected.notes
+        result.anomalies += collected.wrong
         if bad:
             result.anomalies.append(f"not healed: {_shortened(bad)}")
         self._say(f"{len(history.calls)} calls are checked")
         began_s = time.monotonic()
-        result.anomalies += await asyncio.to_thread(self._judge)
+        result.anomalies += await in_thread(self._judge)
         result.checked_s = time.monotonic() - began_s
+        result.judged = True
 
     def _judge(self) -> list[Anomaly]:
         return checkers.check(self._history, checkers=self._subject.checkers(self.result.slack))
@@ -169,7 +186,7 @@ class Run:
         """Workloads have what they need, and have done something with it."""
         until_s = time.monotonic() + TOPICS_S
         await asyncio.sleep(BEGIN_S)
-        while self._around.making and time.monotonic() < until_s and not self._broken():
+        while self._around.making and time.monotonic() < until_s and not (self._broken() or self.result.interrupted):
             await asyncio.sleep(LOOK_S)
             if not self._around.making:
                 await asyncio.sleep(BEGIN_S)
@@ -220,19 +237,29 @@ class Run:
     async def _healthy(self, within_s: float) -> str:
         """Wait until all is well; what is not, after so long."""
         until_s, say_s = time.monotonic() + within_s, time.monotonic() + WAIT_S
-        while (bad := await asyncio.to_thread(self._subject.target.unhealthy)) and time.monotonic() < until_s:
+        while True:
+            harm = self.nemesis.harm
+            bad = await in_thread(self._subject.target.unhealthy)
+            if not bad:
+                self.nemesis.all_well(harm)
+            if not bad or time.monotonic() >= until_s:
+                return bad
             if time.monotonic() > say_s:
                 self._say(f"not well yet: {_shortened(bad)}")
                 say_s += WAIT_S
             await asyncio.sleep(LOOK_S)
-        return bad
 
     # ---- beside ------------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         while self._history.ended_s is None:
-            await asyncio.to_thread(self._subject.watch, self._history, self.nemesis.hurt)
+            await self._look_once()
             await asyncio.sleep(LOOK_S)
+
+    async def _look_once(self) -> None:
+        mended = self.nemesis.mended
+        await in_thread(partial(self._subject.watch, self._history, self.nemesis.hurt))
+        self.nemesis.trust(mended)
 
     async def _measure_lag(self) -> None:
         """How long this loop had to wait for the processor when it wanted to go on, until the run is judged."""
@@ -240,7 +267,10 @@ class Run:
             due_s = time.monotonic() + LAG_S
             await asyncio.sleep(LAG_S)
             self.result.lag_s = max(self.result.lag_s, time.monotonic() - due_s)
-            self.result.crowd = max(self.result.crowd, os.getloadavg()[0] / (os.cpu_count() or 1))
+            crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+            self.result.crowd = max(self.result.crowd, crowd)
+            if self._history.calm_s is not None:
+                self.result.crowd_calm = max(self.result.crowd_calm, crowd)
 
     async def _tell(self) -> None:
         while self._history.ended_s is None:
@@ -248,6 +278,16 @@ class Run:
             ended = sum(call.outcome is Outcome.OK for call in self._history.calls)
             self._say(f"{len(self._history.calls)} calls, {ended} of them done; {self.result.acknowledged} records "
                       "acknowledged")  # fmt: skip
+
+
+async def _leave(tasks: Collection[asyncio.Task[None]]) -> None:
+    """They are cancelled, and given some time to end."""
+    for task in tasks:
+        task.cancel()
+    done, _ = await asyncio.wait(tasks, timeout=LEAVE_S)
+    for task in done:
+        if not task.cancelled():
+            task.exception()  # looked at: what it is has been told
 
 
 def _notes(result: Result) -> list[str]:

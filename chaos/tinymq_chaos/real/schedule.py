@@ -10,10 +10,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from tinymq_chaos.real.faults import Kind, Value
 from tinymq_chaos.real.nemesis import Nemesis, UnderWay
+from tinymq_chaos.real.threads import in_thread, to_its_end
 
 GAP_S = 1.5  # on average, between two episodes
 GAP_S_MAX = 4.0
@@ -74,7 +76,8 @@ def _gap_s(rng: random.Random) -> float:
 
 
 class Storm:
-    """Runs a plan on a loop; the nemesis's blocking calls are made in threads."""
+    """Runs a plan on a loop; the nemesis's blocking calls are made in threads, and waited for whoever cancels: a fault
+    that begins beside `end_all` would never end."""
 
     def __init__(self, nemesis: Nemesis, say: Callable[[str], None]) -> None:
         """`say`: progress for people."""
@@ -90,7 +93,7 @@ class Storm:
 
     async def rage(self, episodes: Iterable[Episode], seconds: float) -> None:
         """Faults for so long, or until there are no more; then every one of them ends, and all brokers run. What could
-        not happen is tried again after the next episode. Cancelled, it ends them as well."""
+        not happen is tried again after the next episode. Cancelled, it ends them as well; twice, it does not."""
         end_s = _now() + seconds
         striking = asyncio.create_task(self._strike())
         try:
@@ -108,7 +111,7 @@ class Storm:
                 await _sleep_until(min(end_s, _now() + episode.gap_s))
         finally:
             striking.cancel()
-            await asyncio.shield(asyncio.to_thread(self._nemesis.end_all))
+            await to_its_end(self._nemesis.end_all)
 
     def _what_is_left(self) -> Iterator[Episode]:
         while self._later:
@@ -119,7 +122,8 @@ class Storm:
         if self._nemesis.kinds[act.kind].damages:
             await self._well(min(end_s, _now() + WELL_S))
         self._tried[act.kind] = None
-        under_way: UnderWay | None = await asyncio.to_thread(self._nemesis.begin, act.kind, **act.parameters)
+        begin = partial(self._nemesis.begin, act.kind, **act.parameters)
+        under_way: UnderWay | None = await to_its_end(begin)
         if under_way is None:
             self._say(f"{act.kind} cannot happen now{', it is tried later' if tried < TRIES else ''}")
             if tried < TRIES:
@@ -127,11 +131,16 @@ class Storm:
             return
         self._say(f"FAULT {act.kind}: {under_way.span.what}; for {act.lasts_s:g} s")
         await _sleep_until(min(end_s, _now() + act.lasts_s))
-        await asyncio.to_thread(self._nemesis.end, under_way)
+        await to_its_end(partial(self._nemesis.end, under_way))
         self._say(f"FAULT {act.kind} is over")
 
     async def _well(self, until_s: float) -> None:
-        while await asyncio.to_thread(self._nemesis.stage.unhealthy) and _now() < until_s:
+        while True:
+            harm = self._nemesis.harm
+            if not await in_thread(self._nemesis.stage.unhealthy):
+                return self._nemesis.all_well(harm)
+            if _now() >= until_s:
+                return None
             await asyncio.sleep(POLL_S)
 
     async def _strike(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tinymq_chaos.checkers import Checker
@@ -14,6 +15,14 @@ from tinymq_chaos.history import History
 from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.target import Target
 from tinymq_chaos.workloads.context import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """In words, what was read of the replicas but is no finding of a checker."""
+
+    notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
+    wrong: list[str] = field(default_factory=list)  # why nobody can judge some of them
 
 
 class Subject(Protocol):
@@ -49,7 +58,8 @@ class Subject(Protocol):
         whose disks faults have damaged. Called several times a second, one call at a time."""
         ...
 
-    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+    def collect(self, history: History, hurt: Collection[int]) -> Collected:
         """All is well and quiet: put every replica, as it is now, into the history; brokers end for that. What cannot
-        be read is an anomaly there, but for brokers that are `hurt`: of those it is returned in words."""
+        be read is an anomaly there, but for brokers that are `hurt`, of which it is a note. A broker that says nothing
+        of its replicas is wrong, whoever it is: nothing of it can be read."""
         ...

@@ -19,6 +19,16 @@ class Wanted:
     mutants: tuple[str, ...] = ()  # rules that are taken out on every broker; ours only
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a run may ask of somebody's brokers: known before one of them is started."""
+
+    can_have: frozenset[str]  # of what kinds of faults need
+    workloads: tuple[str, ...]
+    nodes: tuple[int, ...]
+    mutants: bool
+
+
 def _tinymq(wanted: Wanted) -> Subject:
     from tinymq_chaos.real import setup
     from tinymq_chaos.real.cluster import Cluster
@@ -40,10 +50,22 @@ def _tinymq(wanted: Wanted) -> Subject:
 def _nats(wanted: Wanted) -> Subject:
     from tinymq_chaos.real.peers.nats_subject import serving
 
-    if wanted.mutants or wanted.nodes != 3:
-        raise ValueError("NATS runs on three servers, and has no mutants of ours")
     return serving(wanted.folder)
+
+
+def _of_tinymq() -> Offer:
+    from tinymq_chaos.real.ours import RUN, Ours
+
+    return Offer(Ours.CAN_HAVE, RUN, (3, 5), mutants=True)
+
+
+def _of_nats() -> Offer:
+    from tinymq_chaos.real.peers.nats_subject import SUITED
+
+    return Offer(frozenset(), SUITED, (3,), mutants=False)
 
 
 TARGETS: Mapping[str, Callable[[Wanted], Subject]] = {"tinymq": _tinymq, "nats": _nats}
 """Each brings the cluster up, and returns when it serves; the caller closes its target. Blocks."""
+
+OFFERS: Mapping[str, Callable[[], Offer]] = {"tinymq": _of_tinymq, "nats": _of_nats}

@@ -7,8 +7,8 @@ import argparse
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping
 
+from tinymq_chaos.names import names_of
 from tinymq_chaos.sim.campaign import Campaign, nodes_of
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.run import SECONDS, Plan, Result, run
@@ -28,8 +28,8 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="real time for fresh seeds")
     parser.add_argument("--brokers", type=int, choices=(1, 3, 5), help="else the seed's choice: one run in five has 5")
     parser.add_argument("--run-s", type=float, default=SECONDS, help="virtual seconds of one run, about")
-    parser.add_argument("--workloads", type=_names_of(WORKLOADS), default=(), help="names, with commas")
-    parser.add_argument("--faults", type=_names_of(FAULTS), help="kinds, with commas; none: none")
+    parser.add_argument("--workloads", type=names_of(WORKLOADS), default=(), help="names, with commas")
+    parser.add_argument("--faults", type=names_of(FAULTS), help="kinds, with commas; none: none")
     parser.add_argument("--segment-bytes", type=int)
     parser.add_argument("--latency-s", type=float, default=LINK_S[0])
     parser.add_argument(
@@ -50,17 +50,6 @@ def _range(text: str) -> range:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no A:B, as in 0:1000") from None
     return range(first, end)
-
-
-def _names_of(known: Mapping[str, object]) -> Callable[[str], tuple[str, ...]]:
-    def names(text: str) -> tuple[str, ...]:
-        found = tuple(name for name in text.split(",") if name not in ("", "none"))
-        for name in found:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-        return found
-
-    return names
 
 
 def _plan(options: argparse.Namespace, seed: int) -> Plan:

@@ -9,7 +9,7 @@ import pytest
 import tinymq_chaos.real
 from tinymq_chaos.checkers import CHECKERS, Facts
 from tinymq_chaos.history import History
-from tinymq_chaos.real.judging import CROWD_MAX, NOT_JUDGED, Slack, checkers, name_of
+from tinymq_chaos.real.judging import CROWD_CALM_MAX, CROWD_MAX, NOT_JUDGED, Slack, checkers, name_of
 from tinymq_chaos.real.ours import RUN
 from tinymq_chaos.workloads import WORKLOADS
 
@@ -29,10 +29,11 @@ def test_all_others_judge() -> None:
 
 
 def test_slack_follows_the_machine_up_to_a_bound() -> None:
-    still, busy, worn = Slack(), Slack().of(0.2, 2.0), Slack().of(0.0, 100.0)
-    assert Slack().of(0.0, 0.3) == still
-    assert (busy.answer_s, busy.progress_s) == (2 * still.answer_s + 0.2, 2 * still.progress_s + 0.2)
+    still, busy, worn = Slack(), Slack().of(0.2, 2.0, 1.5), Slack().of(0.0, 100.0, 100.0)
+    assert Slack().of(0.0, 0.3, 0.2) == still
+    assert (busy.answer_s, busy.progress_s) == (2 * still.answer_s + 0.2, 1.5 * still.progress_s + 0.2)
     assert worn.linger_s == CROWD_MAX * still.linger_s
+    assert worn.progress_s == CROWD_CALM_MAX * still.progress_s
 
 
 def test_an_answer_within_its_slack_is_none_too_late() -> None:
@@ -42,7 +43,7 @@ def test_an_answer_within_its_slack_is_none_too_late() -> None:
     now_s[0] = 4.9
     call.unknown("OutcomeUnknown")
     (strict,) = [c for c in checkers(Slack()) if name_of(c) == "unanswered"]
-    (busy,) = [c for c in checkers(Slack().of(0.5, 1.0)) if name_of(c) == "unanswered"]
+    (busy,) = [c for c in checkers(Slack().of(0.5, 1.0, 1.0)) if name_of(c) == "unanswered"]
     assert len(list(strict(Facts(history)))) == 1
     assert list(busy(Facts(history))) == []
 

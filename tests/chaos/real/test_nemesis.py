@@ -149,6 +149,32 @@ def test_who_may_have_lost_something_is_known() -> None:
         assert scene.nemesis.hurt == {3}
 
 
+def test_who_was_hurt_is_to_be_believed_again_when_all_was_well_since() -> None:
+    scene = Scene()
+    nemesis = scene.nemesis
+    with nemesis.fault("lose", broker=2.0):
+        nemesis.all_well(nemesis.harm)
+        assert nemesis.mended == frozenset()  # it is not over
+    before = nemesis.harm
+    nemesis.all_well(before)
+    mended = nemesis.mended
+    assert (mended, nemesis.hurt) == ({2}, {2})  # what they said until now is not read yet
+    with nemesis.fault("lose", broker=2.0):
+        pass
+    nemesis.trust(mended)
+    assert nemesis.hurt == {2}, "it was hurt anew since"
+    nemesis.all_well(before)
+    assert nemesis.mended == frozenset(), "whoever looked, looked before that"
+    nemesis.all_well(nemesis.harm)
+    nemesis.trust(nemesis.mended)
+    assert nemesis.hurt == set()
+    with nemesis.fault("scar", broker=3.0):
+        pass
+    nemesis.all_well(nemesis.harm)
+    nemesis.trust(nemesis.mended)
+    assert nemesis.hurt == {3}, "its damage may lie undiscovered"
+
+
 def test_a_scar_makes_its_broker_the_only_one_to_be_damaged() -> None:
     scene = Scene()
     with scene.nemesis.fault("scar", broker=2.0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,16 +16,19 @@ from tests.chaos.real.stand_in import StandIn, StandInNet
 from tinymq_chaos.checkers import Checker
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
-from tinymq_chaos.history import History
+from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real import outcome
 from tinymq_chaos.real import run as running
-from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row
+from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row, unfit
 from tinymq_chaos.real.faults import FAULTS
 from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.run import Plan, Result, Run
 from tinymq_chaos.real.schedule import Act, Episode, plan
+from tinymq_chaos.real.subject import Collected
+from tinymq_chaos.real.targets import OFFERS
 from tinymq_chaos.workloads.context import Context, Workload
 
+DEADLINE_S = 20.0
 PAUSE = Episode((Act("pause", {"broker": 1.0, "who": "anyone"}, 0.0, 0.02),), 0.0)
 
 
@@ -49,6 +53,7 @@ class Plain:
         self.target = StandIn()
         self.workloads: Mapping[str, Workload] = {"w": workload}
         self.collected = 0
+        self.silent: list[str] = []
 
     def client(self, **settings: Any) -> Any:
         raise AssertionError("nobody asks for one")
@@ -66,10 +71,10 @@ class Plain:
     def watch(self, history: History, hurt: Collection[int]) -> None:
         pass
 
-    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+    def collect(self, history: History, hurt: Collection[int]) -> Collected:
         assert history.ended_s is not None
         self.collected += 1
-        return ["collected"]
+        return Collected(["collected"], self.silent)
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +131,95 @@ def test_interrupted_once_it_still_reads_and_judges_what_was() -> None:
     assert subject.collected == 1
     assert subject.target.up == {1, 2, 3}
     assert [fault.ended_s is not None for fault in result.history.faults] == [True]
+
+
+def test_interrupted_twice_it_ends_at_once_and_is_judged_by_nobody() -> None:
+    subject, entered, leave = Plain(), threading.Event(), threading.Event()
+
+    def hangs(history: History, hurt: Collection[int]) -> Collected:
+        entered.set()
+        leave.wait(DEADLINE_S)
+        return Collected()
+
+    subject.collect = hangs  # type: ignore[method-assign]
+    said: list[str] = []
+
+    async def scenario() -> Result:
+        loop = asyncio.get_running_loop()
+        made = Run(Plan(1, 30.0, episodes=(PAUSE,)), subject, History(loop.time), said.append)
+        task = asyncio.create_task(made.run())
+        while not entered.is_set():
+            await asyncio.sleep(0)
+        for _ in range(3):
+            made.interrupt()
+        return await task
+
+    try:
+        result = asyncio.run(scenario())
+    finally:
+        leave.set()
+    assert (result.judged, result.interrupted, result.anomalies) == (False, True, [])
+    assert [line for line in said if "interrupted" in line] == [running.ONCE, running.TWICE]
+    assert outcome.exit_of(result) == (130, "interrupted, and judged by nobody")
+    assert outcome.outcome_in_words(result).endswith("NOT JUDGED: what had happened until then was read by nobody")
+
+
+def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who cancels a thread does not end it: what it did to brokers would come after all faults were ended."""
+    entered, leave = threading.Event(), threading.Event()
+    stop = StandIn.pause
+
+    def slowly(self: StandIn, *brokers: int) -> None:
+        entered.set()
+        leave.wait(DEADLINE_S)
+        stop(self, *brokers)
+
+    monkeypatch.setattr(StandIn, "pause", slowly)
+    subject = Plain()
+
+    async def scenario() -> Result:
+        made = Run(Plan(1, 30.0, episodes=(PAUSE,)), subject, History(asyncio.get_running_loop().time), print)
+        task = asyncio.create_task(made.run())
+        while not entered.is_set():
+            await asyncio.sleep(0)
+        made.interrupt()
+        for _ in range(3):  # the storm has heard of it
+            await asyncio.sleep(0)
+        leave.set()
+        return await task
+
+    result = asyncio.run(scenario())
+    assert subject.target.stopped == set()
+    assert [fault.ended_s is not None for fault in result.history.faults] == [True]
+    assert (result.judged, result.anomalies, subject.collected) == (True, [], 1)
+    assert outcome.exit_of(result) == (130, "interrupted, and nothing was wrong until then")
+
+
+def test_a_broker_that_says_nothing_in_the_end_is_an_anomaly() -> None:
+    subject = Plain()
+    subject.silent.append("broker 2 does not say how its replicas are")
+    result = run(subject, Plan(1, 30.0, episodes=(PAUSE,)))
+    assert result.anomalies == subject.silent
+    assert outcome.exit_of(result) == (1, "anomalies")
+
+
+def test_what_was_asked_for_and_did_not_come_about_is_not_tested() -> None:
+    done = run(Plain(), Plan(1, 30.0, ("pause",), episodes=(PAUSE,)))
+    assert outcome.untested(done) == []
+    assert outcome.exit_of(done) == (0, "nothing was wrong")
+    never = run(Plain(), Plan(1, 30.0, ("pause", "kill_leader"), episodes=(PAUSE,)))
+    assert outcome.untested(never) == ["kill_leader: it never happened"]
+    assert outcome.exit_of(never) == (1, "something that was asked for was not tested")
+    assert "NOT TESTED kill_leader: it never happened" in outcome.outcome_in_words(never)
+    never.history.faults[0].effect = ""
+    assert outcome.untested(never)[1] == "pause: it did nothing that could be seen"
+    done.history.invoke("p", "send", 1.0, records=["p-0"]).failed("DeadlineExceeded")
+    assert outcome.untested(done) == ["writes: no record was acknowledged"]
+    for call in done.history.calls:
+        call.outcome = Outcome.FAILED
+    assert outcome.untested(done) == ["workloads: no call was answered"]
 
 
 def test_brokers_that_do_not_come_back_are_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +309,9 @@ def test_the_command_repeats_the_plan() -> None:
     assert command_of(parse_options(["--fault", "none"]), 1) == "make chaos SEED=1 FAULT=none"
 
 
-@pytest.mark.parametrize("words", [["--fault", "explode"], ["--brokers", "4"], ["--workload", "nothing"]])
+@pytest.mark.parametrize(
+    "words", [["--fault", "explode"], ["--brokers", "4"], ["--minutes", "-1"], ["--minutes", "inf"], ["--pace", "0"]]
+)
 def test_what_is_asked_for_wrongly_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -223,10 +319,39 @@ def test_what_is_asked_for_wrongly_is_said(words: list[str], capsys: pytest.Capt
     assert words[1] in capsys.readouterr().err
 
 
-def test_what_a_target_cannot_do_is_said_before_anything_is_done() -> None:
-    options = parse_options(["--fault", "pause,fail_sync", "--workload", "volatile"])
-    assert cannot(options, Plain()) == "fail_sync needs disks; volatile cannot be judged here; w can"
-    assert cannot(parse_options(["--fault", "pause"]), Plain()) == ""
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--workload", "volatile,lone"], "tinymq: volatile cannot be judged here; idempotent, plain, lone"),
+        (["--mutant", "nope"], "tinymq: no mutant is called nope"),
+        (["--mutant", "no-pre-votes,nope"], "tinymq: no mutant is called nope"),
+        (["--target", "nats", "--fault", "disk_full", "--brokers", "5"], "nats: disk_full needs disks; they are 3, "),
+        (["--target", "nats", "--mutant", "no-pre-votes"], "nats: no mutant is one of them"),
+        (["--folder", "/proc/x"], "/proc/x cannot be made: No such file"),
+        (["--against", "no-such-run"], "no-such-run is no folder of a run"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_before_anything_is_started(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = [] if "--folder" in words else ["--folder", str(tmp_path / "run")]
+    assert main([*words, *folder]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"exit code 2: {says}" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_can_be_is_not_refused(tmp_path: Path) -> None:
+    options = parse_options(["--fault", "pause", "--workload", "lone", "--mutant", "answers-when-appended"])
+    assert cannot(options, OFFERS["tinymq"]()) == ""
+    assert unfit(tmp_path / "new", None) == ""
+
+
+@pytest.mark.parametrize("left", ["cluster", "history.jsonl"])
+def test_a_folder_of_an_earlier_run_is_left_alone(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).mkdir()
+    assert unfit(tmp_path, None) == f"{tmp_path} holds an earlier run ({left}): name another one, or remove it"
 
 
 def test_the_list_of_kinds_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from tinymq_chaos.real.peers.nats_client import NatsClient
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
+from tinymq_chaos.real.subject import Collected
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 
@@ -81,7 +82,7 @@ class NatsSubject:
         return NatsClient(self.cluster.servers, **settings)
 
     def caller(self, rng: random.Random) -> NoReturn:
-        raise NotImplementedError("workloads that call brokers without a client speak tinymq's protocol")
+        raise AssertionError("workloads that call brokers without a client speak tinymq's protocol: none is suited")
 
     def watch(self, history: History, hurt: Collection[int]) -> None:
         """Who says that it leads, and in which term: both are read under one lock of the server."""
@@ -99,7 +100,7 @@ class NatsSubject:
                 elif log is not None:
                     history.leads_no_more(broker, log)
 
-    def collect(self, history: History, hurt: Collection[int]) -> list[str]:
+    def collect(self, history: History, hurt: Collection[int]) -> Collected:
         """Servers are told to end, and their files are read: how far each is, it said itself before that."""
         problems: list[str] = []
         logs = logs_in(history)
@@ -120,7 +121,7 @@ class NatsSubject:
                     held = entries[-1].index if entries else 0
                     problems.append(f"server {broker} said that {stream} ends at {last}; its files end at {held}")
                 history.replicas.append(Replica(log, broker, role, last, last, start, entries))
-        return problems
+        return Collected(problems)
 
 
 def serving(folder: Path, sync: str = SYNCS[1], loop_disks: bool = False) -> NatsSubject:

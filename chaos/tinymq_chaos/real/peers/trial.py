@@ -136,7 +136,8 @@ async def _load(plan: Plan, subject: NatsSubject, history: History, trial: Trial
     if said := await _healthy(cluster):
         trial.problems.append(f"not healthy in the end: {said}")
     trial.problems += [f"could not happen: {kind}" for kind in storm.never]
-    trial.problems += await asyncio.to_thread(subject.collect, history, ())
+    collected = await asyncio.to_thread(subject.collect, history, ())
+    trial.problems += [*collected.notes, *collected.wrong]
     facts = Facts(history)
     trial.anomalies = [anomaly for checker in subject.checkers(Slack()) for anomaly in checker(facts)]
     trial.faults = [f"{span.kind}: {span.what}" for span in history.faults]

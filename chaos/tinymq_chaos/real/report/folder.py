@@ -10,6 +10,8 @@ run.json          an object; every name may be missing
     nodes         how many brokers
     anomalies     dataclasses.asdict(Anomaly) of each, or a sentence; without the name, the checkers are asked again
     interrupted   true: a person ended the run before its time
+    judged        false: nobody had asked the checkers by then
+    not_tested    sentences: what was asked for, and did not come about
 """
 
 from __future__ import annotations

@@ -73,11 +73,16 @@ def headline(findings: Findings) -> Headline:
     if found:
         anomalies = "1 anomaly was" if found == 1 else f"{found:,} anomalies were"
         return Headline("Promises were broken", f"No acknowledged record was lost, but {anomalies} found.", "bad")
+    said = findings.run.said
+    if said.get("judged") is False:
+        return Headline("Not judged", "The run ended before anybody had looked for what was wrong.", "unsure")
     if not records:
         return Headline("Nothing was tested", "No record was acknowledged, so none could be lost.", "unsure")
     nothing = f"All {records:,} acknowledged records are there, and no anomaly was found."
     if not findings.run.history.replicas:
         return Headline("No anomaly", f"{nothing} The replicas' final state was not read.", "unsure")
+    if untested := said.get("not_tested"):
+        return Headline("No anomaly", f"{nothing} But not all was tested: {_text(untested)}.", "unsure")
     return Headline("Nothing was lost", nothing, "good")
 
 
