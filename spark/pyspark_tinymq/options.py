@@ -129,6 +129,8 @@ _SOURCE = (
            "What becomes of a value that is no such JSON, as in `from_json`.", "FAILFAST"),
     Option("columnNameOfCorruptRecord", kinds.TEXT, "_corrupt_record",
            "The field of `valueSchema`, of type STRING, that keeps such a value (mode PERMISSIVE).", "_bad"),
+    Option("timeZone", kinds.TEXT, "UTC",
+           "Of times in JSON values that say none, as in `from_json`.", "Europe/Paris"),
 )  # fmt: skip
 
 _SINK = (

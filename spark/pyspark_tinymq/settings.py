@@ -13,7 +13,6 @@ from pyspark_tinymq.options import BATCH, SINK, STREAM
 from tinymq.client.config import parse_servers
 from tinymq.errors import InvalidConfig
 
-SCAN_ID_LENGTH_MAX = 128
 LEASE_S_MIN = 1.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -49,6 +48,7 @@ class Values:
     ddl: str
     mode: str
     corrupt: str
+    zone: str = "UTC"  # of times that have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
         request_timeout_ms=values.get("requestTimeoutMs", 30_000),
         fetch_bytes=values.get("fetchBytes", 1 << 20),
         hold_s=hold_s,
-        scan_id=_scan_id(values.get("scanId", "")),
+        scan_id=_name(values, "scanId"),
         values=_values(values),
     )
 
@@ -168,7 +168,7 @@ def _check_together(values: Mapping[str, Any], scope: str) -> None:
     if values.get("valueFormat") == "json":
         _needed(values, "valueSchema")
     else:
-        for name in ("valueSchema", "mode", "columnNameOfCorruptRecord"):
+        for name in ("valueSchema", "mode", "columnNameOfCorruptRecord", "timeZone"):
             if name in values:
                 raise InvalidConfig(f"{name} has no meaning without valueFormat=json", hint="add it, or leave both out")
 
@@ -236,12 +236,6 @@ def _name(values: Mapping[str, Any], option: str) -> str:
     return name
 
 
-def _scan_id(name: str) -> str:
-    if len(name.encode()) > SCAN_ID_LENGTH_MAX or not name.isprintable():
-        raise InvalidConfig(f"scanId={name!r:.300}", hint=f"up to {SCAN_ID_LENGTH_MAX} bytes that can be printed")
-    return name
-
-
 def _values(values: Mapping[str, Any]) -> Values | None:
     if values.get("valueFormat") != "json" or "valueSchema" not in values:
         return None
@@ -249,4 +243,5 @@ def _values(values: Mapping[str, Any]) -> Values | None:
         values["valueSchema"],
         values.get("mode", options.MODES[0]),
         values.get("columnNameOfCorruptRecord", "_corrupt_record"),
+        values.get("timeZone", "UTC"),
     )

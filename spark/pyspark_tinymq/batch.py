@@ -1,0 +1,56 @@
+"""A batch: planned once, when it is first used; every later use of the same DataFrame reads the same offsets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_tinymq import session, task
+from pyspark_tinymq.logs import show
+from pyspark_tinymq.lookup import Lookup, new_scan_id
+from pyspark_tinymq.offsets import EARLIEST, Partition
+from pyspark_tinymq.planning import Planner, clipped, told
+from pyspark_tinymq.settings import Source
+from pyspark_tinymq.task import RangePartition
+
+
+class BatchReader(DataSourceReader):
+    """Plans in the driver, reads in tasks. Picklable."""
+
+    def __init__(self, source: Source, schema: pa.Schema) -> None:
+        """`schema` is Spark's, for Arrow."""
+        self._source = source
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each range. Raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a time),
+        OffsetOutOfRange (records are gone, or not there yet); BrokerUnreachable, DeadlineExceeded."""
+        show()
+        source = self._source
+        lookup = Lookup(session.client(source), source)
+        planner = Planner(lookup, source, new_scan_id(source), os.urandom(16))
+        topics = lookup.topics()
+        bounds = lookup.bounds(topics.partitions)
+        lasts = {at: bound.end for at, bound in bounds.items()}
+        starts, early = clipped(lookup.place(source.start, bounds, "startingOffsets"), lasts, "startingOffsets")
+        ends, late = clipped(lookup.place(source.end, bounds, "endingOffsets"), lasts, "endingOffsets")
+        planner.report([*early, *late])
+        lenient = {at for at in starts if not _explicit(source, at)}
+        tasks = planner.tasks(topics, starts, {at: max(ends[at], starts[at]) for at in starts}, lenient)
+        told(source, planner.scan_id, f"batch: {sum(each.end - each.start for each in tasks)} records")
+        return tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: see task.read."""
+        if not isinstance(partition, RangePartition):  # of an empty plan
+            return iter(())
+        return task.read(partition, self._source, self._schema)
+
+
+def _explicit(source: Source, at: Partition) -> bool:
+    """Was this very offset asked for, rather than the first record, or that of a time?"""
+    start = source.start
+    return isinstance(start, dict) and start.get(at, EARLIEST) >= 0

@@ -1,0 +1,17 @@
+"""What the source says goes to the log of Python's workers, which Spark puts into the driver's and executors' own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+LOG = logging.getLogger("pyspark_tinymq")
+
+
+def show() -> None:
+    """Show what is worth knowing of a query, unless the process has its own way of logging."""
+    if not LOG.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s tinymq: %(message)s"))
+        LOG.addHandler(handler)
+        LOG.setLevel(logging.INFO)

@@ -1,0 +1,176 @@
+"""What a driver asks the cluster before it plans: which partitions there are, where they begin and end, what a time
+is as an offset; and the holds that keep what was planned.
+
+Every answer is as of a moment during the call. Where a leader is away, another replica's answer does.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark_tinymq.holds import hold_many
+from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
+from pyspark_tinymq.plan import Bounds, check_explicit
+from pyspark_tinymq.replicas import Replica
+from pyspark_tinymq.settings import Source, Times
+from tinymq.config import parse_address
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
+
+if TYPE_CHECKING:
+    from tinymq.client import Client
+
+LOG = logging.getLogger("pyspark_tinymq")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: no record is later
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Where a partition is."""
+
+    leader: int  # 0: nobody is known to lead
+    epoch: int
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The partitions that are to be read, where they are, and the ids of their topics."""
+
+    partitions: Mapping[Partition, Led]
+    ids: Mapping[str, str]
+
+
+class Lookup:
+    """Asks for one source. For one thread."""
+
+    def __init__(self, client: Client, source: Source) -> None:
+        self._client = client
+        self._source = source
+
+    def topics(self, *, missing: bool = False) -> Topics:
+        """What is there to read now. Raises UnknownTopic, UnknownPartition for what was named and is not there; with
+        `missing` it is left out."""
+        source, admin = self._source, self._client.admin
+        found = []
+        if source.pattern:
+            matches = re.compile(source.pattern).fullmatch
+            found = [topic for topic in admin.list_topics() if matches(topic.name)]
+        else:
+            for name in dict.fromkeys((*source.topics, *(at.topic for at in source.assigned))):
+                try:
+                    found.append(admin.describe_topic(name))
+                except UnknownTopic:
+                    if not missing:
+                        raise
+        brokers = {each.broker_id: each for each in admin.brokers()} if found else {}
+        where = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
+        partitions = {
+            Partition(topic.name, at.partition): Led(
+                at.leader, at.leader_epoch, tuple(where[broker] for broker in at.replicas if broker in where)
+            )
+            for topic in found
+            for at in topic.partitions
+        }
+        if source.assigned:
+            unknown = [at for at in source.assigned if at not in partitions]
+            if unknown and not missing:
+                raise UnknownPartition(f"there is no {some(unknown)}", hint="see: tinymq topic describe NAME")
+            partitions = {at: partitions[at] for at in source.assigned if at in partitions}
+        return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in found})
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
+        """Where they begin and end; those that are gone meanwhile are left out."""
+        bounds: dict[Partition, Bounds] = {}
+        for topic, numbers in _by_topic(partitions).items():
+            try:
+                answers = self._client.admin.offsets(topic)
+            except UnknownTopic:
+                continue
+            for number in numbers:
+                if (answer := answers.get(number)) is not None:
+                    bounds[Partition(topic, number)] = Bounds(answer.log_start, answer.high_watermark)
+        return bounds
+
+    def place(self, place: Place | Times, bounds: Mapping[Partition, Bounds], option: str) -> dict[Partition, int]:
+        """The offset in each partition of `bounds`. Raises UnknownPartition unless explicit places are given for all of
+        them and no other; InvalidRequest where no record is as late as a time, if that is to fail."""
+        if isinstance(place, Times):
+            return self._times(place, bounds, option)
+        if isinstance(place, str):
+            return {at: b.first if place == EARLIEST_TEXT else b.end for at, b in bounds.items()}
+        check_explicit(place, bounds, option)
+        sentinels = {EARLIEST: lambda b: b.first, LATEST: lambda b: b.end}
+        return {at: sentinels[offset](bounds[at]) if offset < 0 else offset for at, offset in place.items()}
+
+    def _times(self, times: Times, bounds: Mapping[Partition, Bounds], option: str) -> dict[Partition, int]:
+        each = dict.fromkeys(bounds, times.each) if isinstance(times.each, int) else times.each
+        if not isinstance(times.each, int):
+            check_explicit(each, bounds, f"{option}ByTimestamp")
+        found: dict[Partition, int] = {}
+        for topic, numbers in _by_topic(bounds).items():
+            asked: dict[int, Any] = dict.fromkeys(self._client.admin.offsets(topic), "latest")
+            asked |= {number: _time(each[Partition(topic, number)]) for number in numbers}
+            answers = self._client.admin.find_offsets(topic, cast(Any, asked))
+            found |= {Partition(topic, number): answers[number] for number in numbers}
+        late = [at for at, bound in self.bounds(bounds).items() if found[at] >= bound.end]
+        if late and not times.or_latest:
+            raise InvalidRequest(
+                f"{some(late)}: no record is as late as {_time(each[min(late)]).isoformat()}",
+                hint="an earlier time, or startingOffsetsByTimestampStrategy=latest, which begins at the end",
+            )
+        return found
+
+    def record_bytes(self, partitions: Iterable[Partition]) -> dict[Partition, float]:
+        """How much a record of each takes on a disk, on average over what is kept; without those that nobody knows."""
+        wanted = set(partitions)
+        sizes: dict[Partition, float] = {}
+        for broker in self._client.admin.cluster_status().brokers:
+            for replica in broker.replicas:
+                at, count = Partition(replica.topic, replica.partition), replica.high_watermark - replica.log_start
+                if at in wanted and count > 0 and replica.bytes > 0:
+                    sizes[at] = max(sizes.get(at, 0.0), replica.bytes / count)
+        return sizes
+
+    def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
+        """Keep what lies from these offsets on for holdMs; where each partition begins then. With the same id again:
+        renewed, and moved. What cannot be held is not, and the log says so: a hold only makes losses rarer.
+
+        Raises OffsetOutOfRange for what is gone already.
+        """
+        begins: dict[Partition, int] = {}
+        if not self._source.hold_s:
+            return begins
+        for topic, numbers in _by_topic(starts).items():
+            offsets = {number: starts[Partition(topic, number)] for number in numbers}
+            try:
+                held = hold_many(self._client, topic, offsets, hold_id, self._source.hold_s)
+            except OffsetOutOfRange:
+                raise
+            except TinymqError as error:
+                LOG.warning("%s: not held while it is read: %s", topic, error)
+                continue
+            begins |= {Partition(topic, number): first for number, first in held.items()}
+        return begins
+
+
+def new_scan_id(source: Source) -> str:
+    """Under which brokers count what is read: as the option says, or a new one."""
+    return source.scan_id or f"spark-{uuid.uuid4().hex[:12]}"
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at in sorted(partitions):
+        found.setdefault(at.topic, []).append(at.partition)
+    return found
+
+
+def _time(time_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=min(time_ms, _TIME_MS_MAX))

@@ -1,0 +1,168 @@
+"""What a batch reads: ranges from offsets, split into tasks; how far a micro-batch may go. Pure.
+
+Nothing here asks a broker: what is known of the partitions comes in as values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pyspark_tinymq.offsets import Offsets, Partition, some
+from pyspark_tinymq.settings import Limits
+from tinymq.errors import OffsetOutOfRange, TinymqError, UnknownPartition
+
+GONE = "is gone"
+AGAIN = "is of a topic that was deleted and made again"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a partition keeps: offsets from `first` up to, and not including, `end`."""
+
+    first: int
+    end: int  # committed
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition with start <= offset < end. `lenient`: what was removed from its head is no loss, for it
+    was to begin with the first record that is kept."""
+
+    at: Partition
+    start: int
+    end: int
+    lenient: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that were planned, or were to come next, and are not there."""
+
+    at: Partition
+    what: str
+
+
+def ranges(
+    starts: Offsets, ends: Offsets, bounds: Mapping[Partition, Bounds], lenient: Iterable[Partition] = ()
+) -> tuple[list[Range], list[Loss]]:
+    """What to read between two offsets, by partition, empty ranges left out; and what of it is lost.
+
+    A partition without a start is new, and read from the first record that it keeps; those in `lenient` may begin
+    later than their start. `ends` were committed when they were found: bounds of a replica that lags say nothing else.
+    """
+    planned: list[Range] = []
+    losses: list[Loss] = []
+    whole = set(lenient)
+    for at, end in sorted(ends.items()):
+        here = bounds.get(at)
+        if here is None:
+            if starts.get(at) != end:
+                losses.append(Loss(at, GONE))
+            continue
+        free = at not in starts or at in whole
+        start = starts.get(at, here.first)
+        if start < min(here.first, end):
+            if not free:
+                losses.append(Loss(at, f"begins with {here.first} now, and {start} comes next: retention removed them"))
+            start = here.first
+        if start < end:
+            planned.append(Range(at, start, end, free))
+    return planned, losses
+
+
+def loss_error(losses: Sequence[Loss]) -> TinymqError:
+    """What to raise for records that are gone."""
+    said = "; ".join(f"{loss.at} {loss.what}" for loss in losses[:5])
+    more = f"; and {len(losses) - 5} more partitions" if len(losses) > 5 else ""
+    kind = UnknownPartition if all(loss.what == GONE for loss in losses) else OffsetOutOfRange
+    hint = "failOnDataLoss=false goes on with what there is; or start anew, from earliest, with another checkpoint"
+    return kind(f"records are lost: {said}{more}", hint=hint)
+
+
+def split(planned: Sequence[Range], tasks_min: int | None, records_max: int | None) -> list[Range]:
+    """The ranges as tasks: none of more than `records_max` records, and about `tasks_min` tasks, by cutting large ones.
+
+    In order of partition and offset; together exactly what was planned.
+    """
+    tasks = [piece for each in planned for piece in _cut(each, math.ceil(each.size / (records_max or each.size)))]
+    if tasks_min is None or len(tasks) >= tasks_min:
+        return tasks
+    total = sum(each.size for each in tasks)
+    small = [each for each in tasks if round(each.size / total * tasks_min) <= 1]
+    large_total = total - sum(each.size for each in small)
+    wanted = max(tasks_min - len(small), 1)
+    whole = {(each.at, each.start) for each in small}
+    pieces: list[Range] = []
+    for each in tasks:
+        count = 1 if (each.at, each.start) in whole else max(1, round(each.size / large_total * wanted))
+        pieces += _cut(each, count)
+    return pieces
+
+
+def _cut(each: Range, count: int) -> list[Range]:
+    """Into `count` pieces, equal but for one record, and never an empty one."""
+    count = min(count, each.size)
+    marks = [each.start + each.size * number // count for number in range(count + 1)]
+    return [replace(each, start=low, end=high) for low, high in pairwise(marks)]
+
+
+def check_explicit(named: Iterable[Partition], there: Iterable[Partition], option: str) -> None:
+    """Explicit places are given for every partition that is read, and no other. Raises UnknownPartition."""
+    given, read = set(named), set(there)
+    if given == read:
+        return
+    missing, unknown = read - given, given - read
+    parts = [f"there is no {some(unknown)} to read"] if unknown else []
+    parts += [f"{some(missing)} has no place"] if missing else []
+    raise UnknownPartition(
+        f"{option}: {'; '.join(parts)}",
+        hint="name every partition that is read, and no other: -2 is earliest, -1 latest",
+    )
+
+
+# ---- how far a micro-batch goes ----------------------------------------------------------------------------
+
+
+def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapping[Partition, float]) -> Offsets:
+    """How far a micro-batch from `start` may go, of what is available: by records and by bytes, whichever is less.
+
+    Each partition gets its share of the limit by how much waits there, one record at least, so that none starves.
+    `start` has every partition of `available`; one that is no further there stays. `record_bytes` is each partition's
+    mean size of a record, where it is known.
+    """
+    waiting = {at: end - start[at] for at, end in available.items() if end > start[at]}
+    rows = sum(waiting.values())
+    fraction = 1.0
+    if limits.rows_max is not None and rows > limits.rows_max:
+        fraction = limits.rows_max / rows
+    if limits.bytes_max is not None:
+        size = sum(count * record_bytes.get(at, 0.0) for at, count in waiting.items())
+        fraction = min(fraction, limits.bytes_max / size) if size > 0 else fraction
+    if fraction >= 1.0:
+        return available
+    return {at: start[at] + share(waiting[at], fraction) if at in waiting else end for at, end in available.items()}
+
+
+def share(count: int, fraction: float) -> int:
+    """That fraction of the records, one at least, and never more than there are."""
+    return min(count, max(1, math.floor(count * fraction)))
+
+
+def waits(start: Offsets, available: Offsets, limits: Limits, waited_s: float) -> bool:
+    """Too little is there for a micro-batch, and it may still wait. `waited_s`: since the last one was planned."""
+    if limits.rows_min is None or waited_s >= limits.delay_s_max:
+        return False
+    rows = sum(max(0, end - start.get(at, 0)) for at, end in available.items())
+    return rows < limits.rows_min
+
+
+def forward(start: Offsets, found: Offsets) -> dict[Partition, int]:
+    """The ends that were found, never below `start`: whoever answered may lag, and nothing is read twice."""
+    return {at: max(start.get(at, 0), end) for at, end in sorted(found.items())}

@@ -1,0 +1,200 @@
+"""A stream: where it begins, how far each micro-batch goes, and what it reads, planned in the driver.
+
+Spark keeps the offsets: it asks for the latest one with the last one's end, and plans what lies between. Equal offsets
+are equal texts, so that nothing new is no micro-batch.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_tinymq import offsets, plan, session, task
+from pyspark_tinymq.logs import show
+from pyspark_tinymq.lookup import Lookup, Topics, new_scan_id
+from pyspark_tinymq.offsets import Offsets, Partition, StreamOffset
+from pyspark_tinymq.plan import AGAIN, GONE, Loss
+from pyspark_tinymq.planning import Planner, clipped, told
+from pyspark_tinymq.progress import Progress
+from pyspark_tinymq.settings import Source
+from pyspark_tinymq.task import RangePartition
+
+ROWS_MAX = (1 << 31) - 1  # a limit that limits nothing: there is one for bytes, or a minimum
+
+
+@dataclass(slots=True)
+class Driver:
+    """What a running query knows besides its offsets, in the driver's Python worker."""
+
+    planner: Planner
+    progress: Progress | None
+    planned_s: float = field(default_factory=time.monotonic)  # when a micro-batch was last planned
+    held_s: float = -1e9  # when what comes next was last held
+    target: Offsets | None = None  # where a stream that ends ends
+    latest: dict[str, Any] | None = None
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in the driver, reads in tasks. Picklable until it has planned."""
+
+    def __init__(self, source: Source, schema: pa.Schema) -> None:
+        """`schema` is Spark's, for Arrow."""
+        self._source = source
+        self._schema = schema
+        self._made: Driver | None = None
+
+    # ---- where it begins ------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins. Raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a
+        time), OffsetOutOfRange (an offset beyond the end)."""
+        planner = self._driver().planner
+        topics = planner.lookup.topics()
+        bounds = planner.lookup.bounds(topics.partitions)
+        lasts = {at: bound.end for at, bound in bounds.items()}
+        place = planner.lookup.place(self._source.start, bounds, "startingOffsets")
+        starts, beyond = clipped(place, lasts, "startingOffsets")
+        planner.report(beyond)
+        return offsets.initial(starts, topics.ids).write()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on the stream ends where the partitions end now."""
+        driver = self._driver()
+        lookup = driver.planner.lookup
+        bounds = lookup.bounds(lookup.topics(missing=True).partitions)
+        driver.target = {at: bound.end for at, bound in bounds.items()}
+
+    # ---- how far it goes ------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Of a kind that tells our own limits apart from Trigger.Once, which ignores them."""
+        limits = self._source.limits
+        return ReadMaxRows(limits.rows_max or ROWS_MAX) if limits.any else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch goes; `start`, to the letter, if there is none yet."""
+        driver = self._driver()
+        begin = offsets.read_stream(start)
+        topics = driver.planner.lookup.topics(missing=True)
+        known = self._still_there(begin, topics)
+        bounds = driver.planner.lookup.bounds(topics.partitions)
+        starts = {at: known.get(at, bound.first) for at, bound in bounds.items()}
+        available = plan.forward(starts, {at: bound.end for at, bound in bounds.items()})
+        if driver.target is not None:
+            available = {
+                at: max(starts[at], min(end, driver.target.get(at, 0)))
+                for at, end in available.items()
+                if at in known or at in driver.target
+            }
+        # A partition that is new and empty is no news.
+        available = {at: end for at, end in available.items() if at in known or end > starts[at]}
+        driver.latest = StreamOffset(available).write()
+        self._publish(begin, available)
+        ends = self._admitted(driver, starts, available, limit)
+        ends |= {at: known[at] for at in known if at not in ends}  # it did not answer, and is there
+        end = begin.following(ends, {topic: topics.ids[topic] for topic in sorted({at.topic for at in ends})})
+        if end is begin:
+            self._keep_held(driver, ends)
+            return start
+        driver.planned_s = time.monotonic()
+        return end.write()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends that were last seen, for the query's progress."""
+        return self._made.latest if self._made is not None else None
+
+    # ---- what it reads --------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One for each range between two offsets. Raises OffsetOutOfRange, UnknownPartition for what is lost."""
+        driver = self._driver()
+        begin, until = offsets.read_stream(start), offsets.read_stream(end)
+        starts = until.first if begin.initial and until.first is not None else begin.offsets
+        topics = driver.planner.lookup.topics(missing=True)
+        if not begin.initial:
+            starts = {at: offset for at, offset in starts.items() if begin.ids.get(at.topic) == until.ids.get(at.topic)}
+        again = {topic for topic, topic_id in until.ids.items() if topics.ids.get(topic, topic_id) != topic_id}
+        wanted = {at: offset for at, offset in until.offsets.items() if at.topic not in again}
+        driver.planner.report([Loss(at, AGAIN) for at in until.offsets if at.topic in again])
+        exact = isinstance(self._source.start, Mapping)
+        lenient = () if exact or not begin.initial else tuple(starts)
+        planned = driver.planner.tasks(topics, starts, wanted, lenient)
+        driver.held_s = time.monotonic()
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: see task.read."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        return task.read(partition, self._source, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """What lies below is done with. Spark says so during the next micro-batch, and of the last one never."""
+        driver = self._driver()
+        if driver.progress is not None:
+            driver.progress.publish(offsets.read_stream(end).offsets, now=False)
+
+    def stop(self) -> None:
+        """Nothing: what was held ends with its lease. (Spark does not say when a query ends.)"""
+
+    # ---- of its parts ---------------------------------------------------------------------------------
+
+    def _driver(self) -> Driver:
+        if self._made is None:
+            show()
+            source = self._source
+            client = session.client(source)
+            planner = Planner(Lookup(client, source), source, new_scan_id(source), os.urandom(16))
+            progress = Progress(client, source.group) if source.group else None
+            self._made = Driver(planner, progress)
+            if progress is not None:
+                progress.check(planner.lookup.topics(missing=True).ids)
+            told(source, planner.scan_id, "stream")
+        return self._made
+
+    def _still_there(self, begin: StreamOffset, topics: Topics) -> dict[Partition, int]:
+        """How far what is still there was read. Reports what is gone, and topics that were made again."""
+        losses = []
+        known = {}
+        for at, offset in begin.offsets.items():
+            if at not in topics.partitions:
+                losses.append(Loss(at, GONE))
+            elif begin.ids.get(at.topic, topics.ids[at.topic]) != topics.ids[at.topic]:
+                losses.append(Loss(at, AGAIN))
+            else:
+                known[at] = offset
+        self._driver().planner.report(losses)
+        return known
+
+    def _admitted(self, driver: Driver, starts: Offsets, available: Offsets, limit: ReadLimit) -> dict[Partition, int]:
+        limits = self._source.limits
+        if isinstance(limit, ReadAllAvailable):
+            return dict(available)
+        waited_s = time.monotonic() - driver.planned_s
+        if driver.target is None and plan.waits(starts, available, limits, waited_s):
+            return {at: starts[at] for at in available}
+        sizes: Mapping[Partition, float] = {}
+        if limits.bytes_max is not None:
+            sizes = driver.planner.lookup.record_bytes(at for at, end in available.items() if end > starts[at])
+        return dict(plan.admit(starts, available, limits, sizes))
+
+    def _publish(self, begin: StreamOffset, available: Offsets) -> None:
+        """All before `begin` is done with: Spark asks for more."""
+        driver = self._driver()
+        if driver.progress is not None and not begin.initial:
+            ends = driver.target is not None and all(begin.offsets.get(at) == end for at, end in available.items())
+            driver.progress.publish(begin.offsets, now=ends)
+
+    def _keep_held(self, driver: Driver, ends: Offsets) -> None:
+        """While there is nothing new no plan renews the hold on what comes next: it is renewed here."""
+        hold_s = self._source.hold_s
+        if hold_s and time.monotonic() - driver.held_s > hold_s / task.RENEWALS_PER_LEASE:
+            driver.held_s = time.monotonic()
+            driver.planner.keep(ends)
