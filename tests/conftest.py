@@ -2,11 +2,19 @@
 
 Nobody holds a port between the look whether it is free and the start of the broker that is to listen on it, nor while
 that broker is down: clusters of two workers could have drawn the same.
+
+Files that take long come first, and Spark's tests before all of them, so that no worker begins one while the others
+have nothing left to do. How long each took is in durations.json, which `make durations` writes; a file that is not in
+it yet comes before those that are.
 """
 
 from __future__ import annotations
 
+import gc
+import json
+import math
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,18 +24,57 @@ from tinymq.testing import cluster
 from tinymq_chaos.real import ports
 
 TESTS = Path(__file__).parent
+DURATIONS = TESTS / "durations.json"  # seconds by group
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # None: there are none, or this process only tells them what to do
+SPARK = "spark"
+
+
+def group_of(path: Path) -> str:
+    """What stays in one worker: a file, for its fixtures are shared; and all of Spark's, which have one session."""
+    home = path.relative_to(TESTS)
+    return SPARK if home.parts[0] == SPARK else home.as_posix()
+
+
+class Stopwatch:
+    """A plug-in: how long each group takes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[group_of(self._root / report.location[0])] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self) -> None:
+        rounded = {group: round(seconds, 1) for group, seconds in sorted(self._seconds.items())}
+        DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help=f"write {DURATIONS.name} at the end of a whole run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is not None:
-        number, workers = int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    if WORKER is not None:
+        number, workers = int(WORKER.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         devfolder.PORTS = cluster.PORTS = ports.PORTS = devfolder.PORTS[number::workers]
+    elif config.getoption("write_durations"):
+        config.pluginmanager.register(Stopwatch(config.rootpath))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file stays in one worker, for its fixtures are shared; so do all of Spark's, which have one session."""
+    """Workers are given groups in the order of their first tests (--no-loadscope-reorder)."""
+    if WORKER is None:
+        return
+    took_s: dict[str, float] = json.loads(DURATIONS.read_text())
+    groups = {path: group_of(path) for path in {item.path for item in items}}
+    items.sort(key=lambda item: (groups[item.path] != SPARK, -took_s.get(groups[item.path], math.inf)))
     for item in items:
-        home = item.path.relative_to(TESTS)
-        item.add_marker(pytest.mark.xdist_group("spark" if home.parts[0] == "spark" else str(home)))
+        item.add_marker(pytest.mark.xdist_group(groups[item.path]))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays. The simulator collects garbage before and after a run, and would walk over all that."""
+    gc.collect()
+    gc.freeze()

@@ -46,7 +46,14 @@ FILES = _tracked()
 PYTHON = [p for p in FILES if p.suffix == ".py" and not p.name.endswith(GENERATED)]
 SOURCE = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tinymq"]
 TESTS = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tests"]
-TREES = {path: ast.parse(path.read_text(), str(path)) for path in PYTHON}
+TREES: dict[Path, ast.Module] = {}  # of PYTHON, while these tests run: whoever collects garbage walks over all of it
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees() -> Iterator[None]:
+    TREES.update({path: ast.parse(path.read_text(), str(path)) for path in PYTHON})
+    yield
+    TREES.clear()
 
 
 def _where(path: Path, node: ast.AST | None = None) -> str:
