@@ -1,0 +1,307 @@
+"""One JSON value after the other, as Spark's from_json reads them into a schema: the slow and exact way. Pure.
+
+`reader(schema)` makes a function from a value's bytes to Row(fields, reason). What is read:
+
+    fields   a dict for pa.array, dates as days, times as microseconds; None where there is no document
+    reason   why the value is malformed, or None. Fields that are whole keep their values beside one that is not.
+
+Types decide what a token means: 1.0 is no BIGINT, "1" is none either, and any token is a STRING.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import decimal
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from pyspark_tinymq import moments
+from pyspark_tinymq.jsontext import NOTHING, Malformed, Object, Real, Whole, first_document
+
+WHOLES = {pa.int8(): (-128, 255), pa.int16(): (-(1 << 15), (1 << 15) - 1), pa.int32(): (-(1 << 31), (1 << 31) - 1),
+          pa.int64(): (-(1 << 63), (1 << 63) - 1)}  # fmt: skip
+"""What is taken for each. A TINYINT may be written as a byte without sign, and is then read as one with a sign."""
+
+_CONSTANTS = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
+_EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
+_DIGITS_MAX = 200  # beyond any DECIMAL, and more than an exponent may ask memory for
+
+Read = Callable[[object], Any]
+
+
+class Row(NamedTuple):
+    """What became of one value."""
+
+    fields: dict[str, Any] | None
+    reason: str | None
+
+
+class Partial(Exception):
+    """An array, map or object of which some part is malformed; the rest is kept."""
+
+    def __init__(self, value: object, reason: str) -> None:
+        super().__init__(reason)
+        self.value = value
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The value of the outermost, which is an object."""
+        assert isinstance(self.value, dict), "raised by a reader of objects"
+        return self.value
+
+
+def reader(schema: pa.StructType, zone: str) -> Callable[[bytes], Row]:
+    """A function that reads values of `schema`; texts of times without a zone are in `zone`."""
+    read = _struct(schema, zone)
+
+    def row(value: bytes) -> Row:
+        try:
+            tree = first_document(value.decode("utf-8", "replace"))
+            if tree is NOTHING:
+                return Row(None, None)
+            if not isinstance(tree, Object):
+                raise Malformed("the document is no object")
+            return Row(read(tree), None)
+        except Partial as partial:
+            return Row(partial.fields, str(partial))
+        except Malformed as error:
+            return Row({}, str(error))
+
+    return row
+
+
+def _reader_of(kind: pa.DataType, zone: str) -> Read:
+    """A function from a tree to a value of `kind`. It raises Malformed, or Partial."""
+    read = _scalar_reader(kind, zone)
+    if pa.types.is_struct(kind):
+        read = _struct(kind, zone)
+    elif pa.types.is_list(kind):
+        read = _list(_reader_of(kind.value_type, zone))
+    elif pa.types.is_map(kind):
+        read = _map(_reader_of(kind.item_type, zone))
+
+    def value(tree: object) -> Any:
+        return None if tree is None else read(tree)
+
+    return value
+
+
+def _scalar_reader(kind: pa.DataType, zone: str) -> Read:
+    if kind in WHOLES:
+        return _whole(*WHOLES[kind])
+    if pa.types.is_decimal(kind):
+        return _decimal(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return _time(zone) if kind.tz is not None else _of_text("TIMESTAMP_NTZ", moments.local_time_of)
+    return {
+        pa.bool_(): _boolean,
+        pa.float32(): _single,
+        pa.float64(): _double,
+        pa.date32(): _of_text("DATE", moments.day_of),
+        pa.binary(): _of_text("BINARY", base64_of),
+    }.get(kind, _text)
+
+
+def _no(tree: object, kind: str) -> Malformed:
+    shown = {list: "an array", Object: "an object", bool: str(tree).lower()}.get(type(tree)) or f"{str(tree)!r:.40}"
+    return Malformed(f"{shown} is no {kind}")
+
+
+def _boolean(tree: object) -> bool:
+    if not isinstance(tree, bool):
+        raise _no(tree, "BOOLEAN")
+    return tree
+
+
+def _whole(least: int, most: int) -> Read:
+    sign = 1 << 7
+
+    def read(tree: object) -> int:
+        if type(tree) is not Whole or len(tree) > 20 or not least <= int(tree) <= most:
+            raise _no(tree, f"whole number from {least} to {most}")
+        number = int(tree)
+        return number if most != 255 or number < sign else number - 2 * sign
+
+    return read
+
+
+def _number(tree: object) -> str:
+    if type(tree) is str and tree in _CONSTANTS:
+        return _CONSTANTS[tree]
+    if type(tree) is not Whole and type(tree) is not Real:
+        raise _no(tree, "number")
+    return _CONSTANTS.get(tree, tree)
+
+
+def _double(tree: object) -> float:
+    return float(_number(tree))
+
+
+def _single(tree: object) -> float:
+    """Rounded once, from the digits: a float from a double would be rounded twice."""
+    text = _number(tree)
+    if text in ("nan", "inf", "-inf"):
+        return float(text)
+    try:
+        return float(pa.scalar(text).cast(pa.float32()).as_py())
+    except pa.ArrowInvalid:  # beyond a float's range
+        return float("-inf") if text.startswith("-") else float("inf")
+
+
+def _decimal(precision: int, scale: int) -> Read:
+    step = decimal.Decimal(1).scaleb(-scale)
+
+    def read(tree: object) -> decimal.Decimal:
+        text = tree.replace(",", "") if type(tree) is str else tree
+        if not isinstance(text, str) or not text.isascii() or text != text.strip() or "_" in text or text in _CONSTANTS:
+            raise _no(tree, "DECIMAL")
+        try:
+            number = decimal.Decimal(text)
+        except decimal.InvalidOperation:
+            raise _no(tree, "DECIMAL") from None
+        if not number.is_finite() or number.adjusted() > _DIGITS_MAX // 2:
+            raise _no(tree, f"DECIMAL({precision},{scale})")
+        if number.adjusted() < -_DIGITS_MAX // 2:
+            number = decimal.Decimal(0)
+        rounded = number.quantize(step, context=_EXACT)
+        if rounded and rounded.adjusted() >= precision - scale:
+            raise _no(tree, f"DECIMAL({precision},{scale})")
+        return rounded if rounded else abs(rounded)
+
+    return read
+
+
+def _time(zone: str) -> Read:
+    of_text = _of_text("TIMESTAMP", lambda text: moments.time_of(text, zone))
+
+    def read(tree: object) -> int:
+        if type(tree) is Whole:  # seconds; what overflows wraps, as there
+            seconds = _whole(*WHOLES[pa.int64()])(tree)
+            return int((seconds * 1_000_000 + (1 << 63)) % (1 << 64)) - (1 << 63)
+        return int(of_text(tree))
+
+    return read
+
+
+def _of_text(kind: str, read: Callable[[str], Any]) -> Read:
+    def of_tree(tree: object) -> Any:
+        if type(tree) is not str:
+            raise _no(tree, kind)
+        try:
+            return read(tree)
+        except ValueError as error:
+            raise Malformed(f"{tree!r:.40} is no {kind}: {error}") from None
+
+    return of_tree
+
+
+def base64_of(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(sign for sign in text if sign > " "), validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _text(tree: object) -> str:
+    text = tree if type(tree) is str else _written(tree)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair: Java writes a question mark
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _written(tree: object) -> str:
+    """A document as Jackson writes it again, without white space: what a STRING is that holds an object, say."""
+    if isinstance(tree, Object):
+        return "{" + ",".join(f"{_written(name)}:{_written(value)}" for name, value in tree) + "}"
+    if isinstance(tree, list):
+        return "[" + ",".join(map(_written, tree)) + "]"
+    if type(tree) is Real:
+        return f'"{_java(float(_CONSTANTS[tree]))}"' if tree in _CONSTANTS else _java(float(tree))
+    if type(tree) is Whole:
+        return "0" if tree == "-0" else tree
+    if isinstance(tree, str):
+        return json.dumps(tree, ensure_ascii=False)
+    return {None: "null", True: "true", False: "false"}[tree]  # type: ignore[index]
+
+
+def _java(number: float) -> str:
+    """As Double.toString writes it."""
+    if number != number or number in (float("inf"), float("-inf")):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(number)]
+    if not number or 1e-3 <= abs(number) < 1e7:
+        text = format(decimal.Decimal(repr(number)), "f")
+        return text if "." in text else text + ".0"
+    sign, digits, exponent = decimal.Decimal(repr(number)).normalize().as_tuple()
+    assert isinstance(exponent, int), "a finite number"
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
+
+
+def _struct(kind: pa.StructType, zone: str) -> Read:
+    fields = {kind.field(i).name: _reader_of(kind.field(i).type, zone) for i in range(kind.num_fields)}
+
+    def read(tree: object) -> dict[str, Any]:
+        if not isinstance(tree, Object):
+            raise _no(tree, "STRUCT")
+        row: dict[str, Any] = {}
+        reason: str | None = None
+        for name, part in tree:
+            field = fields.get(name)
+            if field is None:
+                continue
+            try:
+                row[name] = field(part)
+            except Partial as partial:
+                row[name] = partial.value
+                reason = reason or f"{name}: {partial}"
+            except Malformed as error:
+                reason = reason or f"{name}: {error}"
+        if reason is not None:
+            raise Partial(row, reason)
+        return row
+
+    return read
+
+
+def _list(element: Read) -> Read:
+    def read(tree: object) -> list[Any]:
+        if not isinstance(tree, list) or isinstance(tree, Object):
+            raise _no(tree, "ARRAY")
+        values: list[Any] = []
+        reason: str | None = None
+        for part in tree:
+            try:
+                values.append(element(part))
+            except Partial as partial:
+                values.append(partial.value)
+                reason = reason or str(partial)
+        if reason is not None:
+            raise Partial(values, reason)
+        return values
+
+    return read
+
+
+def _map(item: Read) -> Read:
+    def read(tree: object) -> list[tuple[str, Any]]:
+        if not isinstance(tree, Object):
+            raise _no(tree, "MAP")
+        pairs: list[tuple[str, Any]] = []
+        reason: str | None = None
+        for name, part in tree:
+            try:
+                pairs.append((_text(name), item(part)))
+            except Partial as partial:
+                pairs.append((_text(name), partial.value))
+                reason = reason or f"{name}: {partial}"
+        if reason is not None:
+            raise Partial(pairs, reason)
+        return pairs
+
+    return read
