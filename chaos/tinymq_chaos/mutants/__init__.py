@@ -23,6 +23,7 @@ REAL = (
     "duplicates-are-appended",
     "followers-show-their-whole-log",
     "cursors-are-not-replicated",
+    "reads-without-a-round",
 )
 """Those that the harness of real processes has to catch: each can be a broker's process."""
 

@@ -37,7 +37,7 @@ examples:
   make chaos FAULT=kill_leader,latency MINUTES=2        these two, one after the other, then together
   make chaos SEED=7 BROKERS=5                 the plan of seed 7, on five brokers
   make chaos FAULT=none MINUTES=1             no faults: what the machine does without
-  make chaos MUTANT=answers-when-appended FAULT=kill_leader     brokers that are broken on purpose: anomalies are due
+  make chaos MUTANT=duplicates-are-appended FAULT=reset_peer    brokers that are broken on purpose: anomalies are due
   make chaos AGAINST=.tinymq/chaos/earlier    and compare the report with that of an earlier run
   python -m tinymq_chaos.real --list          kinds of faults with their parameters
 

@@ -27,7 +27,7 @@ from tinymq_chaos.real.schedule import Act, Episode
 from tinymq_chaos.real.targets import TARGETS, Wanted
 
 FRESH_SEEDS = 1_000_000
-GAP_S = 6.0  # between two rounds of faults: brokers that were started serve again
+GAP_S = 1.0  # between two rounds of faults: each begins when all is well, or there is nobody whom to tell of it
 
 Say = Callable[[str], None]
 
@@ -40,10 +40,11 @@ class Focus:
     acts: tuple[Act, ...]  # of one round, which overlap
     workloads: tuple[str, ...]
     rounds: int = 3
+    pace: float = 0.3
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        return (Episode(self.acts, GAP_S),) * self.rounds
+        return (Episode(self.acts, GAP_S, well=True),) * self.rounds
 
     @property
     def needs(self) -> frozenset[str]:
@@ -83,6 +84,13 @@ FOCUS: dict[str, Focus] = {
         (_act("kill_leader", 0.0, 1.0),),
         ("cursors", "takers"),
     ),
+    "reads-without-a-round": Focus(
+        frozenset({Kind.STALE}),
+        (_act("isolate", 0.0, 2.5),),  # of the leader, from brokers and not from clients: it leads for some time yet
+        ("queues",),
+        rounds=8,
+        pace=0.05,
+    ),
 }
 """By the mutant's name."""
 
@@ -94,7 +102,7 @@ def run(focus: Focus, seed: int, mutants: tuple[str, ...], folder: Path, say: Sa
     subject = TARGETS["tinymq"](Wanted(folder, 3, focus.needs, mutants))
     try:
         began_s = time.monotonic()
-        plan = Plan(seed, seconds=120.0, workloads=focus.workloads, pace=0.3, episodes=focus.episodes)
+        plan = Plan(seed, seconds=120.0, workloads=focus.workloads, pace=focus.pace, episodes=focus.episodes)
         return asyncio.run(Run(plan, subject, History(lambda: time.monotonic() - began_s), say).run())
     finally:
         subject.target.close()

@@ -87,11 +87,13 @@ def test_they_end_when_the_harness_is_ended_by_a_signal(log: Path, number: signa
     assert ours.returncode in (-number, 1), "Python makes an exception of SIGINT"
 
 
-@pytest.mark.parametrize("how", ["", "raise", "exit at once"])
-def test_they_end_when_the_harness_ends_by_itself(log: Path, how: str) -> None:
+@pytest.mark.parametrize(("how", "code"), [("", 0), ("raise", 1), ("exit at once", 3)])
+def test_they_end_when_the_harness_ends_by_itself(log: Path, how: str, code: int) -> None:
     ours, children = harness(log)
+    assert all(process.alive for process in children)
     finish(ours, f"{how}\n")
     wait_gone(*children)
+    assert ours.returncode == code
 
 
 def test_the_end_of_the_thread_that_asked_for_them_is_not_theirs(log: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,14 @@ def net(all_of_it: Net) -> Iterator[Net]:
     yield all_of_it
     all_of_it.hang_up()
     all_of_it.proxies.mend_all()
+
+
+def on_the_server(net: Net, direction: Direction) -> list[dict[str, Any]]:
+    """The toxics of a proxy's first door, as its server tells them."""
+    proxy = net.proxies._proxies[direction]
+    told = proxy._api.get(f"/proxies/{proxy.name}.0/toxics", timeout=10.0)
+    told.raise_for_status()
+    return list(told.json())
 
 
 def lines(net: Net, direction: Direction) -> list[tuple[Line, bool]]:
@@ -170,7 +179,12 @@ def test_toxicity_is_the_share_of_connections(net: Net) -> None:
 def test_every_kind_is_known_to_toxiproxy_with_all_its_attributes(net: Net, kind: str) -> None:
     values = dict.fromkeys(TOXICS[kind], 2.0) | ({"average_size": 9.0} if kind == "slicer" else {})
     net.proxies.toxic("why", [(2, 1)], kind, toxicity=0.5, **values)
+    upstream, downstream = on_the_server(net, (2, 1)), on_the_server(net, (1, 2))  # of what each of them dials
+    assert [each["stream"] for each in (*upstream, *downstream)] == ["upstream", "downstream"]
+    assert {(each["type"], each["toxicity"]) for each in (*upstream, *downstream)} == {(kind, 0.5)}
+    assert [each["attributes"] for each in (*upstream, *downstream)] == [values, values]
     net.proxies.mend("why")
+    assert on_the_server(net, (2, 1)) == on_the_server(net, (1, 2)) == []
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,7 @@ from tinymq_chaos.real.faults.processes import gone, named
 from tinymq_chaos.real.power import Loss, Remains
 
 WHEN = ("in the middle of a write", "in the middle of a sync", "at once")  # power is cut
-WEIGHTS = (
-    0.45,
-    0.45,
-    0.1,
-)  # what is written is synced within a millisecond: at any moment hardly anything could be lost
+WEIGHTS = (0.45, 0.45, 0.1)  # what is written is synced within a millisecond: at any moment hardly anything is at stake
 OPERATIONS_MAX = 6  # of its disk, from a write to that moment
 WRITTEN_BYTES_MAX = 2048
 PATIENCE_S = 2.0  # for an idle one to do something to its disk
@@ -70,11 +66,20 @@ def since(stage: Stage, broker: int, before: Counter[str], what: str) -> str:
         time.sleep(SERVES_POLL_S)
 
 
+def told(stage: Stage, broker: int | None, ask: Callable[[DiskControl], Look]) -> Counter[str] | None:
+    """What faults of this broker's disk had done until it was told of another one. None: there is nobody, or it did
+    not hear."""
+    if broker is None:
+        return None
+    before = counts(stage, broker)
+    return before if asked(stage, broker, ask) else None
+
+
 def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """Each sync takes so much longer; many seconds are a disk that hangs until the fault is over."""
     broker, seconds, pattern = one(stage, rng, how), float(how["seconds"]), str(how["pattern"])
-    before = counts(stage, broker) if broker is not None else Counter[str]()
-    if broker is None or not asked(stage, broker, lambda disk: disk.slow_sync(seconds, pattern)):
+    before = told(stage, broker, lambda disk: disk.slow_sync(seconds, pattern))
+    if broker is None or before is None:
         yield None
         return None
     yield f"of broker {broker}: {seconds:g} s more for {pattern}"
@@ -85,8 +90,8 @@ def slow_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     broker, left = one(stage, rng, how), int(how["bytes_left"])
-    before = counts(stage, broker) if broker is not None else Counter[str]()
-    if broker is None or not asked(stage, broker, lambda disk: disk.disk_full(left)):
+    before = told(stage, broker, lambda disk: disk.disk_full(left))
+    if broker is None or before is None:
         yield None
         return None
     yield f"of broker {broker}: {left} bytes are left"
@@ -98,8 +103,8 @@ def disk_full(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 def fail_sync(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """EIO, for as long as the fault lasts. What such a sync did not write never will be: it is gone if power goes."""
     broker, pattern = one(stage, rng, how), str(how["pattern"])
-    before = counts(stage, broker) if broker is not None else Counter[str]()
-    if broker is None or not asked(stage, broker, lambda disk: disk.fail_sync(pattern)):
+    before = told(stage, broker, lambda disk: disk.fail_sync(pattern))
+    if broker is None or before is None:
         yield None
         return None
     yield f"of {pattern} at broker {broker}, then {how['then']}"
