@@ -1,0 +1,88 @@
+"""Python environments as users make them, at the price of a second: the wheel of this tree, and links for the rest.
+
+What the wheel asks for is linked from the environment that runs the tests: exactly what its metadata names and what
+those name in turn, so that something missing there is missing here, too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(folder: Path) -> Path:
+    """The wheel."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("tinymq-*.whl")
+    return wheel
+
+
+def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
+    """A fresh virtual environment with the wheel and what it asks for. Its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--no-compile", str(wheel)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (info,) = packages.glob("tinymq-*.dist-info")
+    for name in sorted(_asked(metadata.PathDistribution(info).requires or [], frozenset(extras))):
+        _link(metadata.distribution(name), packages)
+    return python
+
+
+def _asked(requirements: list[str], extras: frozenset[str]) -> set[str]:
+    """Names of the distributions that these requirements come to, with theirs."""
+    seen: dict[tuple[str, frozenset[str]], None] = {}
+    todo = _direct(requirements, extras)
+    while todo:
+        each = todo.pop()
+        if each not in seen:
+            seen[each] = None
+            name, own = each
+            todo += _direct(metadata.requires(name) or [], own)
+    return {name for name, _ in seen}
+
+
+def _direct(requirements: list[str], extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+    parsed = [Requirement(each) for each in requirements]
+    chosen = [{"extra": extra} for extra in ("", *extras)]
+    held = [r for r in parsed if r.marker is None or any(r.marker.evaluate(each) for each in chosen)]
+    return [(r.name, frozenset(r.extras)) for r in held]
+
+
+def _link(distribution: metadata.Distribution, packages: Path) -> None:
+    """Its top folders and files, side by side. One that several share (`google`) is a folder with links of its own."""
+    for path in distribution.files or []:
+        if path.parts[0] in ("..", "__pycache__"):
+            continue
+        top = Path(str(distribution.locate_file(path.parts[0])))
+        shared = top.is_dir() and top.suffix != ".dist-info" and not (top / "__init__.py").exists()
+        parts = path.parts[: 2 if shared else 1]
+        link = packages.joinpath(*parts)
+        if not link.exists():
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(Path(str(distribution.locate_file(str(Path(*parts))))))
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """As `tar -czf ARCHIVE -C FOLDER .` does, with what links lead to in their place; compressed as fast as can be."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(folder / "pyvenv.cfg", "pyvenv.cfg")
+        tar.add(folder / "bin", "bin")  # its links lead to the Python that made it, on each machine
+        tar.dereference = True
+        tar.add(folder / "lib", "lib", filter=_needed)
+
+
+def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Nobody runs what pyarrow brings for compilers and for its own tests: half of it."""
+    left_out = ("__pycache__", "pyarrow/include", "pyarrow/tests", "pyarrow/src")
+    return None if entry.name.endswith(left_out) else entry
