@@ -52,7 +52,7 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 def whole(least: int, most: int = LONG_MAX) -> Kind:
     """A whole number within bounds, both allowed."""
-    bound = f", at most {most}" if most < INT_MAX else ""
+    bound = f", at most {most}" if most < LONG_MAX else ""
     return Kind(f"a whole number, {least} or more{bound}", _whole(least, most))
 
 

@@ -1,0 +1,64 @@
+"""Offsets as text: what is written is canonical, and what is read was written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pyspark_tinymq import offsets
+from pyspark_tinymq.offsets import Partition, StreamOffset, initial, read_stream
+
+A0, A2, A10, B0 = Partition("a", 0), Partition("a", 2), Partition("a", 10), Partition("b", 0)
+
+
+def test_equal_offsets_are_equal_texts() -> None:
+    one = StreamOffset({B0: 5, A10: 1, A2: 3}, {"b": "02", "a": "01"})
+    other = StreamOffset({A2: 3, A10: 1, B0: 5}, {"a": "01", "b": "02"})
+    assert json.dumps(one.write()) == json.dumps(other.write())
+    assert json.dumps(one.write()) == '{"a": {"2": 3, "10": 1}, "b": {"0": 5}, "@ids": {"a": "01", "b": "02"}}'
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        StreamOffset({A0: 0}),
+        StreamOffset({A0: 7, B0: 1 << 60}, {"a": "01", "b": "02"}),
+        StreamOffset({A0: 7}, {"a": "01"}, first={A0: 3}),
+        StreamOffset({A0: 7}, {"a": "01"}, initial=True),
+    ],
+)
+def test_what_spark_keeps_is_read_back(offset: StreamOffset) -> None:
+    written = json.loads(json.dumps(offset.write()))
+    assert read_stream(written) == offset
+    assert json.dumps(read_stream(written).write()) == json.dumps(written)
+
+
+def test_the_first_batch_says_where_it_began() -> None:
+    """The next one does not; and what is no further is the same text."""
+    begin = initial({A0: 3}, {"a": "01"})
+    end = begin.following({A0: 9}, {"a": "01"})
+    assert end == StreamOffset({A0: 9}, {"a": "01"}, first={A0: 3})
+    assert end.following({A0: 9}, {"a": "01"}) is end
+    assert end.following({A0: 10}, {"a": "01"}) == StreamOffset({A0: 10}, {"a": "01"})
+    assert begin.following({A0: 3}, {"a": "01"}) is begin
+
+
+def test_a_streams_offset_can_be_started_from() -> None:
+    """As it stands in a query's progress."""
+    text = json.dumps(StreamOffset({A0: 9}, {"a": "01"}, first={A0: 3}).write())
+    assert offsets.read_place(text) == {A0: 9}
+    assert offsets.read_place(offsets.write_offsets({A0: 9, A10: 2})) == {A0: 9, A10: 2}
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a":{}}', '{"a":{"0":null}}', '{"a":1}', "7", "[]", '{"a":{"0":"1"}}'])
+def test_what_no_offset_is(text: str) -> None:
+    with pytest.raises((ValueError, AttributeError)):
+        read_stream(json.loads(text))
+    with pytest.raises(ValueError, match=r".*"):
+        offsets.read_place(text)
+
+
+def test_partitions_are_named_in_order() -> None:
+    assert offsets.read_assignment('{"b":[0],"a":[10,2]}') == (A2, A10, B0)
+    assert offsets.some([B0, A10, A2], most=2) == "a/2, a/10 and 1 more"
