@@ -11,9 +11,10 @@ Types decide what a token means: 1.0 is no BIGINT, "1" is none either, and any t
 from __future__ import annotations
 
 import base64
-import binascii
 import decimal
 import json
+import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ WHOLES = {pa.int8(): (-128, 255), pa.int16(): (-(1 << 15), (1 << 15) - 1), pa.in
 """What is taken for each. A TINYINT may be written as a byte without sign, and is then read as one with a sign."""
 
 _CONSTANTS = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
+_SPACE = re.compile(r"[\x00- ]+")
+_BASE64 = re.compile(r"(?:[\x00- ]*[A-Za-z0-9+/]{4})*(?:[\x00- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\x00- ]*")
+"""In groups of four; white space may stand between those."""
 _EXACT = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
 _DIGITS_MAX = 200  # beyond any DECIMAL, and more than an exponent may ask memory for
 
@@ -107,8 +111,9 @@ def _scalar_reader(kind: pa.DataType, zone: str) -> Read:
 
 
 def _no(tree: object, kind: str) -> Malformed:
-    shown = {list: "an array", Object: "an object", bool: str(tree).lower()}.get(type(tree)) or f"{str(tree)!r:.40}"
-    return Malformed(f"{shown} is no {kind}")
+    if isinstance(tree, list):
+        return Malformed(f"{'an object' if isinstance(tree, Object) else 'an array'} is no {kind}")
+    return Malformed(f"{str(tree).lower() if isinstance(tree, bool) else repr(str(tree)[:40])} is no {kind}")
 
 
 def _boolean(tree: object) -> bool:
@@ -157,7 +162,7 @@ def _decimal(precision: int, scale: int) -> Read:
 
     def read(tree: object) -> decimal.Decimal:
         text = tree.replace(",", "") if type(tree) is str else tree
-        if not isinstance(text, str) or not text.isascii() or text != text.strip() or "_" in text or text in _CONSTANTS:
+        if not isinstance(text, str) or text != text.strip() or "_" in text or text in _CONSTANTS:
             raise _no(tree, "DECIMAL")
         try:
             number = decimal.Decimal(text)
@@ -200,10 +205,9 @@ def _of_text(kind: str, read: Callable[[str], Any]) -> Read:
 
 
 def base64_of(text: str) -> bytes:
-    try:
-        return base64.b64decode("".join(sign for sign in text if sign > " "), validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
+    if _BASE64.fullmatch(text) is None:
+        raise ValueError("no base64, or without its padding")
+    return base64.b64decode(_SPACE.sub("", text))
 
 
 def _text(tree: object) -> str:
@@ -216,23 +220,43 @@ def _text(tree: object) -> str:
 
 
 def _written(tree: object) -> str:
-    """A document as Jackson writes it again, without white space: what a STRING is that holds an object, say."""
-    if isinstance(tree, Object):
-        return "{" + ",".join(f"{_written(name)}:{_written(value)}" for name, value in tree) + "}"
-    if isinstance(tree, list):
-        return "[" + ",".join(map(_written, tree)) + "]"
+    """A document as Jackson writes it again, without white space: what a STRING is that holds an object, say. However
+    deep it is, it takes no stack."""
+    pieces: list[str] = []
+    left: list[tuple[bool, object]] = [(False, tree)]  # (is it written already, what), the next at the end
+    while left:
+        done, part = left.pop()
+        if done:
+            pieces.append(str(part))
+        elif isinstance(part, list):
+            between = (True, ",")
+            inside: list[tuple[bool, object]] = []
+            for member in part:
+                name = [(True, _token(member[0]) + ":")] if isinstance(part, Object) else []
+                value = member[1] if isinstance(part, Object) else member
+                inside += [*([between] if inside else []), *name, (False, value)]
+            first, last = "{}" if isinstance(part, Object) else "[]"
+            left += [(True, last), *reversed(inside), (True, first)]
+        else:
+            pieces.append(_token(part))
+    return "".join(pieces)
+
+
+def _token(tree: object) -> str:
+    """A scalar as Jackson writes it."""
     if type(tree) is Real:
-        return f'"{_java(float(_CONSTANTS[tree]))}"' if tree in _CONSTANTS else _java(float(tree))
+        number = float(_CONSTANTS.get(tree, tree))
+        return _java(number) if math.isfinite(number) else f'"{_java(number)}"'
     if type(tree) is Whole:
         return "0" if tree == "-0" else tree
     if isinstance(tree, str):
         return json.dumps(tree, ensure_ascii=False)
-    return {None: "null", True: "true", False: "false"}[tree]  # type: ignore[index]
+    return "null" if tree is None else str(tree).lower()
 
 
 def _java(number: float) -> str:
     """As Double.toString writes it."""
-    if number != number or number in (float("inf"), float("-inf")):
+    if not math.isfinite(number):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(number)]
     if not number or 1e-3 <= abs(number) < 1e7:
         text = format(decimal.Decimal(repr(number)), "f")
