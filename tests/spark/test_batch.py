@@ -1,0 +1,254 @@
+"""Batches, planned and read against real brokers; what Spark itself does with them is in test_session.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from pyspark_tinymq import session
+from pyspark_tinymq.batch import BatchReader
+from pyspark_tinymq.columns import ROWS_MAX, arrow_schema, joined, spark_schema
+from pyspark_tinymq.lookup import Lookup
+from pyspark_tinymq.offsets import Partition
+from pyspark_tinymq.plan import Bounds
+from tests.spark.reading import batch, numbers, planned, read, rows, send, spans
+from tinymq import Client
+from tinymq.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tinymq.testing.cluster import Cluster
+from tinymq.types import Offset
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+NOON_MS = int(NOON.timestamp() * 1000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients() -> Iterator[None]:
+    yield
+    session.close_all()
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    """With topics: `flights` of three partitions with 40, 20 and no records, one a second from noon on; `trimmed`, of
+    which offsets 30 to 49 are kept."""
+    client = cluster.client()
+    client.admin.create_topic("flights", partitions=3)
+    client.admin.create_topic("trimmed")
+    with client.producer() as producer:
+        for partition, count in ((0, 40), (1, 20)):
+            for number in range(count):
+                at_us = (NOON_MS + number * 1000) * 1000
+                producer.send("flights", b"%d" % number, key=b"k", partition=partition, timestamp=at_us)
+    send(cluster, "trimmed", 50)
+    client.admin.trim("trimmed", 0, Offset(30))
+    return client
+
+
+FLIGHTS = [("flights/0", 0, 40), ("flights/1", 0, 20)]
+BOTH, ONE = '{"flights":[0,1]}', '{"flights":[1]}'
+GOING_ON = {"subscribe": "trimmed", "failOnDataLoss": "false"}
+PLANS: list[tuple[dict[str, object], list[tuple[str, int, int]]]] = [  # (options, ranges)
+    ({"subscribe": "flights"}, FLIGHTS),
+    ({"subscribePattern": "fl.*"}, FLIGHTS),
+    ({"subscribePattern": "light"}, []),  # whole names
+    ({"assign": '{"flights":[1,2]}'}, FLIGHTS[1:]),
+    ({"subscribe": "trimmed"}, [("trimmed/0", 30, 50)]),
+    ({"subscribe": "trimmed,flights"}, [*FLIGHTS, ("trimmed/0", 30, 50)]),
+    (
+        {
+            "assign": BOTH,
+            "startingOffsets": '{"flights":{"0":5,"1":-2}}',
+            "endingOffsets": '{"flights":{"0":9,"1":-1}}',
+        },
+        [("flights/0", 5, 9), ("flights/1", 0, 20)],
+    ),
+    (
+        {"subscribe": "flights", "startingTimestamp": NOON_MS + 4_500, "endingTimestamp": NOON_MS + 7_000,
+         "startingOffsetsByTimestampStrategy": "latest"},
+        [("flights/0", 5, 7), ("flights/1", 5, 7)],
+    ),
+    (
+        {"assign": BOTH, "startingOffsetsByTimestamp": f'{{"flights":{{"0":{NOON_MS + 39_000},"1":0}}}}'},
+        [("flights/0", 39, 40), ("flights/1", 0, 20)],
+    ),
+    ({"assign": '{"flights":[0]}', "endingTimestamp": NOON_MS + 99_000}, FLIGHTS[:1]),
+    ({"assign": ONE, "minPartitions": 3}, [("flights/1", 0, 6), ("flights/1", 6, 13), ("flights/1", 13, 20)]),
+    ({"assign": ONE, "maxRecordsPerPartition": 10}, [("flights/1", 0, 10), ("flights/1", 10, 20)]),
+    (GOING_ON | {"startingOffsets": '{"trimmed":{"0":10}}'}, [("trimmed/0", 30, 50)]),
+    (GOING_ON | {"startingOffsets": '{"trimmed":{"0":99}}'}, []),
+    (GOING_ON | {"startingOffsets": '{"trimmed":{"0":40}}', "endingOffsets": '{"trimmed":{"0":99}}'},
+     [("trimmed/0", 40, 50)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "ranges"), PLANS, ids=lambda value: str(value)[:70])
+def test_plans(cluster: Cluster, mq: Client, options: dict[str, object], ranges: list[tuple[str, int, int]]) -> None:
+    reader = batch(cluster, **options)
+    tasks = planned(reader)
+    assert spans(tasks) == ranges
+    found = read(reader, tasks)
+    wanted = [(where, offset) for where, start, end in ranges for offset in range(start, end)]
+    assert [(f"{topic}/{partition}", offset) for topic, partition, offset, _ in found] == wanted
+    assert numbers(found) == [offset for _, offset in wanted]
+
+
+REFUSED = [  # (options, error, what it says)
+    ({"subscribe": "nowhere"}, UnknownTopic, "nowhere"),
+    ({"assign": '{"flights":[0,7]}'}, UnknownPartition, "there is no flights/7"),
+    ({"subscribe": "flights", "startingOffsets": '{"flights":{"0":5}}'}, UnknownPartition, "flights/1, flights/2"),
+    ({"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":10}}'}, OffsetOutOfRange, "begins with 30 now"),
+    ({"subscribe": "trimmed", "startingOffsets": '{"trimmed":{"0":99}}'}, OffsetOutOfRange, "ends at 50"),
+    ({"subscribe": "trimmed", "endingOffsets": '{"trimmed":{"0":99}}'}, OffsetOutOfRange, "endingOffsets is 99"),
+    ({"subscribe": "flights", "startingTimestamp": NOON_MS + 30_000}, InvalidRequest, "flights/2: no record"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "error", "says"), REFUSED, ids=lambda value: str(value)[:70])
+def test_what_cannot_be_planned(
+    cluster: Cluster, mq: Client, options: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        batch(cluster, **options).partitions()
+
+
+def test_columns(cluster: Cluster, mq: Client) -> None:
+    """To the letter what Spark expects; it takes nothing else."""
+    mq.admin.create_topic("headed")
+    mq.send("headed", b"v", headers=[("a", b"1"), ("a", None)], timestamp=NOON)
+    mq.send("headed", None, key=b"k", timestamp=NOON)
+    reader = batch(cluster, subscribe="headed", includeHeaders="true")
+    (task,) = planned(reader)
+    (found,) = reader.read(task)
+    assert found.schema.equals(arrow_schema(spark_schema(headers=True)))
+    head = {"topic": "headed", "partition": 0, "timestamp": NOON, "timestampType": 0}
+    pairs = [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert found.to_pylist() == [
+        head | {"key": None, "value": b"v", "offset": 0, "headers": pairs},
+        head | {"key": b"k", "value": None, "offset": 1, "headers": None},
+    ]
+    assert batch(cluster, subscribe="headed").read(task).__next__().schema.equals(arrow_schema(spark_schema(False)))
+
+
+def test_another_schema_is_refused(cluster: Cluster) -> None:
+    from pyspark_tinymq.source import DefaultSource
+
+    source = DefaultSource({"servers": cluster.servers, "subscribe": "flights"})
+    with pytest.raises(InvalidConfig, match=r"leave .schema\(...\) out"):
+        source.reader(spark_schema(headers=True))
+
+
+def test_an_empty_plan_reads_nothing(cluster: Cluster, mq: Client) -> None:
+    reader = batch(cluster, assign='{"flights":[2]}')
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # type: ignore[arg-type]
+
+
+class Trimming(Lookup):
+    """The head of a topic goes as soon as it was looked at, some times."""
+
+    def __init__(self, client: Client, reader: BatchReader, topic: str, times: int) -> None:
+        super().__init__(client, reader._source)
+        self._mq, self._topic, self._times = client, topic, times
+
+    def bounds(self, partitions: object) -> dict[Partition, Bounds]:
+        found = super().bounds(partitions)  # type: ignore[arg-type]
+        if self._times:
+            self._times -= 1
+            self._mq.admin.trim(self._topic, 0, Offset(found[Partition(self._topic, 0)].first + 2))
+        return found
+
+
+def test_earliest_never_fails_while_the_head_is_trimmed(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks, between looking and holding, and before the task begins, when nothing is held any more."""
+    mq.admin.create_topic("melting")
+    send(cluster, "melting", 40)
+    reader = batch(cluster, subscribe="melting", holdMs=0, replica="leader")
+    monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lambda client, _: Trimming(client, reader, "melting", 3))
+    tasks = planned(reader)
+    monkeypatch.undo()
+    (task,) = tasks
+    assert 2 <= task.start <= 6
+    mq.admin.trim("melting", 0, Offset(20))
+    assert numbers(read(reader, tasks)) == list(range(20, 40))
+    held = batch(cluster, subscribe="melting")
+    monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lambda client, _: Trimming(client, held, "melting", 3))
+    tasks = planned(held)
+    assert numbers(read(held, tasks)) == list(range(tasks[0].start, 40))
+    assert tasks[0].start == 26
+    assert [hold.offset for hold in mq.admin.list_holds("melting")] == [26]
+
+
+def test_explicit_offsets_that_go_before_the_task_begins(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("going")
+    send(cluster, "going", 40)
+    options = {"subscribe": "going", "startingOffsets": '{"going":{"0":5}}', "holdMs": 0, "replica": "leader"}
+    strict, lenient = batch(cluster, **options), batch(cluster, **options, failOnDataLoss="false")
+    plans = planned(strict), planned(lenient)
+    mq.admin.trim("going", 0, Offset(20))
+    with pytest.raises(OffsetOutOfRange):
+        read(strict, plans[0])
+    assert numbers(read(lenient, plans[1])) == list(range(20, 40))
+
+
+def test_follower_reads_leave_leaders_alone(cluster: Cluster, mq: Client) -> None:
+    """And with replica=leader it is the other way round; the brokers say so."""
+    reader = batch(cluster, subscribe="flights", scanId="from-followers")
+    assert len(read(reader, reader.partitions())) == 60
+    served = mq.admin.describe_scan("from-followers").served
+    assert {each.role for each in served} == {"follower"}
+    assert sum(each.records for each in served) == 60
+    assert sum(each.bytes for each in served) > 0
+    reader = batch(cluster, subscribe="flights", scanId="from-leaders", replica="leader")
+    assert len(read(reader, reader.partitions())) == 60
+    assert {each.role for each in mq.admin.describe_scan("from-leaders").served} == {"leader"}
+
+
+def test_a_task_waits_for_what_its_replica_does_not_show_yet(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("late")
+    send(cluster, "late", 10)
+    reader = batch(cluster, subscribe="late", maxReplicaWaitMs=10_000)
+    (task,) = planned(reader)
+    task.end = 12  # as if the driver had seen more than any replica shows
+    sending = threading.Timer(0.3, lambda: send(cluster, "late", 2, first=10))
+    sending.start()
+    assert numbers(rows(reader.read(task))) == list(range(12))
+    sending.join()
+
+
+def test_what_no_replica_shows_is_an_error_that_says_what_each_said(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("short")
+    send(cluster, "short", 5)
+    reader = batch(cluster, subscribe="short", maxReplicaWaitMs=20, unreachableMs=400)
+    (task,) = planned(reader)
+    task.end = 9
+    with pytest.raises(OffsetNotAvailable) as failed:
+        read(reader, [task])
+    assert all(cluster.address(broker) in failed.value.message for broker in (1, 2, 3))
+
+
+def test_small_batches_are_joined_and_large_ones_left() -> None:
+    def of(count: int) -> pa.RecordBatch:
+        return pa.record_batch({"value": [b"x" * 100] * count})
+
+    assert [each.num_rows for each in joined([of(1)] * 10)] == [10]
+    size = of(100).nbytes
+    assert [each.num_rows for each in joined([of(100)] * 10, sizes=4 * size)] == [200, 200, 200, 200, 200]
+    assert [each.num_rows for each in joined([of(1), of(1000), of(1)], sizes=2 * size)] == [1, 1000, 1]
+    large = of(1000)
+    assert next(joined([large], sizes=size)) is large
+    assert [each.num_rows for each in joined([of(3)] * 3, rows=6)] == [6, 3]
+    assert list(joined([])) == []
+    assert ROWS_MAX > 1000
