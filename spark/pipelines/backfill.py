@@ -24,6 +24,7 @@ from pipelines.arguments import moment
 from pipelines.ranges import Range, ends_of, offsets_of, told
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
+from pyspark_tinymq.place import PLACE
 from tinymq.client import Client
 from tinymq.errors import UnknownTopic
 
@@ -122,7 +123,7 @@ class Backfill:
                 F.expr(job.key).alias("key"),
                 F.expr(job.value).alias("value"),
                 F.expr(job.timestamp).alias("timestamp"),
-                "headers",
+                F.expr(f"filter(headers, header -> header.key <> '{PLACE}')").alias("headers"),  # the copy gets its own
             )
             _check(written)
         except (AnalysisException, ParseException) as error:

@@ -19,7 +19,7 @@ HEAT = ((247, 244, 237), (250, 205, 130), (232, 113, 61), (160, 32, 48), (74, 9,
 HEAT_MIN = 40.0  # minutes of mean delay from which on a cell is darkest
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 340, 48, 40, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 350, 48, 40, 28
 CELL_W, CELL_H = 26, 20
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ def _lines(airports: Sequence[str], by_hour: Mapping[tuple[Any, ...], float]) ->
     parts = [f"<line class='grid' x1='{LEFT}' x2='{WIDTH - 60}' y1='{y(t):.1f}' y2='{y(t):.1f}'/>" for t in ticks]
     parts += [f"<text x='{LEFT - 8}' y='{y(t) + 4:.1f}' text-anchor='end'>{t}</text>" for t in ticks]
     parts += [f"<text x='{x(h):.1f}' y='{HEIGHT - 18}' text-anchor='middle'>{h}</text>" for h in hours]
-    parts.append(f"<text x='{LEFT}' y='{HEIGHT - 2}'>local hour</text><text x='4' y='{TOP - 4}'>minutes</text>")
+    parts.append(f"<text x='{LEFT}' y='{HEIGHT - 2}'>local hour</text><text x='4' y='{TOP - 14}'>minutes</text>")
     lines = {each: sorted((hour, v) for (airport, hour), v in by_hour.items() if airport == each) for each in airports}
     lines = {airport: points for airport, points in lines.items() if points}
     labels = _spread({airport: y(points[-1][1]) for airport, points in lines.items()})

@@ -40,7 +40,7 @@ def committed_files(log: Mapping[str, str]) -> list[str]:
 
 def read(folder: Path) -> pa.Table:
     """All committed rows, in order of commit. Raises FileNotFoundError when no batch was ever committed."""
-    log = {path.name: path.read_text() for path in (folder / LOG).iterdir()}
+    log = {path.name: path.read_text() for path in (folder / LOG).iterdir() if NAME.fullmatch(path.name)}
     files = committed_files(log)
     if not files:
         raise FileNotFoundError(f"{folder} has no committed file")

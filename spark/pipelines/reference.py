@@ -36,6 +36,9 @@ def of_flights(flights: pd.DataFrame) -> pd.DataFrame:
 
 def rows(found: pd.DataFrame) -> list[dict[str, Any]]:
     """As plain values: what is not there is None."""
-    plain = found.astype(object).where(found.notna(), None)
-    plain["hour"] = [hour.to_pydatetime() for hour in found["hour"]]
-    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+    hours = [hour.to_pydatetime() for hour in found["hour"]]
+    plain = found.drop(columns="hour").astype(object).where(found.notna(), None)
+    return [
+        {"hour": hour, **{str(name): value for name, value in row.items()}}
+        for hour, row in zip(hours, plain.to_dict("records"), strict=True)
+    ]

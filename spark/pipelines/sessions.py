@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 
@@ -27,8 +28,11 @@ def session(name: str) -> SparkSession:
     conf.setIfMissing("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
     conf.setIfMissing("spark.master", "local[*]")
     conf.set("spark.sql.session.timeZone", "UTC")
+    conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not INT96, which has no zone
     spark = SparkSession.builder.config(conf=conf).appName(name).getOrCreate()
     pyspark_tinymq.register(spark)
+    # Of a query that Spark refuses it would print Java's stack, as JSON; the error that is raised says why.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return spark
 
 

@@ -1,0 +1,115 @@
+"""Programs of ours under spark-submit: the command, what it needs around it, and its end.
+
+A submitted program is several processes: Java, Python, Python's workers. They run in a session of their own, so that a
+terminal's Ctrl-C reaches who started them alone, and end together.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent
+STOP_S_MAX = 15.0  # Spark has that long to end by itself
+LOG_LINES = 25  # of its log that are shown when it fails
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a minute's run: compiling well costs more than it gains
+
+
+class SubmitFailed(Exception):
+    """A submitted program ended with another code than 0; the text has the end of its log."""
+
+
+def command(program: str, arguments: Sequence[str], cores: int = 2) -> list[str]:
+    """`spark-submit PROGRAM ARGUMENTS`, in this machine's own processes; a task is tried three times."""
+    submit = Path(sys.prefix) / "bin" / "spark-submit"
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JVM,
+        "spark.driver.host": "127.0.0.1",
+    }
+    given = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
+    return [str(submit), "--master", f"local[{cores},3]", *given, str(PROGRAMS / program), *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This process's, with what Spark needs: our Python and our modules, and `folder` for what it leaves on the way."""
+    paths = [str(PROGRAMS.parent), str(PROGRAMS.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder.absolute()),
+    }
+
+
+class Submitted:
+    """A program under spark-submit, with all that it says in a file. Use it in `with`, which ends what still runs."""
+
+    def __init__(self, program: str, arguments: Sequence[str], log: Path) -> None:
+        """Start it. `log` is appended to, and its folder takes Spark's temporary files."""
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command(program, arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment(log.parent),
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def session(self) -> int:
+        """The id of the session that all of its processes are in."""
+        return self._process.pid
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(timeout_s)
+
+    def check(self) -> None:
+        """Raises SubmitFailed, once it has ended with another code than 0."""
+        code = self._process.poll()
+        if code:
+            last = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            raise SubmitFailed("\n".join([f"spark-submit ended with {code}; the end of {self.log}:", *last]))
+
+    def kill(self) -> None:
+        """End it as `kill -9` does, Java and Python in one moment. Workers end when they find themselves alone."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, then end it. Again: nothing."""
+        if self.running:
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._signal(signal.SIGKILL)
+
+    def __enter__(self) -> Submitted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return  # nobody of it is left
