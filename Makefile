@@ -16,7 +16,7 @@ CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.
 .PHONY: help run test durations check bench sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1|/' | while IFS='|' read -r name does; do \
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
 		printf '  make %-9s %s\n' "$$name" "$$does"; done
 
 run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed half way, everything compared
@@ -39,6 +39,10 @@ check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 
 bench: .venv/.run-ready ## throughput and latency beside the bare limit (not part of the tests)
 	@exec $(BIN)/python benchmarks/bench.py
+
+bench-spark: .venv/.spark-ready ## Spark reads tinymq beside Parquet and Kafka (needs Maven; RECORDS=200000, ROUNDS=1, JSON=file)
+	@exec $(BIN)/python -m benchmarks.spark.bench $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(JSON),--json $(JSON))
 
 SIM := $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) \
 	$(if $(BROKERS),--brokers $(BROKERS)) $(if $(RUN_S),--run-s $(RUN_S)) $(if $(JSON),--json $(JSON)) \

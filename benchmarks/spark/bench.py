@@ -1,0 +1,198 @@
+"""`make bench-spark`: Spark reads the same rows from tinymq's followers, from Parquet files and from Kafka.
+
+    make bench-spark                             2 GB of records of 1 KiB, a table
+    make bench-spark RECORDS=200000              less of them
+    make bench-spark JSON=FILE                   and everything as JSON
+
+Three brokers of tinymq, three of Kafka (from Maven) and one Spark session with two cores are on this machine at once;
+rounds of the three alternate, the first of each does not count, medians are compared. Absolute figures mean little on a
+shared machine: look at the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench import cluster
+from benchmarks.measure import RECORD_BYTES
+from benchmarks.spark import data, jars, scans
+from benchmarks.spark.kafka import Kafka
+from tests.spark import java_setup
+
+TOPIC, FLIGHTS, EMPTY = "rows", "flights", "wide"
+RECORDS = 2_000_000
+EMPTY_PARTITIONS = 1_000
+SMALL_SHARE = 10  # the driver's memory after a scan of a tenth is compared with that after all
+
+progress = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table. `wanted` is a bound in `unit`: at least, or at most."""
+
+    what: str
+    value: float
+    unit: str
+    wanted: float | None
+    at_most: bool
+    samples: list[float]
+
+    @property
+    def reached(self) -> bool | None:
+        if self.wanted is None:
+            return None
+        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
+
+
+def measure(folder: Path, records: int, rounds: int) -> list[Figure]:
+    """All of it. `folder` is on the disk to be measured."""
+    java_home = java_setup.home()
+    with ExitStack() as stack:
+        ours = stack.enter_context(cluster(folder))
+        data.load_tinymq(ours, TOPIC, records)
+        data.load_flights(ours, FLIGHTS)
+        data.create_empty(ours, EMPTY, EMPTY_PARTITIONS)
+        progress.print("starting Spark and three brokers of Kafka, and filling both from Spark", highlight=False)
+        spark = scans.session(folder, java_home, jars.connector())
+        stack.callback(spark.stop)
+        kafka = stack.enter_context(Kafka(folder, str(java_home / "bin" / "java")))
+        kafka.create_topic(TOPIC, data.PARTITIONS)
+        parquet = data.load_parquet(scans.tinymq(spark, ours, TOPIC), folder)
+        data.load_kafka(spark, parquet, kafka.servers, TOPIC)
+        sources = scans.Sources(spark, parquet, ours, kafka.servers, TOPIC)
+        for name, rows in (("Parquet", sources.read_parquet()), ("Kafka", sources.read_kafka())):
+            assert rows.count() == records, f"{name} has {rows.count()} of {records} rows"
+        return [
+            *_scans(sources, records, rounds),
+            *_plans(ours, rounds),
+            *_json(spark, ours, rounds),
+            *_micro_batches(spark, ours, folder),
+            *_driver(sources, records),
+        ]
+
+
+def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
+    kinds: dict[str, Callable[[], float]] = {
+        "Parquet": lambda: scans.timed(sources.read_parquet()),
+        "Kafka": lambda: scans.timed(sources.read_kafka()),
+        "tinymq, followers": lambda: scans.timed(sources.read_tinymq()),
+        "tinymq, leaders": lambda: scans.timed(sources.read_tinymq("leader")),
+    }
+    took = _rounds("scan", kinds, rounds)
+    rates = {name: [records * RECORD_BYTES / s / 1e6 for s in some] for name, some in took.items()}
+    medians = {name: statistics.median(some) for name, some in rates.items()}
+    figures = [Figure(f"scan: {name}", medians[name], "MB/s", None, False, rates[name]) for name in kinds]
+    for name, wanted in (("Parquet", 0.6), ("Kafka", 1.5)):
+        ratio = medians["tinymq, followers"] / medians[name]
+        figures.append(Figure(f"scan: tinymq's followers to {name}", ratio, "times", wanted, False, []))
+    return figures
+
+
+def _plans(servers: str, rounds: int) -> list[Figure]:
+    took = _rounds("planning", {"plan": lambda: scans.planning_s(servers, EMPTY)}, rounds)["plan"]
+    what = f"planning a batch over {EMPTY_PARTITIONS:,} partitions"
+    return [Figure(what, statistics.median(took), "s", 1.0, True, took)]
+
+
+def _json(spark: SparkSession, servers: str, rounds: int) -> list[Figure]:
+    took: dict[str, list[float]] = {"valueFormat=json": [], "from_json": []}
+    for number in range(rounds + 1):
+        progress.print(f"[dim]round {number} of {rounds}: JSON values", highlight=False)
+        for name, seconds in zip(took, scans.json_s(spark, servers, FLIGHTS), strict=True):
+            took[name].append(seconds)
+    ours, theirs = (some[1:] for some in took.values())
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    return [
+        Figure("336,776 JSON values: valueFormat=json", statistics.median(ours), "s", None, True, ours),
+        Figure("336,776 JSON values: from_json", statistics.median(theirs), "s", None, True, theirs),
+        Figure("JSON values: ours to from_json", ratio, "times", 1.0, False, []),
+    ]
+
+
+def _micro_batches(spark: SparkSession, servers: str, folder: Path) -> list[Figure]:
+    progress.print("[dim]an empty micro-batch", highlight=False)
+    return [Figure("an empty micro-batch", scans.empty_batch_s(spark, servers, TOPIC, folder), "s", 0.3, True, [])]
+
+
+def _driver(sources: scans.Sources, records: int) -> list[Figure]:
+    """Of a tenth of the rows, and of all: as many bytes per row as a driver that kept them would need."""
+    progress.print("[dim]the driver's memory", highlight=False)
+    last = {str(p): records // data.PARTITIONS // SMALL_SHARE for p in range(data.PARTITIONS)}
+    ends = json.dumps({TOPIC: last})
+    grown = scans.driver_growth_bytes(
+        sources.spark,
+        lambda: scans.tinymq(sources.spark, sources.tinymq, TOPIC, endingOffsets=ends),
+        sources.read_tinymq,
+    )
+    per_row = max(0, grown) / (records - records // SMALL_SHARE)
+    return [Figure("the driver's memory, for each row more", per_row, "B", 8.0, True, [float(grown)])]
+
+
+def _rounds(what: str, kinds: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each, in turns, without the first round."""
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    for number in range(rounds + 1):
+        for name, run in kinds.items():
+            progress.print(f"[dim]round {number} of {rounds}: {what}: {name}", highlight=False)
+            took[name].append(run())
+    return {name: some[1:] for name, some in took.items()}
+
+
+def table(figures: list[Figure]) -> Table:
+    """What people look at."""
+    made = Table(title="Spark reads tinymq, Parquet and Kafka: medians (and least to most) of the rounds")
+    for title in ("what", "seen", "wanted"):
+        made.add_column(title, justify="left" if title == "what" else "right")
+    for f in figures:
+        spread = f" ({min(f.samples):,.2f}–{max(f.samples):,.2f})" if len(f.samples) > 1 else ""
+        wanted = "" if f.wanted is None else f"{'≤' if f.at_most else '≥'} {f.wanted:g}"
+        colour = {True: "[green]", False: "[red]", None: ""}[f.reached]
+        made.add_row(f.what, f"{f.value:,.2f} {f.unit}{spread}", colour + wanted)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="make bench-spark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=RECORDS, help="of 1 KiB each (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="that count (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--dir", type=Path, help="on the disk to be measured; the system's temporary folder by default")
+    arguments = parser.parse_args()
+    if arguments.records < data.PARTITIONS * SMALL_SHARE or arguments.rounds < 1:
+        parser.error(f"--records has to be {data.PARTITIONS * SMALL_SHARE} or more, --rounds 1 or more")
+    before, started = os.getloadavg()[0], time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tinymq-bench-spark-", dir=arguments.dir) as folder:
+        try:
+            figures = measure(Path(folder), arguments.records, arguments.rounds)
+        except KeyboardInterrupt:
+            sys.exit("interrupted: brokers and Spark are stopped")
+    Console().print(table(figures))
+    progress.print(
+        f"pyspark {pyspark.__version__}, {time.perf_counter() - started:.0f} s; "
+        f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after",
+        highlight=False,
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps([{**asdict(f), "reached": f.reached} for f in figures], indent=1))
+
+
+if __name__ == "__main__":
+    main()
