@@ -34,8 +34,12 @@ KAFKA = {
     "kafka.auto.offset.reset": "startingOffsets",
     "kafka.acks": "acks",
     "kafka.compression.type": "compression",
-    "kafka.linger.ms": "lingerMs",
     "kafka.batch.size": "batchBytes",
+    "kafka.buffer.memory": "bufferBytes",
+    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
+    "kafka.max.block.ms": "deliveryTimeoutMs",
+    "kafka.partitioner.class": "partitioner",
+    "kafka.transactional.id": "txnAppId",
 }
 """The connector's options that have another name here."""
 
@@ -135,6 +139,21 @@ _SOURCE = (
 
 _SINK = (
     Option("topic", kinds.TOPIC, "", "Where to write; the column `topic` is not looked at then.", "delays", (SINK,)),
+    Option("includePlace", kinds.FLAG, "true", "Give each record its place in the query as the header `tinymq.place`, "
+           "by which `drop_repeats` tells what was written twice.", "false", (SINK,)),
+    Option("txnAppId", kinds.TEXT, "the query's id; of a batch, a random one", "The application that places name: the "
+           "same for all writes that are the same work.", "nightly-delays", (SINK,)),
+    Option("txnVersion", whole(0), "", "Which of the application's batches this is: a write that is repeated has "
+           "the same again. With `txnAppId`; a stream has its batches' numbers.", "20130101", (SINK,)),
+    Option("acks", choice("quorum", "leader"), "quorum", "When a record counts as written: on a majority of disks, or "
+           "in its leader's memory.", "leader", (SINK,)),
+    Option("compression", choice("none", "lz4", "zstd"), "none", "How batches are packed.", "lz4", (SINK,)),
+    Option("batchBytes", kinds.SIZE, "1m", "About how large a batch is.", "256k", (SINK,)),
+    Option("bufferBytes", kinds.SIZE, "64m", "How much of a task's rows may wait to be acknowledged.", "16m", (SINK,)),
+    Option("deliveryTimeoutMs", whole(1, 3_600_000), "60000", "How long a task tries to send a batch before it fails "
+           "(and Spark tries it again).", "20000", (SINK,)),
+    Option("partitioner", choice("keyed", "round_robin", "sticky"), "keyed", "Where rows go that name no partition: by "
+           "CRC32 of the key, or, as all without a key, to one for each batch.", "round_robin", (SINK,)),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = (*_SOURCE, *_SINK)

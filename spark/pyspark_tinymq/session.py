@@ -11,24 +11,35 @@ import socket
 import threading
 from collections import OrderedDict
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark_tinymq.replicas import LOOPBACK
 
 if TYPE_CHECKING:
-    from pyspark_tinymq.settings import Source
     from tinymq.client import Client
 
 CLIENTS_MAX = 8
 RACK = "TINYMQ_RACK"
 """The environment variable that names a process's rack: spark.executorEnv.TINYMQ_RACK."""
 
+
+class Reached(Protocol):
+    """What a read or a write says of the cluster that it is for."""
+
+    @property
+    def servers(self) -> tuple[str, ...]: ...
+    @property
+    def request_timeout_ms(self) -> int: ...
+    @property
+    def rack(self) -> str: ...
+
+
 _Key = tuple[int, tuple[str, ...], int, str]
 _clients: OrderedDict[_Key, Client] = OrderedDict()  # the one that was asked for last at the end
 _asking = threading.Lock()
 
 
-def client(source: Source) -> Client:
+def client(source: Reached) -> Client:
     """The client for these brokers, made if need be; connects when it is used. Whoever asks does not close it."""
     key = (os.getpid(), source.servers, source.request_timeout_ms, rack(source))
     with _asking:
@@ -55,7 +66,7 @@ def close_all() -> None:
         each.close()
 
 
-def rack(source: Source) -> str:
+def rack(source: Reached) -> str:
     """Where this process runs; "" if nobody said."""
     return source.rack or os.environ.get(RACK, "")
 

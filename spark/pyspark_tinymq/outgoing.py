@@ -1,0 +1,158 @@
+"""A query's rows as records: which columns are taken, and which rows go where. Pure.
+
+The columns are the Kafka connector's:
+
+    value      STRING or BINARY; must be there; null makes a record without a value
+    key        STRING or BINARY
+    headers    ARRAY<STRUCT<key: STRING, value: BINARY>>
+    topic      STRING; must be there, and have no null, unless the option `topic` is given, which goes before it
+    partition  INT; null: by the key, or any
+    timestamp  TIMESTAMP, or DOUBLE in seconds since 1970; null: when it is sent
+
+`offset` and `timestampType` may be there, too, so that what was read can be written; nothing is taken from them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_tinymq.place import HEADERS, TaskPlace, with_places
+from tinymq.errors import InvalidBatch, InvalidConfig
+
+_PAIRS = "array<struct<key:string,value:binary>>"
+TAKEN: dict[str, tuple[str, ...]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "headers": (_PAIRS,),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "double"),
+}
+LEFT = ("offset", "timestampType")
+_KINDS: dict[str, type[DataType]] = {"string": StringType, "binary": BinaryType, "int": IntegerType,
+                                     "timestamp": TimestampType, "double": DoubleType}  # fmt: skip
+_TIME = pa.timestamp("us", "UTC")
+
+
+def check_columns(schema: StructType, topic: str) -> None:
+    """Raises InvalidConfig for columns that the sink does not take; `topic` is the option's, or ""."""
+    for field in schema.fields:
+        if field.name in LEFT:
+            continue
+        if field.name not in TAKEN:
+            near = difflib.get_close_matches(field.name.lower(), TAKEN, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "drop it, or put it into the value: to_json(struct(...))"
+            raise InvalidConfig(f"column {field.name!r} is none of the sink's: {', '.join(TAKEN)}", hint=hint)
+        if not any(_is(field.dataType, kind) for kind in TAKEN[field.name]):
+            raise InvalidConfig(
+                f"column {field.name!r} is {field.dataType.simpleString()}", hint=f"make it {_or(TAKEN[field.name])}"
+            )
+    if "value" not in schema.names:
+        raise InvalidConfig(
+            "the column 'value' is missing", hint='such as df.selectExpr("to_json(struct(*)) AS value")'
+        )
+    if not topic and "topic" not in schema.names:
+        raise InvalidConfig("no topic is named", hint="add .option('topic', 'NAME'), or a column 'topic'")
+    if len(set(schema.names)) != len(schema.names):
+        raise InvalidConfig(f"a column stands there twice: {', '.join(schema.names)}", hint="drop one, or rename it")
+
+
+def _is(kind: DataType, name: str) -> bool:
+    if name != _PAIRS:
+        return isinstance(kind, _KINDS[name])
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    names = [field.name for field in fields] == ["key", "value"]
+    return names and _is(fields[0].dataType, "string") and _is(fields[1].dataType, "binary")
+
+
+def _or(kinds: tuple[str, ...]) -> str:
+    return " or ".join(
+        kind.upper() if "<" not in kind else "ARRAY<STRUCT<key: STRING, value: BINARY>>" for kind in kinds
+    )
+
+
+class Piece(NamedTuple):
+    """Rows that go to one topic, and to one partition of it unless that is None: columns as the client takes them."""
+
+    topic: str
+    partition: int | None
+    records: pa.RecordBatch
+
+
+class Outgoing:
+    """Makes pieces of a query's batches. `topic` is the option's, or ""; `place` None: records carry no place."""
+
+    def __init__(self, topic: str, place: TaskPlace | None) -> None:
+        self._topic = topic
+        self._place = place
+        self.rows = 0  # that were taken so far
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """`batch` has the query's columns, which were checked. Rows keep their order within each partition. Raises
+        InvalidBatch for a null topic or the null name of a header."""
+        first = self.rows
+        self.rows += batch.num_rows
+        records = self._records(batch, first)
+        topics = None if self._topic else batch.column("topic").cast(pa.string())
+        if topics is not None and topics.null_count:
+            row = first + pc.index(topics.is_null(), True).as_py()
+            raise InvalidBatch(
+                f"row {row} of {self._place or 'the task'} has no topic", hint="add .option('topic', 'NAME')"
+            )
+        partitions = batch.column("partition") if "partition" in batch.schema.names else None
+        if topics is None and (partitions is None or partitions.null_count == len(partitions)):
+            yield Piece(self._topic, None, records)
+            return
+        yield from self._parted(records, topics, partitions)
+
+    def _records(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        there = set(batch.schema.names)
+        columns = {"value": batch.column("value").cast(pa.binary())}
+        if "key" in there:
+            columns["key"] = batch.column("key").cast(pa.binary())
+        if "timestamp" in there:
+            columns["timestamp"] = _times(batch.column("timestamp"))
+        headers = batch.column("headers").cast(HEADERS) if "headers" in there else None
+        if self._place is not None:
+            headers = with_places(headers, self._place.of_rows(first, batch.num_rows))
+        if headers is not None:
+            columns["headers"] = headers
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _parted(self, records: pa.RecordBatch, topics: pa.Array | None, partitions: pa.Array | None) -> Iterator[Piece]:
+        for topic in [self._topic] if topics is None else topics.unique().to_pylist():
+            mine = None if topics is None else pc.equal(topics, topic)
+            if partitions is None:
+                yield Piece(topic, None, records.filter(mine))
+                continue
+            for partition in (partitions if mine is None else partitions.filter(mine)).unique().to_pylist():
+                here = (
+                    partitions.is_null() if partition is None else pc.fill_null(pc.equal(partitions, partition), False)
+                )
+                rows = here if mine is None else pc.and_(here, mine)
+                yield Piece(topic, partition, records.filter(rows))
+
+
+def _times(column: pa.Array) -> pa.Array:
+    if not pa.types.is_floating(column.type):
+        return column.cast(_TIME)
+    known = pc.if_else(pc.is_finite(column), column, pa.scalar(None, pa.float64()))
+    micros = pc.multiply(known, 1e6).cast(pa.int64(), safe=False)
+    return micros.cast(_TIME)
