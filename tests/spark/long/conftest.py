@@ -1,0 +1,27 @@
+"""What the long tests share: an environment of the wheel alone, and a standalone cluster of Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark import environments
+from tests.spark.standalone import Standalone
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an environment and its archive: environment/, environment.tar.gz."""
+    folder = tmp_path_factory.mktemp("packed")
+    environments.make(folder / "environment", environments.build(folder))
+    environments.pack(folder / "environment", folder / "environment.tar.gz")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and two workers, in processes."""
+    with Standalone(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
