@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark_tinymq.holds import hold_many
 from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
 from pyspark_tinymq.plan import Bounds, check_explicit
 from pyspark_tinymq.replicas import Replica
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from tinymq.client import Client
 
 LOG = logging.getLogger("pyspark_tinymq")
+
+HOLD_TIMEOUT_S = 5.0  # a partition that nobody leads is read all the same
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: no record is later
 
@@ -150,7 +151,9 @@ class Lookup:
         for topic, numbers in _by_topic(starts).items():
             offsets = {number: starts[Partition(topic, number)] for number in numbers}
             try:
-                held = hold_many(self._client, topic, offsets, hold_id, self._source.hold_s)
+                held = self._client.admin.hold_many(
+                    topic, offsets, hold_id=hold_id, lease=self._source.hold_s, timeout=HOLD_TIMEOUT_S
+                )
             except OffsetOutOfRange:
                 raise
             except TinymqError as error:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_tinymq import session
 from pyspark_tinymq.columns import Columns, joined
-from pyspark_tinymq.holds import hold_many
+from pyspark_tinymq.lookup import HOLD_TIMEOUT_S
 from pyspark_tinymq.replicas import Replica, tiers
 from pyspark_tinymq.settings import Source, Values
 from tinymq.errors import InvalidRequest, TinymqError
@@ -127,6 +127,12 @@ class Renewal:
         self._renewed_s = now_s
         part = self.part
         try:
-            hold_many(self.client, part.topic, {part.partition: part.held_from}, part.hold_id, self.lease_s)
+            self.client.admin.hold_many(
+                part.topic,
+                {part.partition: part.held_from},
+                hold_id=part.hold_id,
+                lease=self.lease_s,
+                timeout=HOLD_TIMEOUT_S,
+            )
         except TinymqError as error:
             LOG.warning("%s: the hold on it was not renewed: %s", part.where, error)

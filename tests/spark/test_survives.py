@@ -1,0 +1,147 @@
+"""Reads while brokers die, lag and come back: every row once, in order, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyspark_tinymq import session
+from pyspark_tinymq.batch import BatchReader
+from pyspark_tinymq.task import RangePartition
+from tests.spark.reading import Row, batch, numbers, planned, read, rows, send, stream
+from tinymq import Client
+from tinymq.errors import BrokerUnreachable
+from tinymq.testing.cluster import Cluster
+
+VALUE_BYTES = 10_000
+COUNT = 1_200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients() -> Iterator[None]:
+    yield
+    session.close_all()
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    """With a topic `large`: 12 MB in one partition, which is more than waits in a client at once."""
+    client = cluster.client()
+    client.admin.create_topic("large")
+    with client.producer() as producer:
+        for number in range(COUNT):
+            producer.send("large", b"%010d" % number + b"x" * VALUE_BYTES, partition=0)
+    return client
+
+
+@pytest.fixture
+def all_run(cluster: Cluster) -> Iterator[None]:
+    """Whatever was killed runs again afterwards."""
+    yield
+    for broker in {1, 2, 3} - set(cluster.brokers):
+        cluster.start(broker)
+
+
+def _serves(mq: Client, scan_id: str) -> int:
+    """The broker that serves a scan."""
+    (one,) = mq.admin.describe_scan(scan_id).served
+    return int(one.broker)
+
+
+def _slowly(reader: BatchReader, part: RangePartition) -> Iterator[list[Row]]:
+    """A task whose rows are taken batch by batch: what waits untaken is bounded, so that most of it is not read yet."""
+    for found in reader.read(part):
+        yield rows([found])
+
+
+@pytest.mark.usefixtures("all_run")
+def test_a_follower_that_dies_mid_range(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one goes on at the next offset: nothing is missing, nothing comes twice, no task fails."""
+    _bounded(monkeypatch)
+    reader = batch(cluster, subscribe="large", scanId="dying")
+    (part,) = planned(reader)
+    reading = _slowly(reader, part)
+    found = next(reading)
+    first = _serves(mq, "dying")
+    assert first != part.leader
+    cluster.kill(first)
+    for more in reading:
+        found += more
+    assert [offset for _, _, offset, _ in found] == list(range(COUNT))
+    assert [int(value[:10]) for _, _, _, value in found] == list(range(COUNT))
+    others = {each.broker for each in mq.admin.describe_scan("dying").served}  # those that live
+    assert others == {1, 2, 3} - {first, part.leader}
+
+
+@pytest.mark.usefixtures("all_run")
+def test_one_replica_of_three_is_enough(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was planned was committed, so the last one has it: no leader is needed to read it."""
+    _bounded(monkeypatch)
+    reader = batch(cluster, subscribe="large", scanId="lonely")
+    (part,) = planned(reader)
+    reading = _slowly(reader, part)
+    found = next(reading)
+    first = _serves(mq, "lonely")
+    cluster.kill(first)
+    cluster.kill(part.leader)
+    for more in reading:
+        found += more
+    assert [offset for _, _, offset, _ in found] == list(range(COUNT))
+
+
+@pytest.mark.usefixtures("all_run")
+def test_all_replicas_dead_is_a_clear_error_and_the_next_try_goes_on(cluster: Cluster, mq: Client) -> None:
+    """Of a partition on two brokers."""
+    mq.admin.create_topic("twofold", replication_factor=2)
+    send(cluster, "twofold", 50)
+    reader = batch(cluster, subscribe="twofold", unreachableMs=500)
+    (part,) = planned(reader)
+    dead = [each.broker for each in part.replicas]
+    assert len(dead) == 2
+    for broker in dead:
+        cluster.kill(broker)
+    with pytest.raises(BrokerUnreachable) as failed:
+        read(reader, [part])
+    assert "twofold/0" in failed.value.message
+    assert all(cluster.address(broker) in failed.value.message for broker in dead)
+    for broker in dead:
+        cluster.start(broker)
+    assert numbers(read(batch(cluster, subscribe="twofold"), [part])) == list(range(50))
+
+
+@pytest.mark.usefixtures("all_run")
+def test_a_stream_goes_on_without_the_leader(cluster: Cluster, mq: Client) -> None:
+    """Whoever answers in its place may lag: the stream never goes back."""
+    mq.admin.create_topic("headless")
+    send(cluster, "headless", 20)
+    reader = stream(cluster, subscribe="headless", startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    cluster.kill(cluster.wait_leader("headless"))
+    assert numbers(read(reader, reader.partitions(start, end))) == list(range(20))
+    again = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert again == end
+    send(cluster, "headless", 5, first=20)
+    after = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert numbers(read(reader, reader.partitions(end, after))) == [20, 21, 22, 23, 24]
+
+
+def test_the_driver_does_not_grow_with_the_records(cluster: Cluster, mq: Client) -> None:
+    """A plan is as large for a thousand records as for ten."""
+    mq.admin.create_topic("tiny")
+    send(cluster, "tiny", 10)
+    sizes = {name: len(pickle.dumps(batch(cluster, subscribe=name).partitions())) for name in ("tiny", "large")}
+    assert abs(sizes["large"] - sizes["tiny"]) < 20
+
+
+def _bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little may wait in the client that the first replica has served only a part when it dies."""
+    scan = Client.scan
+
+    def bounded(self: Client, *args: Any, **settings: Any) -> Any:
+        return scan(self, *args, **(settings | {"buffer_bytes_max": 1 << 20, "fetch_bytes_max": 1 << 19}))
+
+    monkeypatch.setattr(Client, "scan", bounded)
