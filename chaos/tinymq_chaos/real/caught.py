@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
@@ -27,6 +27,7 @@ from tinymq_chaos.real.schedule import Act, Episode
 from tinymq_chaos.real.targets import TARGETS, Wanted
 
 FRESH_SEEDS = 1_000_000
+NODES = 3
 GAP_S = 1.0  # between two rounds of faults: each begins when all is well, or there is nobody whom to tell of it
 
 Say = Callable[[str], None]
@@ -40,11 +41,16 @@ class Focus:
     acts: tuple[Act, ...]  # of one round, which overlap
     workloads: tuple[str, ...]
     rounds: int = 3
+    in_turn: bool = False  # a round befalls one broker: 1, 2, 3, 1, ...
     pace: float = 0.3
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        return (Episode(self.acts, GAP_S, well=True),) * self.rounds
+        return tuple(Episode(self._round(n), GAP_S, well=True) for n in range(self.rounds))
+
+    def _round(self, number: int) -> tuple[Act, ...]:
+        whom: dict[str, Value] = {"broker": 1.0 + number % NODES} if self.in_turn else {}
+        return tuple(replace(act, parameters={**act.parameters, **whom}) for act in self.acts)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -85,11 +91,12 @@ FOCUS: dict[str, Focus] = {
         ("cursors", "takers"),
     ),
     "reads-without-a-round": Focus(
-        frozenset({Kind.STALE}),
-        (_act("isolate", 0.0, 2.5),),  # of the leader, from brokers and not from clients: it leads for some time yet
-        ("queues",),
-        rounds=8,
-        pace=0.05,
+        frozenset({Kind.STALE, Kind.MISCOUNTED}),
+        (_act("isolate", 0.0, 4.0), _act("pause", 0.2, 2.0)),  # from brokers alone; awake, it leads for some time yet
+        ("counted",),
+        rounds=6,
+        in_turn=True,
+        pace=0.1,
     ),
 }
 """By the mutant's name."""
@@ -99,7 +106,7 @@ assert set(FOCUS) == set(REAL)
 
 def run(focus: Focus, seed: int, mutants: tuple[str, ...], folder: Path, say: Say) -> Result:
     """One run on a cluster of its own."""
-    subject = TARGETS["tinymq"](Wanted(folder, 3, focus.needs, mutants))
+    subject = TARGETS["tinymq"](Wanted(folder, NODES, focus.needs, mutants))
     try:
         began_s = time.monotonic()
         plan = Plan(seed, seconds=120.0, workloads=focus.workloads, pace=focus.pace, episodes=focus.episodes)

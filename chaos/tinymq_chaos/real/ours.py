@@ -14,6 +14,7 @@ from tinymq_chaos.real import judging
 from tinymq_chaos.real.callers import GrpcCaller
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.collect import Folders, Said, said_by
+from tinymq_chaos.real.counting import counted
 from tinymq_chaos.real.health import Status
 from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.subject import Collected
@@ -22,7 +23,7 @@ from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 
 RUN = (
-    "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues",
+    "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
     "churn", "partitions", "metadata",
 )  # fmt: skip
 """Workloads that run if none is named. Others bound what a topic keeps, or promise less: what those may lose, and when,
@@ -40,7 +41,7 @@ class Ours:
     def __init__(self, cluster: Cluster, has: frozenset[str] = frozenset()) -> None:
         self.target = cluster
         self.has = has
-        self.workloads: Mapping[str, Workload] = {name: WORKLOADS[name] for name in RUN}
+        self.workloads: Mapping[str, Workload] = {name: {**WORKLOADS, "counted": counted}[name] for name in RUN}
         self._watching: Watching | None = None
 
     def client(self, **settings: Any) -> Any:

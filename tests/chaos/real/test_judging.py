@@ -49,5 +49,5 @@ def test_an_answer_within_its_slack_is_none_too_late() -> None:
 
 
 def test_every_workload_that_runs_is_named_on_the_page() -> None:
-    assert {*RUN} < {*WORKLOADS}
+    assert {*RUN} - {"counted"} < {*WORKLOADS}  # that one is of real processes alone
     assert all(f"`{name}`" in PAGE for name in RUN)
