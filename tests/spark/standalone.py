@@ -23,6 +23,7 @@ HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # short runs: compiling well costs more than it gains
 EXECUTOR = b"CoarseGrainedExecutorBackend"  # its main class
+DAEMON = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM}  # the master and workers
 READY_S = 120.0
 END_S = 20.0
 LOOK_S = 0.1
@@ -36,16 +37,14 @@ def environment(**more: str) -> dict[str, str]:
         "JAVA_HOME": str(java_setup.home()),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": HOST,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JVM,
         **more,
     }
 
 
 def submit(
-    program: Path, *words: str, folder: Path, python: str, master: str, log: Path, options: tuple[str, ...] = ()
+    program: Path | str, *words: str, folder: Path, python: str, master: str, log: Path, options: tuple[str, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """`spark-submit` of a program, in `folder`, which is where relative paths begin. What it says goes to `log`."""
+    """`spark-submit` of a program, or of `spark-internal`, in `folder`, where paths begin; its words go to `log`."""
     small = ("--driver-memory", "512m", "--driver-java-options", JVM)
     for name, value in {
         "spark.ui.enabled": "false",
@@ -120,7 +119,7 @@ class Standalone:
 
     def _start(self, name: str, what: str, *words: str) -> None:
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", "--host", HOST, *words]
-        self._processes.append(_start(command, self._folder, environment(), self._folder / f"{name}.log"))
+        self._processes.append(_start(command, self._folder, environment(**DAEMON), self._folder / f"{name}.log"))
 
     def _answers(self) -> bool:
         return self._alive() is not None
