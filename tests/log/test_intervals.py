@@ -193,6 +193,27 @@ def test_its_mark_says_so_before_the_first_write_counts() -> None:
     placed(body)
 
 
+@pytest.mark.parametrize("end", [FaultyFiles.kill, FaultyFiles.power_cut])
+def test_a_log_that_was_never_written_so_stays_the_same(end: Callable[[FaultyFiles], None]) -> None:
+    """Nothing that it acknowledged was ever unsynced, though its commit index was marked. `boot` is not there, or is of
+    an earlier start."""
+
+    async def body(place: Place) -> None:
+        log = await place.log()
+        log.note_commit(1)
+        for _ in range(2):
+            place.clock.advance(0.2)
+            await place.store.writer.drain()
+        assert load_marks(place.files).marks[GROUP].commit == 1
+        await place.store.abandon()
+        end(place.files)
+        await place.start()
+        assert (await place.store.open_log(GROUP, first_entry(), EVERY_100_MS)).count == 0
+        await place.store.close()
+
+    placed(body)
+
+
 def test_a_failed_sync_is_told_of_the_acknowledged_too() -> None:
     """The machine goes on, but what it calls clean need not be there: the replica is another one."""
 

@@ -278,9 +278,11 @@ class Writer:
             self.wake()
 
     async def _idle(self) -> None:
-        # No round is under way, so a log without operations is durable up to its end, unless its sync is still due.
+        # No round is under way, so a log without operations is durable up to its end, unless its sync is still due. Of
+        # one that no round has left unsynced the mark does not say LAZY: the file `boot` may not know of this start.
         stale = [log for log in self._stale if log.failed is None and log not in self._dirty]
-        marks = [log.mark(0 if self._closing else log.mark_flags) for log in stale if log not in self._unsynced]
+        lazy = {} if self._closing else self._lazy
+        marks = [log.mark(log.mark_flags if log in lazy else 0) for log in stale if log not in self._unsynced]
         self._stale = {}
         known = self._pressing.take()
         if marks or known or self._unsynced_marks:
