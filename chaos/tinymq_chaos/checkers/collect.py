@@ -7,6 +7,7 @@ import google_crc32c
 from tinymq.batch import decode_batch
 from tinymq.config import Limits
 from tinymq.entry import Entry, Kind
+from tinymq.errors import OffsetOutOfRange
 from tinymq.log.log import Log
 from tinymq_chaos.history import Stored
 from tinymq_chaos.records import CHANGED, name_in
@@ -22,11 +23,16 @@ class Collector:
         self._seen: dict[tuple[int, int], tuple[str, ...]] = {}
 
     async def stored(self, log: Log, upto: int) -> tuple[Stored, ...]:
-        """Entries from the log's first index up to `upto`, included. Raises what reading raises (CorruptData)."""
+        """Entries from the log's first index up to `upto`, included; from where it begins now, when what was to be read
+        next is removed meanwhile. Raises what reading raises (CorruptData)."""
         found: list[Stored] = []
         index = log.first_index
         while index <= upto:
-            entries = await log.read(index, READ_BYTES)
+            try:
+                entries = await log.read(index, READ_BYTES)
+            except OffsetOutOfRange:  # a trim, or retention: what was read before does not meet what is there
+                found, index = [], log.first_index
+                continue
             if not entries:
                 break
             found += [self.entry(entry) for entry in entries if entry.index <= upto]

@@ -15,7 +15,9 @@ PROGRESS_S = 5.0
 CHANCE_S = 0.5  # after the last fault, that a call must have had to be looked at
 SETTLED_S = 2.0  # after the last fault; from then on writes are as quick as ever
 SLOW_S = 0.04  # that a write may take, and what it is on its way: most take a tenth of this
-SLOW_LINKS = 4  # to the leader, to a follower, and back
+SLOW_LINKS = (
+    2 * 4
+)  # to the leader, to a follower, and back; in a stream one waits for those under way
 CHANGES = ("create_topic", "delete_topic")
 
 
@@ -66,7 +68,7 @@ def _has_time(call: Call, calm_s: float, until: float) -> bool:
 
 
 def slow_writes(facts: Facts, slow_s: float = SLOW_S) -> Iterator[Anomaly]:
-    """Half of the writes are acknowledged within `slow_s` and four times over a link, once all is quiet."""
+    """Half of the writes are acknowledged within `slow_s` and SLOW_LINKS times over a link, once all is quiet."""
     if facts.history.calm_s is None:
         return
     quiet_s = facts.history.calm_s + SETTLED_S

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tinymq.client import AsyncClient
+from tinymq.client import AsyncClient, TopicDescription
 from tinymq.clock import Clock
 from tinymq.errors import OutcomeUnknown, TinymqError
 from tinymq_chaos.history import Call, History, topic_key
@@ -97,10 +97,15 @@ async def pause(context: Context, least_s: float, most_s: float) -> None:
         await context.clock.sleep(context.pace * context.rng.uniform(least_s, most_s))
 
 
-async def key_of(context: Context, client: AsyncClient, name: str) -> str:
-    """A topic that is there, as histories name it."""
+async def described(context: Context, client: AsyncClient, name: str) -> TopicDescription:
+    """A topic that is there, as soon as somebody answers: faults may have begun."""
     while True:
         try:
-            return topic_key(name, (await client.admin.describe_topic(name)).topic_id)
+            return await client.admin.describe_topic(name)
         except TinymqError:
             await context.clock.sleep(0.1)
+
+
+async def key_of(context: Context, client: AsyncClient, name: str) -> str:
+    """A topic that is there, as histories name it."""
+    return topic_key(name, (await described(context, client, name)).topic_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from tinymq_chaos.workloads import produce, read
-from tinymq_chaos.workloads.context import CALL_S, Context, key_of
+from tinymq_chaos.workloads.context import CALL_S, Context, described, key_of
 from tinymq_chaos.workloads.produce import Numbered
 
 SYNC_MS = 200
@@ -29,7 +29,7 @@ async def _load(context: Context, settings: dict[str, str]) -> None:
     name = await context.topic(1, settings)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
-    replicas = (await client.admin.describe_topic(name)).replication_factor
+    replicas = (await described(context, client, name)).replication_factor
     context.history.topics[key] = settings | {"replicas": str(replicas)}
     senders = [Numbered(context, f"{context.name}.{letter}", name, key, 1) for letter in "ab"]
     await asyncio.gather(

@@ -1,0 +1,47 @@
+"""What lies in a log, as checkers are given it, also while the log goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.opened import settle, with_log
+from tests.log.values import append
+from tinymq.entry import Entry
+from tinymq.log import Log, Store
+from tinymq_chaos.checkers import collect
+from tinymq_chaos.checkers.collect import Collector
+from tinymq_chaos.history import Stored
+
+
+class Undecoded(Collector):
+    """These tests' records are no record batches."""
+
+    def entry(self, entry: Entry) -> Stored:
+        header = entry.header
+        return Stored(header.index, header.term, header.base_offset, header.prev_crc, header.header_crc, ())
+
+
+def test_what_is_removed_while_it_is_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention and trims go on until the end of a run. What was read up to there does not meet what is left."""
+    monkeypatch.setattr(collect, "READ_BYTES", 200)
+
+    async def body(store: Store, log: Log) -> None:
+        append(log, 80)
+        await settle(store, log)
+        ends = [last for _, last, _, _ in log.segment_bounds()]
+        assert len(ends) > 3, "else nothing can be removed"
+        real, reads = log.read, 0
+
+        async def read(index: int, bytes_max: int) -> list[Entry]:
+            nonlocal reads
+            reads += 1
+            if reads == 3:
+                log.remove_before(ends[2] + 1)
+            return await real(index, bytes_max)
+
+        monkeypatch.setattr(log, "read", read)
+        found = await Undecoded().stored(log, log.last_index - 1)
+        assert log.first_index > ends[0], "else nothing was removed"
+        assert [entry.index for entry in found] == list(range(log.first_index, log.last_index))
+
+    with_log(body, segment_bytes=1500)
