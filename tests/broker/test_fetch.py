@@ -69,6 +69,15 @@ def test_whole_frames_below_the_high_watermark(bench: Bench) -> None:
     assert (answer.high_watermark, answer.log_start, answer.leader, answer.leader_epoch) == (30, 0, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("end", "found"), [(0, [0, 10, 20]), (10, [0]), (11, [0, 10]), (30, [0, 10, 20]), (99, [0, 10, 20])]
+)
+def test_nothing_that_begins_behind_the_end_is_read(bench: Bench, end: int, found: list[int]) -> None:
+    assert offsets(Reader(bench, 0, end=end).answer) == found
+    reader = Reader(bench, 0, end=end, bytes_min=1 << 19, wait_s=5.0)
+    assert reader.ready == (0 < end < 30), "more than that will never be asked for"
+
+
 def test_a_batch_over_max_bytes_alone_is_still_answered(bench: Bench) -> None:
     assert offsets(Reader(bench, 0, bytes_max=1).answer) == [0]
 

@@ -158,6 +158,8 @@ UNARY = {
     "CreateTopic": pb.CreateTopicRequest,
     "DeleteTopic": pb.DeleteTopicRequest,
     "ClusterStatus": pb.ClusterStatusRequest,
+    "DescribeScan": pb.DescribeScanRequest,
+    "ListScans": pb.ListScansRequest,
     "DescribeSelf": pb.DescribeSelfRequest,
     "Form": pb.FormRequest,
 }

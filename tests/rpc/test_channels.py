@@ -43,9 +43,11 @@ class Led:
         assert not found.HasField("error"), found.error
         return found
 
-    async def hold(self, offset: int, lease_ms: int, hold_id: bytes = ID) -> pb.HoldReply:
-        request = pb.HoldRequest(topic_id=self.topic_id, hold_id=hold_id, offset=offset, lease_ms=lease_ms)
-        return await self.stub.Hold(request, timeout=WAIT_S)
+    async def hold(self, offset: int, lease_ms: int, hold_id: bytes = ID) -> pb.HoldOutcome:
+        ranges = [pb.HoldRange(offset=offset)]
+        request = pb.HoldRequest(topic_id=self.topic_id, hold_id=hold_id, ranges=ranges, lease_ms=lease_ms)
+        reply = await self.stub.Hold(request, timeout=WAIT_S)
+        return pb.HoldOutcome(error=reply.error) if reply.HasField("error") else reply.outcomes[0]
 
     async def trim(self, time_us: int, offset: int = 0) -> pb.TrimReply:
         request = pb.TrimRequest(topic_id=self.topic_id, before_us=time_us, before_offset=offset)

@@ -15,6 +15,7 @@ from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.producer_ids import ProducerIds
+from tinymq.broker.scans import Scans
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
@@ -74,6 +75,7 @@ class Broker:
         self.timing = around.timing
         self.deadlines = around.deadlines
         self.producer_ids = ProducerIds(around.registry)
+        self.scans = Scans(around.clock)
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # asked for, and not there; of topics partition 0
         self._refreshing: asyncio.Task[None] | None = None
 

@@ -26,6 +26,7 @@ class Ask:
     leader_epoch: int = 0  # the newest that the reader knows; 0: none
     leader_only: bool = False
     history: int | None = None  # of the answer that `offset` comes from; None: whatever lies there now
+    end: int = 0  # frames that begin at or behind it are not wanted; 0: all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,8 @@ class Fetch:
         error, end = self._look_again()
         if error is not None or self._ask.offset >= end:
             return self._answer(b"", error)
-        frames = self._partition.group.log.tail_from_offset(self._ask.offset, end, self._ask.bytes_max)
+        upto = self._upto(end)
+        frames = self._partition.group.log.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
         return None if frames is None else self._answer(frames, None)
 
     async def read(self) -> Answer:
@@ -147,12 +149,17 @@ class Fetch:
         error, end = self._look_again()
         if error is not None or self._ask.offset >= end:
             return self._answer(b"", error)
+        upto = self._upto(end)
         try:
-            frames = await self._partition.group.log.read_from_offset(self._ask.offset, end, self._ask.bytes_max)
+            frames = await self._partition.group.log.read_from_offset(self._ask.offset, upto, self._ask.bytes_max)
         except TinymqError as failed:
             return self._answer(b"", self._gone() or failed)
         gone = self._gone()
         return self._answer(frames if gone is None else b"", gone)
+
+    def _upto(self, high_watermark: int) -> int:
+        """What begins there or behind it is not read."""
+        return min(high_watermark, self._ask.end) if self._ask.end > self._ask.offset else high_watermark
 
     def _gone(self) -> TinymqError | None:
         """The log start may have passed by while the disk was read: what was asked for is there no more."""
@@ -172,8 +179,9 @@ class Fetch:
         if ask.bytes_min <= 1:
             return True
         if not self._bytes_wanted:
-            there = partition.group.log.tail_from_offset(ask.offset, partition.high_watermark, ask.bytes_max)
-            if there is None or len(there) >= min(ask.bytes_min, ask.bytes_max):
+            upto = self._upto(partition.high_watermark)
+            there = partition.group.log.tail_from_offset(ask.offset, upto, ask.bytes_max)
+            if there is None or len(there) >= min(ask.bytes_min, ask.bytes_max) or upto < partition.high_watermark:
                 return True
             self._bytes_wanted = partition.state.record_bytes + ask.bytes_min - len(there)
         return partition.state.record_bytes >= self._bytes_wanted

@@ -33,6 +33,7 @@ app.command("tinymq.cli.consume:consume", name="consume", help="Print records.")
 app.command("tinymq.cli.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command("tinymq.cli.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand.")
 app.command("tinymq.cli.hold:app", name="hold", help="Keep records from being removed for a while.")
+app.command("tinymq.cli.scan:app", name="scan", help="See which replicas served a scan, such as a query of Spark.")
 app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, see how it is, recover it.")
 app.command("tinymq.cli.log:app", name="log", help="Look into segment files, offline.")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tinymq.client.records import Message
     from tinymq.client.routing import Broker
     from tinymq.client.scan import AsyncScan
+    from tinymq.client.scans import ScanDescription, ScanSummary, ServedBy
     from tinymq.client.sync import Client, Producer, Reader
     from tinymq.client.sync_queue import Hold, Queue
     from tinymq.client.sync_scan import Scan
@@ -66,6 +67,9 @@ _HOMES = {
     "RecordMetadata": "tinymq.types",
     "ReplicaStatus": "tinymq.client.admin",
     "Scan": "tinymq.client.sync_scan",
+    "ScanDescription": "tinymq.client.scans",
+    "ScanSummary": "tinymq.client.scans",
+    "ServedBy": "tinymq.client.scans",
     "TinymqError": "tinymq.errors",
     "TopicDescription": "tinymq.client.admin",
     "Unsent": "tinymq.errors",
@@ -103,6 +107,9 @@ __all__ = [
     "RecordMetadata",
     "ReplicaStatus",
     "Scan",
+    "ScanDescription",
+    "ScanSummary",
+    "ServedBy",
     "TinymqError",
     "TopicDescription",
     "Unsent",

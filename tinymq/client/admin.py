@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tinymq.client import routing
+from tinymq.client import routing, scans
 from tinymq.client.channel_admin import AsyncChannelAdmin
-from tinymq.client.checks import check_count, check_topic
+from tinymq.client.checks import check_count, check_scan, check_topic
 from tinymq.client.leadership import transfer_leader
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
 from tinymq.client.ports import Method
 from tinymq.client.routing import Broker, Partition, Topic
+from tinymq.client.scans import ScanDescription, ScanSummary
 from tinymq.client.topic_settings import write_settings
 from tinymq.client.values import as_datetime
 from tinymq.errors import TinymqError, UnknownTopic
@@ -267,6 +268,30 @@ class AsyncAdmin(AsyncChannelAdmin):
                 statuses.append(_broker_status(broker, reply))
         metadata_leader = max(leaders, default=(False, 0))[1]
         return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses), _newest_topics(topics))
+
+    async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
+        """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until
+        a broker stops. Raises InvalidName, BrokerUnreachable (no broker answers)."""
+        request = pb.DescribeScanRequest(scan_id=check_scan(scan_id))
+        replies, silent = await self._ask_all(Method.DESCRIBE_SCAN, request, self._timeout_s(timeout))
+        return scans.describe(scan_id, replies, silent)
+
+    async def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
+        """The scans that the brokers remember, the latest first. Raises BrokerUnreachable."""
+        replies, _ = await self._ask_all(Method.LIST_SCANS, pb.ListScansRequest(), self._timeout_s(timeout))
+        return scans.summarise(replies)
+
+    async def _ask_all(self, method: Method, request: Any, timeout_s: float) -> tuple[dict[int, Any], list[int]]:
+        """The answers by broker, and who gave none. Raises the last one's error when that is all of them."""
+        left = self._cluster.countdown(timeout_s)
+        view = await self._cluster.refresh(timeout_s=left())
+        brokers = list(view.brokers.values())
+        asked = await self._ask_each(brokers, method, request, min(STATUS_TIMEOUT_S, max(0.001, left())))
+        replies = {b.broker_id: r for b, r in zip(brokers, asked, strict=True) if not isinstance(r, BaseException)}
+        failed = [error for error in asked if isinstance(error, BaseException)]
+        if (not replies and failed) or any(not isinstance(error, TinymqError) for error in failed):
+            raise failed[-1]
+        return replies, [b.broker_id for b in brokers if b.broker_id not in replies]
 
     async def _ask_each(
         self, brokers: Sequence[Broker], method: Method, request: Any, timeout_s: float

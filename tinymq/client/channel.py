@@ -35,6 +35,8 @@ _REPLIES: dict[Method, Any] = {
     Method.TRANSFER_LEADER: pb.TransferLeaderReply,
     Method.DELETE_PARTITION: pb.DeletePartitionReply,
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
+    Method.DESCRIBE_SCAN: pb.DescribeScanReply,
+    Method.LIST_SCANS: pb.ListScansReply,
     Method.SET_CONSUMER: pb.SetConsumerReply,
     Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
     Method.GET_CONSUMER: pb.GetConsumerReply,

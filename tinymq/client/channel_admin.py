@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tinymq.client import cursors
 from tinymq.client.checks import WAIT_S_MIN, check_channel, check_count, check_partition, check_topic, check_wait
@@ -15,8 +15,10 @@ from tinymq.client.holds import (
     HoldDescription,
     check_hold_id,
     check_lease,
+    hold_many,
     hold_once,
     read_offset,
+    read_ranges,
 )
 from tinymq.client.leader import topic_with
 from tinymq.client.places import Place, read_place
@@ -121,6 +123,28 @@ class AsyncChannelAdmin:
         first, lease_s, number = read_offset(offset), check_lease(lease), check_partition(partition)
         await hold_once(self._cluster, topic, number, hold_id, first, lease_s, self._timeout_s(timeout))
         return HoldDescription(topic, number, hold_id, first, lease_s)
+
+    async def hold_many(
+        self,
+        topic: str,
+        ranges: Mapping[int, int],
+        *,
+        hold_id: bytes,
+        lease: float = LEASE_S,
+        timeout: float | None = None,
+    ) -> dict[int, int]:
+        """Keep, in each partition of `ranges`, what lies from its offset on for `lease` seconds, 1 to 3600, all under
+        one `hold_id` of 16 bytes; where each partition begins then. Called again with the same id it renews, and moves,
+        them; a lease of 0 releases them. One request for each leader, all at once.
+
+        Raises, after all others were held: OffsetOutOfRange, QuotaExceeded (detail: partition); DeadlineExceeded,
+        OutcomeUnknown. What was held meanwhile ends with its lease, or by a release.
+        """
+        check_topic(topic)
+        wanted = read_ranges(ranges)
+        lease_s = 0.0 if lease == 0 else check_lease(lease)
+        check_hold_id(hold_id)
+        return await hold_many(self._cluster, topic, wanted, hold_id, lease_s, self._timeout_s(timeout))
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whoever made it: its records may go from now on. One that is not there is no error."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.errors import InvalidRequest
-from tinymq.types import check_channel_name, check_consumer_name, check_topic_name
+from tinymq.types import check_channel_name, check_consumer_name, check_scan_id, check_topic_name
 
 WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeout
 WAIT_S_MIN = 0.001  # of a call that has to ask a broker
@@ -37,6 +37,13 @@ def check_consumer(consumer: object) -> str:
     if not isinstance(consumer, str):
         raise InvalidRequest(f"consumer={consumer!r} is {_kind(consumer)}, not str", hint="pass a name as text")
     return check_consumer_name(consumer)
+
+
+def check_scan(scan_id: object) -> str:
+    """A scan's id. Raises InvalidName too."""
+    if not isinstance(scan_id, str):
+        raise InvalidRequest(f"scan_id={scan_id!r:.300} is {_kind(scan_id)}, not str", hint="pass a name as text")
+    return check_scan_id(scan_id)
 
 
 def check_count(name: str, value: object, least: int, most: int = COUNT_MAX) -> int:

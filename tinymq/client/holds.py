@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.cluster import Cluster
-from tinymq.client.leader import ask_leader, topic_with
+from tinymq.client.leader import ask_leader, passes, topic_with
+from tinymq.client.lookups import topic_with as topics_with
 from tinymq.client.places import Known, read_place
 from tinymq.client.ports import Method
-from tinymq.errors import Closed, InvalidRequest, TinymqError
+from tinymq.client.routing import Topic
+from tinymq.client.wire import read_error
+from tinymq.errors import (
+    Closed,
+    CorruptData,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotLeader,
+    OutcomeUnknown,
+    TinymqError,
+)
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.types import Offset
 
@@ -26,6 +39,10 @@ LEASE_S_MIN = 1.0
 LEASE_S_MAX = 3600.0
 RENEWALS_PER_LEASE = 3
 HOLD_ID_BYTES = 16
+RANGES_MAX = 1024  # in one request
+TROUBLE_MAX = 5  # partitions whose trouble an error tells
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +58,127 @@ class HoldDescription:
 
 async def hold_once(
     cluster: Cluster, topic: str, partition: int, hold_id: bytes, offset: int, lease_s: float, timeout_s: float
-) -> pb.HoldReply:
+) -> pb.HoldOutcome:
     """Make or renew a hold; 0 seconds release it. Raises OffsetOutOfRange, QuotaExceeded, as `ask_leader`."""
     left = cluster.countdown(timeout_s)
     known = await topic_with(cluster, topic, partition, left())
-    request = pb.HoldRequest(
-        topic_id=known.topic_id, partition=partition, hold_id=hold_id, offset=offset, lease_ms=int(lease_s * 1000)
+    request = _request(known, {partition: offset}, hold_id, lease_s)
+
+    def refusal(reply: pb.HoldReply) -> TinymqError | None:
+        if len(reply.outcomes) != 1:
+            return CorruptData(f"an answer has {len(reply.outcomes)} outcomes for one question", hint="")
+        return read_error(reply.outcomes[0].error) if reply.outcomes[0].HasField("error") else None
+
+    reply = await ask_leader(cluster, known, partition, Method.HOLD, request, timeout_s=left(), refusal=refusal)
+    outcome: pb.HoldOutcome = reply.outcomes[0]
+    return outcome
+
+
+async def hold_many(
+    cluster: Cluster, topic: str, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, timeout_s: float
+) -> dict[int, int]:
+    """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); their log starts.
+
+    One request for each leader; what a leader could not do is asked for again until the deadline. Raises what was
+    refused for good (detail: partition) once all others were answered: OffsetOutOfRange, QuotaExceeded; UnknownTopic,
+    UnknownPartition; at the deadline DeadlineExceeded, or OutcomeUnknown if an attempt may have taken effect.
+    """
+    left = cluster.countdown(timeout_s)
+    known = await topics_with(cluster, topic, ranges, left())
+    found: dict[int, int] = {}
+    refused: dict[int, TinymqError] = {}
+    trouble: dict[str, str] = {}
+    unclear = False
+    backoff_s = BACKOFF_S_MIN
+    while True:
+        open_ones = [p for p in ranges if p not in found and p not in refused]
+        groups = _by_leader(cluster, known, open_ones)
+        attempt_s = max(0.001, min(left(), cluster.attempt_s))
+        asked = [
+            _hold_at(cluster, address, _request(known, {p: ranges[p] for p in group}, hold_id, lease_s), attempt_s)
+            for address, group in groups
+        ]
+        for answers in await asyncio.gather(*asked):
+            for partition, answer in answers.items():
+                if not isinstance(answer, TinymqError):
+                    found[partition] = answer
+                    continue
+                trouble[f"{topic}/{partition}"] = answer.message
+                unclear = unclear or isinstance(answer, OutcomeUnknown)
+                moved = isinstance(answer, NotLeader) and cluster.learn(topic, partition, answer)
+                if not moved and not await passes(cluster, known, partition, answer):
+                    answer.detail["partition"] = str(partition)
+                    refused[partition] = answer
+        if len(found) + len(refused) == len(ranges):
+            break
+        if left() <= 0:
+            raise _too_late(topic, timeout_s, trouble, unclear)
+        cluster.refresh_soon()
+        await cluster.clock.sleep(min(left(), backoff_s))
+        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+    if refused:
+        raise next(iter(refused.values()))
+    return {partition: found[partition] for partition in ranges}
+
+
+def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> list[tuple[str, list[int]]]:
+    """Whom to ask for which, in requests of at most so many as a broker takes."""
+    groups: dict[str, list[int]] = {}
+    for partition in partitions:
+        at = cluster.view.topics.get(topic.name, topic).partition(partition)
+        address = cluster.view.address(at.leader) if at is not None else None
+        if address is not None:
+            groups.setdefault(address, []).append(partition)
+    return [
+        (address, group[first : first + RANGES_MAX])
+        for address, group in groups.items()
+        for first in range(0, len(group), RANGES_MAX)
+    ]
+
+
+async def _hold_at(
+    cluster: Cluster, address: str, request: pb.HoldRequest, timeout_s: float
+) -> dict[int, int | TinymqError]:
+    """What one broker answers, by partition: the log start, or why there is no hold."""
+    request.timeout_ms = max(1, int(timeout_s * 1000))
+    try:
+        reply = await cluster.ask_broker(address, Method.HOLD, request, timeout_s)
+        if len(reply.outcomes) != len(request.ranges):
+            raise CorruptData(f"{address}: {len(reply.outcomes)} outcomes for {len(request.ranges)} ranges", hint="")
+    except TinymqError as error:
+        return {asked.partition: error for asked in request.ranges}
+    return {
+        asked.partition: read_error(outcome.error) if outcome.HasField("error") else int(outcome.log_start)
+        for asked, outcome in zip(request.ranges, reply.outcomes, strict=True)
+    }
+
+
+def _request(topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float) -> pb.HoldRequest:
+    return pb.HoldRequest(
+        topic_id=topic.topic_id,
+        hold_id=hold_id,
+        lease_ms=int(lease_s * 1000),
+        ranges=[pb.HoldRange(partition=partition, offset=offset) for partition, offset in ranges.items()],
     )
-    reply: pb.HoldReply = await ask_leader(cluster, known, partition, Method.HOLD, request, timeout_s=left())
-    return reply
+
+
+def _too_late(topic: str, timeout_s: float, trouble: Mapping[str, str], unclear: bool) -> TinymqError:
+    shown = [f"{where}: {why}" for where, why in list(trouble.items())[:TROUBLE_MAX]]
+    why = "; ".join(shown) + ("; ..." if len(trouble) > TROUBLE_MAX else "") or "no leader is known"
+    if unclear:
+        return OutcomeUnknown(f"no hold of all of {topic} within {timeout_s:.3g} s, perhaps of some: {why}")
+    return DeadlineExceeded(f"no hold of all of {topic} within {timeout_s:.3g} s: {why}")
+
+
+def read_ranges(ranges: object) -> dict[int, int]:
+    """Offsets by partition. Raises InvalidRequest."""
+    hint = "pass offsets by partition, such as {0: 17, 1: 0}"
+    if not isinstance(ranges, Mapping) or not ranges:
+        raise InvalidRequest(f"ranges={ranges!r:.300}", hint=hint)
+    return {
+        check_partition(partition): check_count(f"the offset of partition {partition}", offset, 0, OFFSET_MAX)
+        for partition, offset in ranges.items()
+    }
 
 
 def read_offset(offset: Offset) -> int:

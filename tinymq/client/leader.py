@@ -82,7 +82,7 @@ async def ask_leader(
                 refused = last if isinstance(last, Held | QuotaExceeded) else None
             if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last) and left() > 0:
                 continue
-            if not await _passes(cluster, topic, partition, last):
+            if not await passes(cluster, topic, partition, last):
                 if unclear:
                     last.detail["unclear"] = "true"
                 raise last
@@ -100,13 +100,13 @@ async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
     try:
         at = cluster.view.partition(topic.name, partition)
     except (UnknownTopic, UnknownPartition) as error:
-        if not await _passes(cluster, topic, partition, error):
+        if not await passes(cluster, topic, partition, error):
             raise
         return None
     return cluster.view.address(at.leader)
 
 
-async def _passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:
+async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:
     """May the same question be answered otherwise soon?"""
     if isinstance(error, UnknownTopic | UnknownPartition):  # by a broker that has not heard of it yet?
         try:

@@ -17,7 +17,7 @@ from typing import Self
 import pyarrow as pa
 
 from tinymq.client import routing
-from tinymq.client.checks import OFFSET_MAX, check_count, check_partition, check_topic, check_wait
+from tinymq.client.checks import OFFSET_MAX, check_count, check_partition, check_scan, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ReaderConfig
 from tinymq.client.follow import Cursor, Follower
@@ -26,7 +26,7 @@ from tinymq.client.ports import Fetched
 from tinymq.client.records import Chunk
 from tinymq.client.routing import Cost, Partition
 from tinymq.errors import BrokerUnreachable, Closed, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, TinymqError
-from tinymq.types import check_scan_id
+from tinymq.proto import tinymq_pb2 as pb
 
 WAIT_MS = 2_000.0
 WAIT_MS_MAX = 600_000.0
@@ -63,8 +63,8 @@ def read_range(
     check_wait(wait_ms, name="wait_ms")
     if wait_ms is None or wait_ms > WAIT_MS_MAX:
         raise InvalidRequest(f"wait_ms={wait_ms!r}", hint=f"pass milliseconds, from 0 to {WAIT_MS_MAX:g}")
-    if scan_id:
-        check_scan_id(scan_id)
+    if scan_id != "":
+        check_scan(scan_id)
     tiers = None if replicas is None else _read_tiers(replicas)
     return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms)
 
@@ -139,6 +139,11 @@ class RangeFollower(Follower):
 
     def _wait_ms(self) -> float:
         return self._range.wait_ms
+
+    def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
+        request = super()._request(offset, wait_ms)
+        request.scan_id, request.end = self._range.scan_id, self._range.end
+        return request
 
     async def _fetch(self, broker: int, offset: int) -> Fetched:
         asked_s = self.cluster.clock.monotonic()

@@ -30,6 +30,7 @@ from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
 from tinymq.client.routing import Broker, Partition
 from tinymq.client.scan import WAIT_MS, Tiers
+from tinymq.client.scans import ScanDescription, ScanSummary
 from tinymq.client.sync_queue import ChannelAdmin, Queue
 from tinymq.client.sync_scan import Scan
 from tinymq.client.values import HeadersLike, Timestamp
@@ -368,6 +369,14 @@ class Admin(ChannelAdmin):
     def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """As AsyncAdmin.find_offsets."""
         return self._engine.run(self._core.find_offsets(name, place, timeout=timeout))
+
+    def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
+        """As AsyncAdmin.describe_scan."""
+        return self._engine.run(self._core.describe_scan(scan_id, timeout=timeout))
+
+    def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
+        """As AsyncAdmin.list_scans."""
+        return self._engine.run(self._core.list_scans(timeout=timeout))
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """As AsyncAdmin.cluster_status."""

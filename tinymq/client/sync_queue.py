@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -270,6 +270,18 @@ class ChannelAdmin:
         """As AsyncAdmin.make_hold."""
         made = self._core.make_hold(topic, partition, offset, lease=lease, hold_id=hold_id, timeout=timeout)
         return self._engine.run(made)
+
+    def hold_many(
+        self,
+        topic: str,
+        ranges: Mapping[int, int],
+        *,
+        hold_id: bytes,
+        lease: float = LEASE_S,
+        timeout: float | None = None,
+    ) -> dict[int, int]:
+        """As AsyncAdmin.hold_many."""
+        return self._engine.run(self._core.hold_many(topic, ranges, hold_id=hold_id, lease=lease, timeout=timeout))
 
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """As AsyncAdmin.release_hold."""

@@ -640,6 +640,8 @@ class FetchRequest(_message.Message):
     LEADER_ONLY_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
+    SCAN_ID_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -655,6 +657,10 @@ class FetchRequest(_message.Message):
     """drop the waiting fetch with this request_id; no answer to this message"""
     history: _builtins.int
     """of the answer that `offset` comes from; none: whatever lies there now"""
+    scan_id: _builtins.str
+    """what is sent is counted under it, if it is set: see DescribeScan"""
+    end: _builtins.int
+    """frames that begin at or behind it are not wanted; 0: all are"""
     def __init__(
         self,
         *,
@@ -669,10 +675,12 @@ class FetchRequest(_message.Message):
         leader_only: _builtins.bool = ...,
         cancel: _builtins.bool = ...,
         history: _builtins.int | None = ...,
+        scan_id: _builtins.str = ...,
+        end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "cancel", b"cancel", "history", b"history", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "cancel", b"cancel", "end", b"end", "history", b"history", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "scan_id", b"scan_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
     _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015
@@ -2034,56 +2042,106 @@ class HoldRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_ID_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
     HOLD_ID_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
-    partition: _builtins.int
     hold_id: _builtins.bytes
     """16 random bytes; the same ones again renew it"""
-    offset: _builtins.int
-    """keep what lies from here on"""
     lease_ms: _builtins.int
     """0: release"""
     timeout_ms: _builtins.int
+    @_builtins.property
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldRange]:
+        """at most one of a partition"""
+
     def __init__(
         self,
         *,
         topic_id: _builtins.bytes = ...,
-        partition: _builtins.int = ...,
         hold_id: _builtins.bytes = ...,
-        offset: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
+        ranges: _abc.Iterable[Global___HoldRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_id", b"hold_id", "lease_ms", b"lease_ms", "offset", b"offset", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_id", b"hold_id", "lease_ms", b"lease_ms", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
 
 @_typing.final
+class HoldRange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    offset: _builtins.int
+    """keep what lies from here on"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldRange: _TypeAlias = HoldRange  # noqa: Y015
+
+@_typing.final
 class HoldReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    ERROR_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """of the request as a whole"""
+
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldOutcome]: ...
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        outcomes: _abc.Iterable[Global___HoldOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldReply: _TypeAlias = HoldReply  # noqa: Y015
+
+@_typing.final
+class HoldOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
     LOG_START_FIELD_NUMBER: _builtins.int
     UNTIL_US_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
     log_start: _builtins.int
     until_us: _builtins.int
     """by the partition's append time"""
     @_builtins.property
-    def error(self) -> Global___Error: ...
+    def error(self) -> Global___Error:
+        """unset: done, and on a majority of disks"""
+
     def __init__(
         self,
         *,
+        error: Global___Error | None = ...,
         log_start: _builtins.int = ...,
         until_us: _builtins.int = ...,
-        error: Global___Error | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -2091,7 +2149,7 @@ class HoldReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HoldReply: _TypeAlias = HoldReply  # noqa: Y015
+Global___HoldOutcome: _TypeAlias = HoldOutcome  # noqa: Y015
 
 @_typing.final
 class ClusterStatusRequest(_message.Message):
@@ -2222,6 +2280,166 @@ class ReplicaStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
+class DescribeScanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCAN_ID_FIELD_NUMBER: _builtins.int
+    scan_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        scan_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["scan_id", b"scan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeScanRequest: _TypeAlias = DescribeScanRequest  # noqa: Y015
+
+@_typing.final
+class DescribeScanReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def served(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScanServed]:
+        """those that were sent something last come last"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        served: _abc.Iterable[Global___ScanServed] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "served", b"served"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeScanReply: _TypeAlias = DescribeScanReply  # noqa: Y015
+
+@_typing.final
+class ScanServed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    topic: _builtins.str
+    """"": there is no such topic any more"""
+    partition: _builtins.int
+    leader: _builtins.bool
+    """the answering broker led the partition then"""
+    bytes: _builtins.int
+    """of frames"""
+    records: _builtins.int
+    """of those that were asked for"""
+    age_ms: _builtins.int
+    """since the last of them"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        leader: _builtins.bool = ...,
+        bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "bytes", b"bytes", "leader", b"leader", "partition", b"partition", "records", b"records", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanServed: _TypeAlias = ScanServed  # noqa: Y015
+
+@_typing.final
+class ListScansRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScansRequest: _TypeAlias = ListScansRequest  # noqa: Y015
+
+@_typing.final
+class ListScansReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCANS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def scans(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScanSummary]:
+        """those that were sent something last come last"""
+
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    def __init__(
+        self,
+        *,
+        scans: _abc.Iterable[Global___ScanSummary] | None = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "scans", b"scans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListScansReply: _TypeAlias = ListScansReply  # noqa: Y015
+
+@_typing.final
+class ScanSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCAN_ID_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    LEADER_BYTES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    scan_id: _builtins.str
+    bytes: _builtins.int
+    leader_bytes: _builtins.int
+    """of them, those of partitions that the answering broker led then"""
+    records: _builtins.int
+    age_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        scan_id: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        leader_bytes: _builtins.int = ...,
+        records: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "bytes", b"bytes", "leader_bytes", b"leader_bytes", "records", b"records", "scan_id", b"scan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanSummary: _TypeAlias = ScanSummary  # noqa: Y015
 
 @_typing.final
 class DescribeSelfRequest(_message.Message):

@@ -367,7 +367,8 @@ class ChannelsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Hold(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Each partition has its own outcome, in order.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -656,6 +657,16 @@ class AdminStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.FromString,
                 _registered_method=True)
+        self.DescribeScan = channel.unary_unary(
+                '/tinymq.v1.Admin/DescribeScan',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeScanRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeScanReply.FromString,
+                _registered_method=True)
+        self.ListScans = channel.unary_unary(
+                '/tinymq.v1.Admin/ListScans',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListScansRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListScansReply.FromString,
+                _registered_method=True)
         self.DescribeSelf = channel.unary_unary(
                 '/tinymq.v1.Admin/DescribeSelf',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeSelfRequest.SerializeToString,
@@ -725,6 +736,19 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeScan(self, request, context):
+        """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListScans(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeSelf(self, request, context):
         """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret.
         """
@@ -788,6 +812,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ClusterStatus,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.SerializeToString,
+            ),
+            'DescribeScan': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeScan,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeScanRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeScanReply.SerializeToString,
+            ),
+            'ListScans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListScans,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ListScansRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ListScansReply.SerializeToString,
             ),
             'DescribeSelf': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeSelf,
@@ -999,6 +1033,60 @@ class Admin:
             '/tinymq.v1.Admin/ClusterStatus',
             tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeScan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/DescribeScan',
+            tinymq_dot_proto_dot_tinymq__pb2.DescribeScanRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.DescribeScanReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListScans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/ListScans',
+            tinymq_dot_proto_dot_tinymq__pb2.ListScansRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.ListScansReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -121,6 +121,7 @@ class ChannelsStub:
     Trim: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TrimRequest, _tinymq_pb2.TrimReply]
     """Moves the log start, or holds it: of partitions that the answering broker leads."""
     Hold: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.HoldRequest, _tinymq_pb2.HoldReply]
+    """Each partition has its own outcome, in order."""
 
 @_typing.type_check_only
 class ChannelsAsyncStub(ChannelsStub):
@@ -138,6 +139,7 @@ class ChannelsAsyncStub(ChannelsStub):
     Trim: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TrimRequest, _tinymq_pb2.TrimReply]  # type: ignore[assignment]
     """Moves the log start, or holds it: of partitions that the answering broker leads."""
     Hold: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.HoldRequest, _tinymq_pb2.HoldReply]  # type: ignore[assignment]
+    """Each partition has its own outcome, in order."""
 
 class ChannelsServicer(metaclass=_abc_1.ABCMeta):
     """Cursors, and where a partition begins: what readers leave behind in its own log."""
@@ -193,7 +195,8 @@ class ChannelsServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _tinymq_pb2.HoldRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_tinymq_pb2.HoldReply, _abc.Awaitable[_tinymq_pb2.HoldReply]]: ...
+    ) -> _typing.Union[_tinymq_pb2.HoldReply, _abc.Awaitable[_tinymq_pb2.HoldReply]]:
+        """Each partition has its own outcome, in order."""
 
 def add_ChannelsServicer_to_server(servicer: ChannelsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -211,6 +214,9 @@ class AdminStub:
     TransferLeader: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]
+    DescribeScan: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]
+    """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
+    ListScans: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]
     DescribeSelf: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
     Form: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FormRequest, _tinymq_pb2.FormReply]
@@ -230,6 +236,9 @@ class AdminAsyncStub(AdminStub):
     TransferLeader: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]  # type: ignore[assignment]
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]  # type: ignore[assignment]
+    DescribeScan: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]  # type: ignore[assignment]
+    """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
+    ListScans: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]  # type: ignore[assignment]
     DescribeSelf: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeSelfRequest, _tinymq_pb2.DescribeSelfReply]  # type: ignore[assignment]
     """Forming a cluster: see docs/operations.md. Both need the proof of the cluster secret."""
     Form: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FormRequest, _tinymq_pb2.FormReply]  # type: ignore[assignment]
@@ -288,6 +297,21 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.ClusterStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ClusterStatusReply, _abc.Awaitable[_tinymq_pb2.ClusterStatusReply]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeScan(
+        self,
+        request: _tinymq_pb2.DescribeScanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.DescribeScanReply, _abc.Awaitable[_tinymq_pb2.DescribeScanReply]]:
+        """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
+
+    @_abc_1.abstractmethod
+    def ListScans(
+        self,
+        request: _tinymq_pb2.ListScansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.ListScansReply, _abc.Awaitable[_tinymq_pb2.ListScansReply]]: ...
 
     @_abc_1.abstractmethod
     def DescribeSelf(

@@ -13,6 +13,7 @@ from tinymq import topic_config
 from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
 from tinymq.broker.recovery import Recovery
+from tinymq.broker.scans import Sent
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.transfers import Transfers
 from tinymq.errors import InvalidRequest, TinymqError
@@ -25,7 +26,7 @@ from tinymq.rpc.leading import find_queue, find_topic
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services import Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
-from tinymq.types import METADATA_GROUP
+from tinymq.types import METADATA_GROUP, check_scan_id
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0
@@ -146,6 +147,32 @@ class AdminService(pb_grpc.AdminServicer):
             )
         return reply
 
+    async def DescribeScan(self, request: pb.DescribeScanRequest, context: Context) -> pb.DescribeScanReply:
+        try:
+            scan_id = check_scan_id(request.scan_id)
+            broker = self._serving.running()
+        except TinymqError as error:
+            return pb.DescribeScanReply(error=to_wire(error))
+        return pb.DescribeScanReply(served=[_sent_to_wire(broker, sent) for sent in broker.scans.describe(scan_id)])
+
+    async def ListScans(self, request: pb.ListScansRequest, context: Context) -> pb.ListScansReply:
+        try:
+            broker = self._serving.running()
+        except TinymqError as error:
+            return pb.ListScansReply(error=to_wire(error))
+        return pb.ListScansReply(
+            scans=[
+                pb.ScanSummary(
+                    scan_id=total.scan_id,
+                    bytes=total.bytes,
+                    leader_bytes=total.leader_bytes,
+                    records=total.records,
+                    age_ms=broker.scans.age_ms(total.last_s),
+                )
+                for total in broker.scans.totals()
+            ]
+        )
+
     async def DescribeSelf(self, request: pb.DescribeSelfRequest, context: Context) -> pb.DescribeSelfReply:
         try:
             check_proof(request.proof, describe_proof(self._secret, request.nonce))
@@ -255,6 +282,19 @@ def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaSta
         chain_crc=status.chain_crc,
         reason=status.reason,
         bytes=status.size_bytes,
+    )
+
+
+def _sent_to_wire(broker: Broker, sent: Sent) -> pb.ScanServed:
+    topic = broker.registry.get_topic_by_id(sent.group.topic_id)
+    return pb.ScanServed(
+        topic_id=sent.group.topic_id,
+        topic=topic.name if topic is not None else "",
+        partition=sent.group.partition,
+        leader=sent.leader,
+        bytes=sent.bytes,
+        records=sent.records,
+        age_ms=broker.scans.age_ms(sent.last_s),
     )
 
 

@@ -133,18 +133,21 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     async def Hold(self, request: pb.HoldRequest, context: Context) -> pb.HoldReply:
         try:
             broker = self._serving.running()
-            partition = broker.find(request.topic_id, request.partition)
             _check_id("hold_id", request.hold_id)
-            _check_offset(request.offset)
-            if request.lease_ms:
-                hold = part.Hold(hold_id=request.hold_id, offset=request.offset, lease_ms=request.lease_ms)
-                wanted = part.Command(hold=hold)
-            else:
-                wanted = part.Command(release=part.Release(hold_id=request.hold_id))
-            outcome = await _one(partition, wanted, _timeout_s(request.timeout_ms, broker))
+            _check_ranges(request.ranges)
         except TinymqError as error:
             return pb.HoldReply(error=to_wire(error))
-        return pb.HoldReply(log_start=outcome.log_start, until_us=outcome.until_us)
+        timeout_s = _timeout_s(request.timeout_ms, broker)
+
+        async def one(asked: pb.HoldRange) -> pb.HoldOutcome:
+            try:
+                partition = broker.find(request.topic_id, asked.partition)
+                outcome = await _one(partition, _holding(request, asked.offset), timeout_s)
+            except TinymqError as error:
+                return pb.HoldOutcome(error=to_wire(error))
+            return pb.HoldOutcome(log_start=outcome.log_start, until_us=outcome.until_us)
+
+        return pb.HoldReply(outcomes=await asyncio.gather(*map(one, request.ranges)))
 
 
 # ---- requests ---------------------------------------------------------------------------------------------------
@@ -175,6 +178,14 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
     raise InvalidRequest("a command that is none", hint="it says nothing, or comes from a newer client")
 
 
+def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
+    """The command of one partition. Raises InvalidRequest."""
+    _check_offset(offset)
+    if request.lease_ms:
+        return part.Command(hold=part.Hold(hold_id=request.hold_id, offset=offset, lease_ms=request.lease_ms))
+    return part.Command(release=part.Release(hold_id=request.hold_id))
+
+
 async def _offset(broker: Broker, partition: Partition, time_us: int, offset: int) -> int:
     """What a time stands for on the leader, or the offset itself. Raises NotLeader, NotReady, InvalidRequest."""
     if time_us == BY_OFFSET:
@@ -197,6 +208,12 @@ def _check_before(partition: Partition, offset: int) -> None:
 def _check_offset(offset: int) -> None:
     if offset > OFFSET_MAX:
         raise InvalidRequest(f"{offset} is no offset")
+
+
+def _check_ranges(ranges: Sequence[pb.HoldRange]) -> None:
+    _check_count("ranges", len(ranges), PARTITIONS_MAX)
+    if not ranges or len({asked.partition for asked in ranges}) != len(ranges):
+        raise InvalidRequest("a hold of no range, or of two in one partition", hint="one for each partition")
 
 
 def _check_id(name: str, value: bytes) -> None:

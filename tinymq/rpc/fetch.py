@@ -15,11 +15,13 @@ from typing import Protocol
 from tinymq.broker.broker import Broker
 from tinymq.broker.fetch import Answer, Ask, Fetch
 from tinymq.broker.quotas import UNLIMITED, Share
+from tinymq.broker.scans import count_records
 from tinymq.config import Limits
 from tinymq.errors import QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.serving import Serving
+from tinymq.types import GroupId, TopicId, check_scan_id
 
 CALL = "Broker.Fetch"  # to the meter
 
@@ -32,11 +34,13 @@ class Replies(Protocol):
 
 @dataclass(slots=True)
 class _Asked:
-    """A fetch for the meter: of which topic, asked when, and when there was something to say."""
+    """A fetch for the meter: of which topic, asked when, and when there was something to say. And for the scan that it
+    belongs to, if it does."""
 
     topic_id: bytes
     asked_s: float
     ready_s: float = 0.0
+    scan: pb.FetchRequest | None = None
 
 
 class FetchStream:
@@ -96,6 +100,8 @@ class FetchStream:
     def _begin(self, number: int, request: pb.FetchRequest, broker: Broker) -> None:
         if len(self._waiting) >= broker.limits.stream_requests_max or number in self._waiting:
             raise QuotaExceeded(f"{len(self._waiting)} fetches wait on this stream, or two under one request id")
+        if request.scan_id:
+            check_scan_id(request.scan_id)
         partition = broker.find(request.topic_id, request.partition)
         bytes_max = min(request.max_bytes or broker.limits.fetch_bytes_max, broker.limits.fetch_bytes_max)
         ask = Ask(
@@ -106,10 +112,11 @@ class FetchStream:
             request.leader_epoch,
             request.leader_only,
             request.history if request.HasField("history") else None,
+            request.end,
         )
         fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
         self._waiting[number] = fetch
-        self._asked[number] = _Asked(request.topic_id, self._meter.now())
+        self._asked[number] = _Asked(request.topic_id, self._meter.now(), scan=request if request.scan_id else None)
         fetch.begin()
 
     def _on_ready(self, number: int, fetch: Fetch) -> None:
@@ -176,9 +183,19 @@ class FetchStream:
         asked = self._asked.pop(number)
         if answer.error is None:
             self._meter.fetched(asked.topic_id, len(answer.frames), asked.asked_s, asked.ready_s)
+            if asked.scan is not None and answer.frames:
+                self._count(asked.scan, answer)
         else:
             self._meter.refused(CALL, answer.error.code)
         return _reply(number, answer)
+
+    def _count(self, request: pb.FetchRequest, answer: Answer) -> None:
+        broker = self._serving.broker
+        if broker is not None:
+            group = GroupId(TopicId(request.topic_id), request.partition)
+            records = count_records(answer.frames, request.offset, request.end)
+            leads = answer.leader == broker.around.broker_id
+            broker.scans.count(request.scan_id, group, leads, len(answer.frames), records)
 
 
 def _reply(number: int, answer: Answer) -> pb.FetchReply:

@@ -1,0 +1,186 @@
+"""Scans and many holds on a real cluster: who served what, and what hostile clients may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.raw_client import WAIT_S, Raw, entries
+from tinymq import Client, Offset
+from tinymq.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, UnknownPartition
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.rpc.channels import PARTITIONS_MAX
+from tinymq.testing.cluster import Cluster
+
+pytest_plugins = ["tinymq.testing.fixture"]
+
+ID = b"h" * 16
+
+
+@pytest.fixture(scope="module")
+def mq(tinymq_cluster: Cluster) -> Client:
+    return tinymq_cluster.client()
+
+
+def topic_of(cluster: Cluster, mq: Client, name: str, partitions: int = 1, records: int = 50) -> dict[int, int]:
+    """A new topic; who leads each partition, once every replica shows all records."""
+    described = mq.admin.create_topic(name, partitions=partitions)
+    with mq.producer(batch_bytes_max=2000) as producer:
+        for number in range(records * partitions):
+            producer.send(name, b"%d" % number * 20, partition=number % partitions)
+    for at in described.partitions:
+        cluster.wait_leader(name, at.partition)
+
+    def shown() -> bool:
+        replicas = [
+            app.serving.broker.hosting.get(described.topic_id, at.partition)  # type: ignore[union-attr]
+            for app in cluster.brokers.values()
+            for at in described.partitions
+        ]
+        return all(replica is not None and replica.high_watermark == records for replica in replicas)
+
+    cluster.wait_until(shown)
+    return {at.partition: cluster.wait_leader(name, at.partition) for at in described.partitions}
+
+
+def test_brokers_know_what_they_sent_to_which_scan(tinymq_cluster: Cluster, mq: Client) -> None:
+    leaders = topic_of(tinymq_cluster, mq, "counted", partitions=3)
+    scan_id = f"q-{secrets.token_hex(4)}"
+    for partition, leader in leaders.items():
+        followers = tuple(broker for broker in (1, 2, 3) if broker != leader)
+        with mq.scan("counted", partition, 5, 45, scan_id=scan_id, replicas=(followers, (leader,))) as scan:
+            assert sum(batch.num_rows for batch in scan) == 40
+        assert sum(scan.served.values()) > 1000
+    found = mq.admin.describe_scan(scan_id)
+    assert (found.scan_id, found.silent, found.bytes_by("leader")) == (scan_id, (), 0)
+    assert {each.partition: each.records for each in found.served} == {0: 40, 1: 40, 2: 40}
+    assert all(each.broker != leaders[each.partition] and each.topic == "counted" for each in found.served)
+    assert all(0 <= each.last_s < 60 for each in found.served)
+    one = leaders[1]
+    with mq.scan("counted", 1, 0, 50, scan_id=scan_id, replicas=((one,),)) as scan:
+        assert sum(batch.num_rows for batch in scan) == 50
+    led = [each for each in mq.admin.describe_scan(scan_id).served if each.role == "leader"]
+    assert [(each.broker, each.partition, each.records, each.bytes) for each in led] == [(one, 1, 50, scan.served[one])]
+    (summary,) = [each for each in mq.admin.list_scans() if each.scan_id == scan_id]
+    assert (summary.records, summary.leader_bytes) == (170, scan.served[one])
+    assert summary.bytes == sum(each.bytes for each in mq.admin.describe_scan(scan_id).served)
+    assert mq.admin.describe_scan("unheard-of").served == ()
+    with pytest.raises(InvalidName):
+        mq.admin.describe_scan("no name!")
+
+
+def test_no_more_is_sent_than_the_range(tinymq_cluster: Cluster, mq: Client) -> None:
+    (leader,) = topic_of(tinymq_cluster, mq, "ended", records=0).values()
+
+    async def main() -> None:
+        async with Raw(tinymq_cluster.address(leader)) as raw:
+            topic_id = (await raw.topic("ended")).topic_id
+            for _ in range(3):
+                assert not (await raw.send(topic_id, count=5)).HasField("error")
+            for end, found in ((6, [0, 5]), (5, [0]), (0, [0, 5, 10])):
+                some = entries(await raw.fetch(topic_id, end=end))
+                assert [entry.header.base_offset for entry in some] == found
+
+    asyncio.run(main())
+
+
+def test_what_is_no_scan_id_is_refused_and_the_stream_goes_on(tinymq_cluster: Cluster, mq: Client) -> None:
+    (leader,) = topic_of(tinymq_cluster, mq, "hostile").values()
+
+    async def main() -> None:
+        async with Raw(tinymq_cluster.address(leader)) as raw:
+            topic_id = (await raw.topic("hostile")).topic_id
+            ids = ["x" * 250, "x" * 1_000_000, "a b", "a/b", "..", "ä", "fine"]
+
+            async def requests() -> AsyncIterator[pb.FetchRequest]:
+                for number, scan_id in enumerate(ids):
+                    yield pb.FetchRequest(request_id=number, topic_id=topic_id, scan_id=scan_id)
+
+            replies = {r.request_id: r async for r in raw.broker.Fetch(requests(), timeout=WAIT_S)}
+            assert [replies[n].error.code for n in range(len(ids))] == ["InvalidName"] * 6 + [""]
+            assert all(len(reply.error.message) < 500 for reply in replies.values())
+            for scan_id in ("", *ids[:-1]):
+                described = await raw.admin.DescribeScan(pb.DescribeScanRequest(scan_id=scan_id), timeout=WAIT_S)
+                assert described.error.code == "InvalidName"
+            listed = await raw.admin.ListScans(pb.ListScansRequest(), timeout=WAIT_S)
+            assert "fine" in {scan.scan_id for scan in listed.scans}
+            assert not {scan.scan_id for scan in listed.scans} & set(ids[:-1])
+
+    asyncio.run(main())
+
+
+def held(mq: Client, topic: str) -> dict[int, tuple[bytes, int]]:
+    return {hold.partition: (hold.hold_id, hold.offset) for hold in mq.admin.list_holds(topic)}
+
+
+def test_many_partitions_are_held_renewed_moved_and_released(tinymq_cluster: Cluster, mq: Client) -> None:
+    topic_of(tinymq_cluster, mq, "held", partitions=7, records=10)
+    assert mq.admin.trim("held", 3, Offset(2)) == 2
+    ranges = dict.fromkeys(range(7), 4)
+    starts = {**dict.fromkeys(range(7), 0), 3: 2}
+    assert mq.admin.hold_many("held", ranges, hold_id=ID, lease=60) == starts
+    assert held(mq, "held") == dict.fromkeys(range(7), (ID, 4))
+    assert mq.admin.hold_many("held", {2: 6, 5: 7}, hold_id=ID, lease=600) == {2: 0, 5: 0}
+    assert held(mq, "held") == {p: (ID, {2: 6, 5: 7}.get(p, 4)) for p in range(7)}
+    left = {hold.partition: hold.left_s for hold in mq.admin.list_holds("held")}
+    assert min(left[2], left[5]) > 500 > 60 >= left[0]
+    with pytest.raises(OffsetOutOfRange, match="12") as raised:
+        mq.admin.hold_many("held", {0: 5, 1: 12, 2: 8}, hold_id=ID, lease=60)
+    assert raised.value.detail["partition"] == "1"
+    assert held(mq, "held")[2] == (ID, 8), "the others are held all the same"
+    assert mq.admin.hold_many("held", ranges, hold_id=ID, lease=0) == starts
+    assert held(mq, "held") == {}
+
+
+def test_holds_that_cannot_be(tinymq_cluster: Cluster, mq: Client) -> None:
+    topic_of(tinymq_cluster, mq, "not-held", partitions=2, records=1)
+    with pytest.raises(UnknownPartition):
+        mq.admin.hold_many("not-held", {0: 0, 2: 0}, hold_id=ID, lease=60)
+    for wrong in ({}, {0: -1}, {"0": 1}, {0: "1"}, [0]):
+        with pytest.raises(InvalidRequest):
+            mq.admin.hold_many("not-held", wrong, hold_id=ID, lease=60)  # type: ignore[arg-type]
+    for wrong in ({"lease": 0.5}, {"lease": 4000}, {"hold_id": b"short"}):
+        with pytest.raises(InvalidRequest):
+            mq.admin.hold_many("not-held", {0: 0}, **{"hold_id": ID, "lease": 60, **wrong})  # type: ignore[arg-type]
+    assert held(mq, "not-held") == {}
+
+    async def main() -> None:
+        async with Raw(tinymq_cluster.address(1)) as raw:
+            stub, topic_id = pb_grpc.ChannelsStub(raw.channel), (await raw.topic("not-held")).topic_id
+
+            async def hold(*ranges: pb.HoldRange) -> pb.HoldReply:
+                request = pb.HoldRequest(topic_id=topic_id, hold_id=ID, lease_ms=1000, ranges=ranges)
+                return await stub.Hold(request, timeout=WAIT_S)
+
+            for ranges in ([], [pb.HoldRange()] * 2, [pb.HoldRange(partition=n) for n in range(PARTITIONS_MAX + 1)]):
+                assert (await hold(*ranges)).error.code == "InvalidRequest"
+            many = await hold(*[pb.HoldRange(partition=n + 2) for n in range(PARTITIONS_MAX)])
+            assert not many.HasField("error")
+            assert {outcome.error.code for outcome in many.outcomes} <= {"UnknownPartition", "NotReady"}
+            (beyond,) = (await hold(pb.HoldRange(partition=0, offset=1 << 63))).outcomes
+            assert beyond.error.code in ("InvalidRequest", "NotLeader")
+
+    asyncio.run(main())
+
+
+def test_offsets_go_on_while_a_leader_is_away_and_holds_wait_for_the_next(tinymq_cluster: Cluster) -> None:
+    """Two of three brokers are gone: nobody leads, and whoever is left says what it knows."""
+    with tinymq_cluster.client(attempt_timeout_ms=300, request_timeout_ms=5_000) as mq:
+        leaders = topic_of(tinymq_cluster, mq, "away", partitions=3, records=9)
+        mq.admin.offsets("away")
+        for broker in (2, 3):
+            tinymq_cluster.kill(broker)
+        try:
+            found = mq.admin.offsets("away")
+            assert {p: at.high_watermark for p, at in found.items()} == dict.fromkeys(leaders, 9)
+            assert mq.admin.find_offsets("away", "latest") == dict.fromkeys(leaders, 9)
+            with pytest.raises(DeadlineExceeded):
+                mq.admin.hold_many("away", dict.fromkeys(leaders, 0), hold_id=ID, lease=60, timeout=0.5)
+        finally:
+            for broker in (2, 3):
+                tinymq_cluster.start(broker)
+        assert set(mq.admin.hold_many("away", dict.fromkeys(leaders, 0), hold_id=ID, lease=60)) == set(leaders)

@@ -1,0 +1,121 @@
+"""How much this broker has sent to which scan: bytes and records by partition and role, for whoever asks who served.
+
+In memory only, and bounded: the scan, and in a scan the partition, that was sent nothing for longest is forgotten.
+A scan's id is chosen by who reads, and is no secret: it says what belongs together, and permits nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from tinymq.clock import Clock
+from tinymq.entry import HEADER_SIZE
+from tinymq.types import GroupId
+
+SCANS_MAX = 1_000
+ROWS_MAX = 4_096  # of one scan
+ALL_ROWS_MAX = 65_536
+
+_LENGTH, _LENGTH_AT = struct.Struct("<I"), 12  # of an entry's header (tinymq/entry.py)
+_RECORDS, _RECORDS_AT = struct.Struct("<QI"), 36  # its base offset and record count
+
+
+@dataclass(slots=True)
+class Sent:
+    """What one scan was sent of one partition, in one role."""
+
+    group: GroupId
+    leader: bool
+    bytes: int = 0
+    records: int = 0
+    last_s: float = 0.0  # by the clock that `Scans` was given
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What one scan was sent."""
+
+    scan_id: str
+    bytes: int
+    leader_bytes: int
+    records: int
+    last_s: float
+
+
+class Scans:
+    """Those of one broker."""
+
+    def __init__(
+        self, clock: Clock, scans_max: int = SCANS_MAX, rows_max: int = ROWS_MAX, all_rows_max: int = ALL_ROWS_MAX
+    ) -> None:
+        self._clock = clock
+        self._scans_max, self._rows_max, self._all_rows_max = scans_max, rows_max, all_rows_max
+        # Whatever was sent something last is at the end.
+        self._scans: OrderedDict[str, OrderedDict[tuple[GroupId, bool], Sent]] = OrderedDict()
+        self._rows = 0
+
+    def count(self, scan_id: str, group: GroupId, leader: bool, size: int, records: int) -> None:
+        """So much was sent."""
+        rows = self._scans.get(scan_id)
+        if rows is None:
+            rows = self._scans[scan_id] = OrderedDict()
+        else:
+            self._scans.move_to_end(scan_id)
+        key = group, leader
+        sent = rows.get(key)
+        if sent is None:
+            sent = rows[key] = Sent(group, leader)
+            self._rows += 1
+            self._forget(rows)
+        else:
+            rows.move_to_end(key)
+        sent.bytes += size
+        sent.records += records
+        sent.last_s = self._clock.monotonic()
+
+    def describe(self, scan_id: str) -> list[Sent]:
+        """By partition and role; nothing, if the scan is not known (any more)."""
+        return list(self._scans.get(scan_id, {}).values())
+
+    def totals(self) -> list[Total]:
+        """Every scan that is remembered."""
+        return [_total(scan_id, list(rows.values())) for scan_id, rows in self._scans.items()]
+
+    def age_ms(self, last_s: float) -> int:
+        """How long ago that was."""
+        return max(0, round((self._clock.monotonic() - last_s) * 1000))
+
+    def _forget(self, newest: OrderedDict[tuple[GroupId, bool], Sent]) -> None:
+        if len(newest) > self._rows_max:
+            newest.popitem(last=False)
+            self._rows -= 1
+        while len(self._scans) > self._scans_max or self._rows > self._all_rows_max:
+            _, rows = self._scans.popitem(last=False)
+            self._rows -= len(rows)
+
+
+def _total(scan_id: str, rows: list[Sent]) -> Total:
+    return Total(
+        scan_id,
+        sum(row.bytes for row in rows),
+        sum(row.bytes for row in rows if row.leader),
+        sum(row.records for row in rows),
+        max(row.last_s for row in rows),
+    )
+
+
+def count_records(frames: bytes, offset: int, end: int) -> int:
+    """How many records from `offset` on, and below `end` (0: all), lie in the frames of one answer. Their offsets are
+    dense, so the first header and the last one tell; checksums are who reads' business."""
+    at = last = 0
+    while at < len(frames):
+        last = at
+        at += HEADER_SIZE + int(_LENGTH.unpack_from(frames, at + _LENGTH_AT)[0])
+    if not frames:
+        return 0
+    base_offset, count = _RECORDS.unpack_from(frames, last + _RECORDS_AT)
+    first = max(offset, int(_RECORDS.unpack_from(frames, _RECORDS_AT)[0]))
+    upto = base_offset + count if not end else min(end, base_offset + count)
+    return max(0, int(upto) - first)
