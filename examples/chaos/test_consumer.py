@@ -70,7 +70,7 @@ def test_every_order_is_booked_once(chaos_cluster: Cluster, nemesis: Nemesis) ->
         with bookkeeper.running():
             with nemesis.fault("kill_leader"):
                 _send(mq, sent, 50)
-            with nemesis.fault("latency", latency=100.0), nemesis.fault("pause"):
+            with nemesis.fault("latency", latency=20.0), nemesis.fault("pause"):
                 _send(mq, sent, 50)
             _send(mq, sent, 50)
             _wait_for(bookkeeper, len(sent))

@@ -31,15 +31,21 @@ async def _until(condition, what, within_s):
         await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    cluster = NatsCluster(tmp_path / "nats")
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    cluster = NatsCluster(tmp_path_factory.mktemp("nats"))
     try:
-        cluster.start(*cluster.brokers)
-        wait_until(lambda: not cluster.unhealthy(), "health")
         yield cluster
     finally:
         cluster.close()
+
+
+@pytest.fixture
+def cluster(shared):
+    """All is well when a test begins."""
+    shared.start(*(broker for broker in shared.brokers if not shared.running(broker)))
+    wait_until(lambda: not shared.unhealthy(), "health")
+    return shared
 
 
 @pytest.mark.timeout(180)
