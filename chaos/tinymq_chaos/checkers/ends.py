@@ -15,9 +15,7 @@ PROGRESS_S = 5.0
 CHANCE_S = 0.5  # after the last fault, that a call must have had to be looked at
 SETTLED_S = 2.0  # after the last fault; from then on writes are as quick as ever
 SLOW_S = 0.04  # that a write may take, and what it is on its way: most take a tenth of this
-SLOW_LINKS = (
-    2 * 4
-)  # to the leader, to a follower, and back; in a stream one waits for those under way
+SLOW_LINKS = 2 * 4  # to the leader, to a follower, and back; in a stream one waits for those under way
 CHANGES = ("create_topic", "delete_topic")
 
 
