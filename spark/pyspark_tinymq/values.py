@@ -233,6 +233,9 @@ def _made(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
         return column.cast(kind)
     if pa.types.is_binary(kind):
         return pa.array([None if text is None else jsonrows.base64_of(text) for text in column.to_pylist()], kind)
+    if pa.types.is_decimal(kind):
+        column.validate(full=True)  # Arrow's reader takes more digits than there are places
+        return column
     if pa.types.is_struct(kind):
         parts = [_made(column.field(i), kind.field(i).type, zone) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())

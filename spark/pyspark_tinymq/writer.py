@@ -51,12 +51,11 @@ class Sink:
     producer: Mapping[str, Any] = field(default_factory=dict)  # ProducerConfig's settings
     rack: str = ""
 
-    def task_place(self, context: TaskContext) -> TaskPlace:
-        """Of the task that runs here."""
+    def task_place(self, context: TaskContext, name: str) -> TaskPlace:
+        """Of the task that runs here; `name` stands for the query where neither it nor an option does."""
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        application = self.application or query or ""
         version = self.version if self.version is not None else int(batch or 0)
-        return TaskPlace(application, version, context.partitionId())
+        return TaskPlace(self.application or query or name, version, context.partitionId())
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +186,14 @@ def told(messages: Iterable[WriterCommitMessage | None]) -> str:
 
 
 def write(sink: Sink, batches: Iterator[pa.RecordBatch], name: str) -> Written:
-    """Send a task's rows and wait until all are acknowledged: the same for a batch and for a stream."""
+    """What the task that runs here is given, sent: the same for a batch and for a stream."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
-    place = sink.task_place(context)
-    if not place.application:
-        place = TaskPlace(name, place.version, place.partition)
+    return send(sink, batches, sink.task_place(context, name), context.attemptNumber())
+
+
+def send(sink: Sink, batches: Iterator[pa.RecordBatch], place: TaskPlace, attempt: int) -> Written:
+    """Send all rows; return when all are acknowledged. Raises TinymqError, after `deliveryTimeoutMs` at the latest."""
     outgoing = Outgoing(sink.topic, place if sink.places else None)
     sent = _Sent()
     first = next((batch for batch in batches if batch.num_rows), None)
@@ -204,9 +205,7 @@ def write(sink: Sink, batches: Iterator[pa.RecordBatch], name: str) -> Written:
                     for piece in outgoing.pieces(batch):
                         sent.take(_send(producer, piece))
                 except TinymqError as error:
-                    error.add_note(
-                        f"rows {row} to {row + batch.num_rows - 1} of task {place}, attempt {context.attemptNumber()}"
-                    )
+                    error.add_note(f"at rows {row} to {outgoing.rows - 1} of task {place}, attempt {attempt}")
                     raise
             sent.settle()
     return Written(
@@ -214,7 +213,7 @@ def write(sink: Sink, batches: Iterator[pa.RecordBatch], name: str) -> Written:
         application=place.application,
         version=place.version,
         partition=place.partition,
-        attempt=context.attemptNumber(),
+        attempt=attempt,
         records=outgoing.rows,
         ranges=sent.ranges(),
     )
