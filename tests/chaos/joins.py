@@ -1,9 +1,10 @@
-"""What `join` does to a world: see test_sim_faults.py."""
+"""What `join` and `next_disk` do to a world: see test_sim_faults.py."""
 
 from __future__ import annotations
 
 import random
 
+from tests.chaos.worlds import begun, numbers
 from tinymq.raft import Role
 from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.faults import FAULTS
@@ -45,3 +46,20 @@ async def _taken_part(world: World, broker_id: int) -> None:
         return any(g.status().high_watermark for g in held)
 
     await world.until(written, 10.0, "it holds records")
+
+
+async def replaced_in_turn(world: World) -> None:
+    """The second disk goes as soon as all is well with the first, not before, and the others end with it."""
+    disks = {n: broker.files for n, broker in world.brokers.items()}
+    starts = {n: broker.starts for n, broker in world.brokers.items()}
+    words, fault = begun(world, "next_disk")
+    first, following = numbers(words)
+    assert world.brokers[first].files.paths() == [] or world.brokers[first].files is not disks[first]
+    assert world.brokers[following].files is disks[following]
+    await world.until(lambda: world.brokers[following].files is not disks[following], 8.0, "the first one is well")
+    assert {n for n, broker in world.brokers.items() if broker.files is disks[n]} == {*disks} - {first, following}
+    assert not [n for n, broker in world.brokers.items() if broker.up]
+    next(fault, None)
+    assert await world.healthy(20.0) == ""
+    ends = {n: broker.starts - starts[n] for n, broker in world.brokers.items()}
+    assert ends == {n: 2 if n == first else 1 for n in ends}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.joins import joins
+from tests.chaos.joins import joins, replaced_in_turn
 from tests.chaos.test_sim import HAPPENS
 from tests.chaos.worlds import (
     SEEN_S,
@@ -43,7 +43,7 @@ HOUR_US = 3_600_000_000
 SCRATCH = "scratch"  # a file of the test's own
 
 Check = Callable[[World], Awaitable[None]]
-EFFECTS: dict[str, Check] = {"join": joins}
+EFFECTS: dict[str, Check] = {"join": joins, "next_disk": replaced_in_turn}
 
 
 def effect(check: Check) -> Check:

@@ -216,6 +216,23 @@ def unlisted_replicas_stay_who_they_are(p: Patches) -> None:
 
 
 @mutant(
+    "22: who is listed anew is a member once its disk knows that the CONFIG is committed",
+    Focus(faults=("next_disk",), seconds=16.0),
+)
+def what_is_listed_is_a_member(p: Patches) -> None:
+    """The next disk may go when its replica follows."""
+    p.set(configs.Configs, "has_kept", configs.Configs.lists)
+
+
+@mutant(
+    "22: a replica sets its log aside when the others would elect somebody after a power cut",
+    test="tests/raft/test_keeping.py::test_a_repair_waits_until_who_was_listed_last_knows_it_for_good",
+)
+def repairs_do_not_wait_for_who_was_listed(p: Patches) -> None:
+    p.set(RaftCore, "does_without", lambda self, peer: True)
+
+
+@mutant(
     "8: a CONFIG is undone with the entry that a truncation takes",
     Focus(faults=("lost_config",), nodes=5, seconds=20.0),
 )

@@ -62,6 +62,7 @@ FAULTS: dict[str, Kind] = {
     "drift": Kind(clocks.drift, 1, (2.0, 10.0)),
     "wipe": Kind(damage.wipe, 4, (0.5, 4.0)),
     "old_disk": Kind(damage.old_disk, 2, (0.5, 5.0)),
+    "next_disk": Kind(damage.next_disk, 2, (4.0, 8.0)),
     "lost_config": Kind(damage.lost_config, 1, (3.0, 6.0)),
     "remove_group": Kind(damage.remove_group, 3, (0.5, 4.0)),
     "flip_bits": Kind(damage.flip_bits, 4, (0.5, 4.0)),
@@ -74,7 +75,17 @@ for _point in POINTS:  # one alone, for who asks for it: the seed draws them tog
 FAULTS["flip_states"] = Kind(partial(damage.flip_bits, kinds=(".state",)), 0, (0.1, 0.5))
 
 DAMAGE = frozenset(
-    {"wipe", "old_disk", "lost_config", "remove_group", "flip_bits", "read_error", "crash_at_point", "flip_states"}
+    {
+        "wipe",
+        "old_disk",
+        "next_disk",
+        "lost_config",
+        "remove_group",
+        "flip_bits",
+        "read_error",
+        "crash_at_point",
+        "flip_states",
+    }
 )
 """What takes from a disk what was synced, or may come with it."""
 

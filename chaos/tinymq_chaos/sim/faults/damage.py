@@ -24,6 +24,7 @@ from tinymq_chaos.sim.synced import Synced
 from tinymq_chaos.sim.world import World
 
 BITS_MAX = 3
+LOOKS_S = 0.000_5  # how often an impatient operator looks whether all is well
 FLIPPED = (".log", ".log", ".log", ".index", ".state", "ballots-a", "ballots-b", "marks")
 
 
@@ -95,6 +96,36 @@ def lost_config(world: World, rng: random.Random) -> Iterator[str | None]:
     yield f"{few}, broker {broker.id} with an empty disk"
     over = True
     world.mend("lost config")
+
+
+def next_disk(world: World, rng: random.Random) -> Iterator[str | None]:
+    """A disk is replaced, and at the very moment when all is well again another one is, while everybody else ends."""
+    first = _victim(world, rng)
+    if first is None:
+        yield None
+        return
+    following = rng.choice([broker for broker in world.brokers.values() if broker is not first])
+    over = False
+
+    def go_on() -> None:
+        others = [broker for broker in world.brokers.values() if broker is not first]
+        harmed = first.scarred or any(broker.damaged for broker in others)
+        if over or harmed:
+            return
+        if any(broker.unhealthy() for broker in world.brokers.values()):
+            world.clock.call_later(LOOKS_S, go_on)
+            return
+        first.damaged = False
+        for broker in world.brokers.values():
+            if broker is not following:
+                rng.choice((broker.kill, broker.power_cut))()
+        following.wipe()
+
+    first.wipe()
+    first.revive()
+    go_on()
+    yield f"broker {first.id}, then {following.id}"
+    over = True
 
 
 def remove_group(world: World, rng: random.Random) -> Iterator[str | None]:
