@@ -17,7 +17,8 @@ from functools import partial
 
 from tinymq_chaos import checkers
 from tinymq_chaos.checkers.anomaly import Anomaly
-from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.checkers.ends import CHANGES
+from tinymq_chaos.history import METADATA, History, Outcome
 from tinymq_chaos.real.context import Context, Surroundings
 from tinymq_chaos.real.judging import Slack, times
 from tinymq_chaos.real.nemesis import Nemesis
@@ -33,6 +34,9 @@ END_S = 60.0  # workloads that are told to stop have read everything
 LOOK_S = 0.05  # between two looks at what brokers say
 WAIT_S = 4.0  # after which it is said what is waited for
 SAY_S = 15.0  # between two lines of progress
+QUIET_S = 6.0  # of load after the last fault, at least: how quick writes are then is seen, too
+PROGRESS_S = 0.5  # between two looks at what is done then
+PROGRESSES = ("send", *CHANGES)
 LAG_S = 0.05  # how often the loop is asked whether it is late
 LEAVE_S = 5.0  # for what was cancelled to end
 ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
@@ -159,8 +163,10 @@ class Run:
         self._say(
             f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {_shortened(bad)}"
         )
-        quiet_s = 1.0 + result.slack.progress_s
-        await asyncio.sleep(max(0.0, calm_s + quiet_s - history.now()))
+        while history.now() < calm_s + QUIET_S or not self._progressed(calm_s):
+            if history.now() > calm_s + 1.0 + result.slack.progress_s:
+                break
+            await asyncio.sleep(PROGRESS_S)
         await self._drain()
         bad = await self._healthy(HEALED_S) or bad
         history.end()
@@ -178,6 +184,16 @@ class Run:
         result.anomalies += await in_thread(self._judge)
         result.checked_s = time.monotonic() - began_s
         result.judged = True
+
+    def _progressed(self, calm_s: float) -> bool:
+        """In every partition that is written to something was acknowledged since, and something changed in the
+        metadata, where anybody asked: nothing is left to wait for to see how soon that is."""
+        served: dict[object, bool] = {}
+        for call in self._history.calls:
+            if call.kind in PROGRESSES and (call.ended_s is None or call.ended_s > calm_s):
+                place = (call.args["topic"], call.args["partition"]) if call.kind == "send" else METADATA
+                served[place] = served.get(place, False) or call.outcome is Outcome.OK
+        return all(served.values())
 
     def _judge(self) -> list[Anomaly]:
         return checkers.check(self._history, checkers=self._subject.checkers(self.result.slack))

@@ -82,6 +82,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "BEGIN_S", 0.01)
     monkeypatch.setattr(running, "END_S", 5.0)
     monkeypatch.setattr(running, "HEALED_S", 1.0)
+    monkeypatch.setattr(running, "QUIET_S", 0.05)
+    monkeypatch.setattr(running, "PROGRESS_S", 0.01)
     monkeypatch.setattr(Result, "slack", Slack(progress_s=-0.9))
 
 
@@ -112,6 +114,26 @@ def test_faults_then_calm_then_the_end() -> None:
     assert history.faults[-1].ended_s is not None
     assert history.faults[-1].ended_s <= history.calm_s <= drained.invoked_s <= history.ended_s
     assert subject.target.unhealthy() == ""
+
+
+@pytest.mark.parametrize(("progress_s", "waited"), [(60.0, True), (-0.9, False)])
+def test_the_end_waits_until_every_partition_takes_writes_again_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, progress_s: float, waited: bool
+) -> None:
+    monkeypatch.setattr(Result, "slack", Slack(progress_s=progress_s))
+    told_to_stop: list[bool] = []
+
+    async def slow_to_write(context: Context) -> None:
+        history = context.history
+        send = history.invoke("w", "send", history.now() + 60, topic="t#00", partition=0, records=["w-0"])
+        while history.calm_s is None or history.now() < history.calm_s + 0.5:
+            await asyncio.sleep(0.005)
+        send.ok([0, 0])
+        told_to_stop.append(context.stop.is_set())
+        await context.stop.wait()
+
+    run(Plain(slow_to_write), Plan(1, 30.0, episodes=(PAUSE,)))
+    assert told_to_stop == [not waited]
 
 
 def test_a_workload_that_breaks_ends_the_run_at_once() -> None:

@@ -20,6 +20,7 @@ from tinymq_chaos.real.targets import TARGETS, Wanted
 LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from leaders, followers and the nearest, too
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
 GAP_S = 0.1
+PACE = 2.0  # there are fewer calls than usual: enough for every fault to meet some
 AFTER_S = 1.5  # another leader may come so long after a fault's end
 
 
@@ -62,18 +63,19 @@ TOUR: tuple[Leg, ...] = (
     Leg((Stop("one_way", 0.8, {**LEADER, "side": "mute", "of": "all"}),), well=True),
     Leg((Stop("isolate", 1.5, {**LEADER, "clients": "cut"}),), well=True),
     Leg((Stop("pause", 1.5, LEADER),), well=True),
-    Leg((Stop("kill_one"),)),
     Leg((Stop("kill_leader", 0.5),), well=True),
-    Leg((Stop("disk_full", 0.2, {**LEADER, "bytes_left": 0.0}),), well=True),
-    Leg((Stop("fail_sync", 0.2, {**LEADER, "pattern": "groups/*", "then": "power cut"}),), well=True),
-    Leg((Stop("power_cut", 0.2, LEADER),), well=True),
-    Leg((Stop("torn_tail"),)),
+    Leg((  # a disk fails at each: nobody has a majority for a moment, and nothing acknowledged hangs on one
+        Stop("disk_full", 0.2, {"broker": 1.0, "bytes_left": 0.0}),
+        Stop("fail_sync", 0.2, {"broker": 2.0, "pattern": "groups/*", "then": "power cut"}),
+        Stop("power_cut", 0.2, {"broker": 3.0}),
+    ), well=True),
+    Leg((Stop("kill_one", 0.2, {"broker": 1.0}), Stop("torn_tail", 0.2, {"broker": 2.0})), well=True),
+    Leg((Stop("kill_majority"),)),  # whoever has just been started
+    Leg((Stop("kill_all"),)),
+    Leg((Stop("power_cut_all"),)),
     Leg((Stop("wipe", 0.0),)),
     Leg((Stop("wipe_then_kill"),)),
     Leg((Stop("rolling_restart", 0.0),)),
-    Leg((Stop("kill_majority"),)),
-    Leg((Stop("kill_all"),)),
-    Leg((Stop("power_cut_all"),)),
     Leg((Stop("read_error"),)),  # the last two: from them on no other disk may be damaged
     Leg((Stop("flip_bits", 0.2, {"file": ".log", "bits": 3.0}),)),
 )  # fmt: skip
@@ -124,12 +126,16 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toured]:
         Episode(tuple(Act(stop.kind, stop.how, 0.0, stop.lasts_s) for stop in leg.stops), GAP_S, leg.well)
         for leg in TOUR
     )
-    plan = Plan(1, 400.0, tuple(KINDS), LOAD, episodes=episodes)
+    plan = Plan(1, 400.0, tuple(KINDS), LOAD, pace=PACE, episodes=episodes)
     needs = frozenset().union(*(kind.needs for kind in FAULTS.values()))
     subject = TARGETS["tinymq"](Wanted(folder, needs=needs))
     try:
         began_s = time.monotonic()
-        run = Run(plan, subject, History(lambda: time.monotonic() - began_s), lambda line: print(line, file=sys.stderr))
+
+        def now() -> float:
+            return time.monotonic() - began_s
+
+        run = Run(plan, subject, History(now), lambda line: print(f"{now():6.1f} s  {line}", file=sys.stderr))
         yield Toured(asyncio.run(run.run()))
     finally:
         subject.target.close()
