@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tinymq.log.files import RealFiles
 from tinymq.testing.cluster import Cluster
-from tinymq_chaos.history import METADATA
+from tinymq_chaos.history import METADATA, History
+from tinymq_chaos.real import ours
+from tinymq_chaos.real.cluster import Cluster as RealCluster
 from tinymq_chaos.real.collect import METADATA_ID, Folders, Said, said_by, segments
 from tinymq_chaos.records import CHANGED, make_value
 
@@ -38,15 +43,23 @@ class Stopped:
         return entries[-1].index
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Stopped:
-    with Cluster(nodes=1, files_factory=lambda _: RealFiles(tmp_path)) as cluster:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    folder = tmp_path_factory.mktemp("kept")
+    with Cluster(nodes=1, files_factory=lambda _: RealFiles(folder)) as cluster:
         client = cluster.client()
         client.admin.create_topic("t", partitions=1, replication_factor=1)
         for name in NAMES:
             client.send("t", make_value(name))
         topic_id = client.admin.describe_topic("t").topic_id.hex()
-    return Stopped(tmp_path, topic_id)
+    return Stopped(folder, topic_id)
+
+
+@pytest.fixture
+def stopped(kept: Stopped, tmp_path: Path) -> Stopped:
+    """A copy for each test."""
+    shutil.copytree(kept.data, tmp_path / "data")
+    return Stopped(tmp_path / "data", kept.said.topic_id)
 
 
 def digest(folder: Path) -> str:
@@ -94,6 +107,43 @@ def test_a_folder_that_is_not_there_holds_nothing(stopped: Stopped) -> None:
     replica, problem = Folders().replica(stopped.said, stopped.data / "elsewhere")
     assert replica.entries == ()
     assert "was committed" in problem
+
+
+class Asked:
+    """A cluster of which some brokers say how they are, at the second try at the earliest."""
+
+    def __init__(self, folder: Path, *talking: int) -> None:
+        self.brokers = (1, 2, 3)
+        self.up = {1, 2, 3}
+        self.tries: Counter[int] = Counter()
+        self._folder, self._talking = folder, talking
+
+    def status(self, broker: int) -> dict[str, Any] | None:
+        self.tries[broker] += 1
+        return {"replicas": []} if broker in self._talking and self.tries[broker] > 1 else None
+
+    def running(self, broker: int) -> bool:
+        return broker in self.up
+
+    def stop(self, broker: int) -> None:
+        self.up.remove(broker)
+
+    def said(self, broker: int) -> Path:
+        return self._folder / f"broker-{broker}.log"
+
+
+def test_a_broker_that_does_not_say_how_its_replicas_are_is_asked_again_and_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ours, "ANSWER_S", 0.3)
+    cluster = Asked(tmp_path, 1, 3)
+    collected = ours.Ours(cast(RealCluster, cluster)).collect(History(), hurt={2})
+    assert collected.wrong == ["broker 2 does not say how its replicas are: nobody could judge them"]
+    assert (collected.notes, cluster.up) == ([], set())
+    assert (cluster.tries[1], cluster.tries[3]) == (2, 2)
+    assert cluster.tries[2] > 2
+    whole = ours.Ours(cast(RealCluster, Asked(tmp_path, 1, 2, 3))).collect(History(), hurt=())
+    assert whole.wrong == []
 
 
 def test_a_page_names_replicas_of_topics_that_are_there() -> None:

@@ -74,7 +74,7 @@ def test_what_waits_waits_as_long_as_it_should_whatever_the_time(tmp_path: Path)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            for hours in (0, 1, -1, 0):
+            for hours in (1, -1):
                 clocks.set_clock(tmp_path, 1, hours * clocks.HOUR_S)
                 print(time.time() + hours * clocks.HOUR_S, file=process.stdin, flush=True)
                 names = []

@@ -79,13 +79,13 @@ def test_failovers_are_measured_on_real_brokers(tmp_path: Path) -> None:
 
     async def measured(trial: Trial) -> Figure:
         trial.say = said.append
-        return await failover(trial, failures=2)
+        return await failover(trial, failures=1)
 
     figure = asyncio.run(take("failover", measured, tmp_path / "cluster", random.Random(1)))
-    assert [line.split(":")[0] for line in said] == ["1/2", "2/2"]
-    assert len(figure.samples["led"]) >= 2  # partitions that lost their leader
-    assert len(figure.samples["led"]) + len(figure.samples["elsewhere"]) == 2 * PARTITIONS
+    assert [line.split(":")[0] for line in said] == ["1/1"]
+    assert len(figure.samples["led"]) >= 1  # partitions that lost their leader
+    assert len(figure.samples["led"]) + len(figure.samples["elsewhere"]) == PARTITIONS
     assert min(figure.samples["led"]) > max(0.05, min(figure.samples["elsewhere"])), "a kill is seen"
     by_name = {part.name: part for part in figure.parts}
     assert all(by_name[name].reached for name in ("acknowledged and lost", "twice", "calls without an answer"))
-    assert "2 kills" in figure.basis
+    assert "1 kills" in figure.basis

@@ -48,6 +48,21 @@ def test_an_answer_within_its_slack_is_none_too_late() -> None:
     assert list(busy(Facts(history))) == []
 
 
+def test_leaders_that_change_while_brokers_are_stopped_are_not_restless() -> None:
+    now_s = [0.0]
+    history = History(lambda: now_s[0])
+    history.changed("all faults are over")
+    (restless,) = [c for c in checkers(Slack()) if name_of(c) == "restless"]
+    now_s[0] = 20.0
+    history.end()
+    for term in range(1, 6):
+        now_s[0] += 0.1
+        history.led(("t#00", 0), term, term % 3 + 1)
+    assert list(restless(Facts(history))) == []
+    history.ended_s = now_s[0]  # the same before the end
+    assert len(list(restless(Facts(history)))) == 1
+
+
 def test_every_workload_that_runs_is_named_on_the_page() -> None:
     assert {*RUN} - {"counted"} < {*WORKLOADS}  # that one is of real processes alone
     assert all(f"`{name}`" in PAGE for name in RUN)
