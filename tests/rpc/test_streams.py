@@ -19,6 +19,7 @@ from tinymq.errors import UnknownPartition
 from tinymq.log.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
+from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.produce import ProduceStream
 from tinymq.rpc.serving import Serving, State
 
@@ -60,9 +61,10 @@ class Line:
         while (request := await self.requests.get()) is not None:
             yield request
 
-    async def write(self, message: object) -> None:
+    async def write(self, message: Any) -> None:
         await self.room.acquire()
-        self.replies.append(message)
+        packed = isinstance(message, FetchAnswer)
+        self.replies.append(pb.FetchReply.FromString(message.SerializeToString()) if packed else message)
 
 
 class Streams:

@@ -20,6 +20,7 @@ from tinymq.config import Limits
 from tinymq.errors import QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
+from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.serving import Serving
 from tinymq.types import GroupId, TopicId, check_scan_id
 
@@ -29,7 +30,7 @@ CALL = "Broker.Fetch"  # to the meter
 class Replies(Protocol):
     """What a stream writes to (a grpc.aio.ServicerContext)."""
 
-    async def write(self, message: pb.FetchReply) -> None: ...
+    async def write(self, message: FetchAnswer) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class FetchStream:
         self._waiting: dict[int, Fetch] = {}  # by request id; begun, and neither answered nor cancelled
         self._asked: dict[int, _Asked] = {}  # of the same
         self._ready: deque[tuple[int, Fetch]] = deque()
-        self._messages: deque[tuple[pb.FetchReply, int]] = deque()  # errors, and what was read ahead, with its bytes
+        self._messages: deque[tuple[FetchAnswer, int]] = deque()  # errors, and what was read ahead, with its bytes
         self._reading: set[asyncio.Task[None]] = set()
         self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
         self._ended = False
@@ -94,7 +95,7 @@ class FetchStream:
         except TinymqError as error:
             self._meter.refused(CALL, error.code)
             reply = pb.FetchReply(request_id=number, error=to_wire(error), next_offset=request.offset)
-            self._messages.append((reply, 0))
+            self._messages.append((FetchAnswer(reply, b""), 0))
             self._wake.set()
 
     def _begin(self, number: int, request: pb.FetchRequest, broker: Broker) -> None:
@@ -134,7 +135,7 @@ class FetchStream:
             if message is not None:
                 throttled_s = self._share.charge(len(message.frames)) if self._share.limited else 0.0
                 if throttled_s:
-                    message.throttled_ms = int(throttled_s * 1000)
+                    message.head.throttled_ms = int(throttled_s * 1000)
                 await self._replies.write(message)
                 await self._share.wait(throttled_s)  # what is ready meanwhile holds no bytes
             elif self._ended and not self._waiting:
@@ -143,7 +144,7 @@ class FetchStream:
                 self._wake.clear()
                 await self._wake.wait()
 
-    def _next(self) -> pb.FetchReply | None:
+    def _next(self) -> FetchAnswer | None:
         """What to write now. Starts reads from disk on the way, while there is room for what they bring."""
         if self._messages:
             message, size = self._messages.popleft()
@@ -178,7 +179,7 @@ class FetchStream:
             self._read_ahead_bytes -= fetch.bytes_max
         self._wake.set()
 
-    def _answered(self, number: int, answer: Answer) -> pb.FetchReply:
+    def _answered(self, number: int, answer: Answer) -> FetchAnswer:
         del self._waiting[number]
         asked = self._asked.pop(number)
         if answer.error is None:
@@ -198,15 +199,15 @@ class FetchStream:
             broker.scans.count(request.scan_id, group, leads, len(answer.frames), records)
 
 
-def _reply(number: int, answer: Answer) -> pb.FetchReply:
-    return pb.FetchReply(
+def _reply(number: int, answer: Answer) -> FetchAnswer:
+    head = pb.FetchReply(
         request_id=number,
         high_watermark=answer.high_watermark,
         log_start=answer.log_start,
         leader_epoch=answer.leader_epoch,
         leader=answer.leader,
-        frames=answer.frames,
         error=None if answer.error is None else to_wire(answer.error),
         next_offset=answer.next_offset,
         history=answer.history,
     )
+    return FetchAnswer(head, answer.frames)

@@ -16,6 +16,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.admin import AdminService
 from tinymq.rpc.channels import ChannelsService
 from tinymq.rpc.metering import Metering
+from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.queue import QueueService
 from tinymq.rpc.services import BrokerService
 
@@ -91,4 +92,11 @@ def _register(server: grpc.aio.Server, services: Services) -> tuple[str, ...]:
     }
     for add_to_server, service in add.values():
         add_to_server(service, server)
+    packed = grpc.stream_stream_rpc_method_handler(
+        services.broker.Fetch,
+        request_deserializer=pb.FetchRequest.FromString,
+        response_serializer=FetchAnswer.SerializeToString,
+    )
+    broker = pb.DESCRIPTOR.services_by_name["Broker"].full_name
+    server.add_registered_method_handlers(broker, {"Fetch": packed})  # in the place of the generated one
     return tuple(pb.DESCRIPTOR.services_by_name[name].full_name for name in add)
