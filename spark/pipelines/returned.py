@@ -1,6 +1,7 @@
 """The delays that came back into a topic, read without Spark: as rows, each once. Pure.
 
-The sink writes at least once: a batch that was done again has the same rows under the same places.
+The sink writes at least once: a batch that was done again has the same rows under the same places. As drop_repeats of
+pyspark_tinymq has it, a record is a repeat if both are the same, its place and what it says.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ class Returned:
 def returned(records: pa.Table) -> Returned:
     """`records` as Reader.to_arrow gives them. One without a place is a row of its own. Raises ValueError for a value
     that is no row of delays."""
-    seen: set[bytes] = set()
+    seen: set[tuple[object, ...]] = set()
     rows: list[Row] = []
-    for value, headers in zip(records["value"].to_pylist(), records["headers"].to_pylist(), strict=True):
+    columns = (records[name].to_pylist() for name in ("key", "value", "headers"))
+    for key, value, headers in zip(*columns, strict=True):
         place = _place(headers or [])
-        if place is not None and place in seen:
-            continue
         if place is not None:
-            seen.add(place)
+            if (place, key, value) in seen:
+                continue
+            seen.add((place, key, value))
         row = json.loads(value)
         rows.append({"worst_min": None, **row, "hour": datetime.fromisoformat(row["hour"])})
     return Returned(tuple(rows), records.num_rows - len(rows))

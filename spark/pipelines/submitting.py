@@ -10,21 +10,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 PROGRAMS = Path(__file__).parent
+CORES = 2
 STOP_S_MAX = 15.0  # Spark has that long to end by itself
 LOG_LINES = 25  # of its log that are shown when it fails
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a minute's run: compiling well costs more than it gains
+NO_CONF: Mapping[str, str] = MappingProxyType({})
 
 
 class SubmitFailed(Exception):
     """A submitted program ended with another code than 0; the text has the end of its log."""
 
 
-def command(program: str, arguments: Sequence[str], cores: int = 2) -> list[str]:
-    """`spark-submit PROGRAM ARGUMENTS`, in this machine's own processes; a task is tried three times."""
+def command(program: str, arguments: Sequence[str], conf: Mapping[str, str]) -> list[str]:
+    """`spark-submit PROGRAM ARGUMENTS` with `conf`, in this machine's own processes; a task is tried three times."""
     submit = Path(sys.prefix) / "bin" / "spark-submit"
     settings = {
         "spark.ui.enabled": "false",
@@ -32,9 +35,11 @@ def command(program: str, arguments: Sequence[str], cores: int = 2) -> list[str]
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": JVM,
         "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "WARN",
+        **conf,
     }
     given = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
-    return [str(submit), "--master", f"local[{cores},3]", *given, str(PROGRAMS / program), *arguments]
+    return [str(submit), "--master", f"local[{CORES},3]", *given, str(PROGRAMS / program), *arguments]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -53,13 +58,13 @@ def environment(folder: Path) -> dict[str, str]:
 class Submitted:
     """A program under spark-submit, with all that it says in a file. Use it in `with`, which ends what still runs."""
 
-    def __init__(self, program: str, arguments: Sequence[str], log: Path) -> None:
-        """Start it. `log` is appended to, and its folder takes Spark's temporary files."""
+    def __init__(self, program: str, arguments: Sequence[str], log: Path, conf: Mapping[str, str] = NO_CONF) -> None:
+        """Start it, with `conf` for Spark. `log` is appended to, and its folder takes Spark's temporary files."""
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                command(program, arguments),
+                command(program, arguments, conf),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
