@@ -132,6 +132,18 @@ def test_nobody_says_that_nothing_was_lost_who_has_not_looked(tmp_path: Path) ->
     assert "final state was not read" in page.said
 
 
+def test_what_was_not_judged_or_not_tested_is_not_called_whole(tmp_path: Path) -> None:
+    unjudged = read(write_report(steady(10).keep(tmp_path / "a", anomalies=[], judged=False, interrupted=True)))
+    assert "Not judged" in unjudged.said
+    assert "Nobody has looked: the run ended before the checkers were asked." in unjudged.said
+    untested = read(
+        write_report(steady(10).keep(tmp_path / "b", anomalies=[], not_tested=["pause: it never happened"]))
+    )
+    assert "But not all was tested: pause: it never happened." in untested.said
+    assert not any("Nothing was lost" in page.said for page in (unjudged, untested))
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["judged"] is False
+
+
 def test_names_stay_text_wherever_they_come_from(tmp_path: Path) -> None:
     tape = Tape()
     topic = f"{HOSTILE}#00ff"

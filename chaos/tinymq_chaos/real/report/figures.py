@@ -129,6 +129,8 @@ def summary(findings: Findings) -> dict[str, Any]:
         "command": said.get("command"),
         "nodes": said.get("nodes"),
         "interrupted": bool(said.get("interrupted")),
+        "judged": said.get("judged"),
+        "not_tested": said.get("not_tested"),
         "lasted_s": round(findings.lasted_s, 3),
         "records": {"acknowledged": findings.records, "lost": findings.lost},
         "acknowledged_per_s": round(throughput(findings), 1),

@@ -113,6 +113,8 @@ def anomalies_section(findings: Findings) -> Element:
         none += (
             f" and the final state of {replicas:,} replicas." if replicas else "; no replica's final state was read."
         )
+        if findings.run.said.get("judged") is False:
+            none = "Nobody has looked: the run ended before the checkers were asked."
         return element("section", {"id": "anomalies"}, title, element("p", {"class": "empty"}, none))
     shown = found[:ANOMALIES_MAX]
     proofs = iter(evidence(findings.run.history, [a for a in shown if isinstance(a, Anomaly)]))
