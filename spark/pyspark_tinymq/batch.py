@@ -39,7 +39,8 @@ class BatchReader(DataSourceReader):
         ends, late = clipped(lookup.place(source.end, bounds, "endingOffsets"), lasts, "endingOffsets")
         planner.report([*early, *late])
         lenient = {at for at in starts if not _explicit(source, at)}
-        tasks = planner.tasks(topics, starts, {at: max(ends[at], starts[at]) for at in starts}, lenient)
+        upto = {at: max(ends[at], start) for at, start in starts.items()}
+        tasks = planner.tasks(topics, starts, upto, lenient=lenient, bounds=bounds)
         told(source, planner.scan_id, f"batch: {sum(each.end - each.start for each in tasks)} records")
         return tasks
 

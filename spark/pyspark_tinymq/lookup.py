@@ -55,9 +55,9 @@ class Lookup:
         self._client = client
         self._source = source
 
-    def topics(self, *, missing: bool = False) -> Topics:
+    def topics(self, *, missing: bool = False, where: bool = True) -> Topics:
         """What is there to read now. Raises UnknownTopic, UnknownPartition for what was named and is not there; with
-        `missing` it is left out."""
+        `missing` it is left out. Without `where`, no replicas are in it: who only looks for news asks less."""
         source, admin = self._source, self._client.admin
         found = []
         if source.pattern:
@@ -70,11 +70,11 @@ class Lookup:
                 except UnknownTopic:
                     if not missing:
                         raise
-        brokers = {each.broker_id: each for each in admin.brokers()} if found else {}
-        where = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
+        brokers = {each.broker_id: each for each in admin.brokers()} if found and where else {}
+        homes = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
         partitions = {
             Partition(topic.name, at.partition): Led(
-                at.leader, at.leader_epoch, tuple(where[broker] for broker in at.replicas if broker in where)
+                at.leader, at.leader_epoch, tuple(homes[broker] for broker in at.replicas if broker in homes)
             )
             for topic in found
             for at in topic.partitions

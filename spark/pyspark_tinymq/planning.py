@@ -6,13 +6,13 @@ What was removed, or is gone, between two offsets is found here, before a task i
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark_tinymq import plan
 from pyspark_tinymq.lookup import Lookup, Topics
 from pyspark_tinymq.offsets import Offsets, Partition
-from pyspark_tinymq.plan import Loss, Range
+from pyspark_tinymq.plan import Bounds, Loss, Range
 from pyspark_tinymq.settings import Source
 from pyspark_tinymq.task import RangePartition
 from tinymq.errors import OffsetOutOfRange
@@ -31,11 +31,18 @@ class Planner:
     hold_id: bytes
 
     def tasks(
-        self, topics: Topics, starts: Offsets, ends: Offsets, lenient: Collection[Partition] = ()
+        self,
+        topics: Topics,
+        starts: Offsets,
+        ends: Offsets,
+        *,
+        lenient: Collection[Partition] = (),
+        bounds: Mapping[Partition, Bounds] | None = None,
     ) -> list[RangePartition]:
         """What is between two offsets, as tasks. Raises OffsetOutOfRange, UnknownPartition for what is lost, unless
-        failOnDataLoss=false. The head of a partition in `lenient`, or without a start, may be gone."""
-        planned = self._held(topics, starts, ends, lenient)
+        failOnDataLoss=false. The head of a partition in `lenient`, or without a start, may be gone. `bounds`: as they
+        were a moment ago, if that is known."""
+        planned = self._held(topics, starts, ends, lenient, bounds)
         heads = {each.at: each.start for each in planned}
         pieces = plan.split(planned, self.source.tasks_min, self.source.records_max)
         return [self._task(topics, piece, heads[piece.at]) for piece in pieces]
@@ -56,12 +63,21 @@ class Planner:
         except OffsetOutOfRange as error:  # the next plan finds out what that means
             LOG.info("not held: %s", error.message)
 
-    def _held(self, topics: Topics, starts: Offsets, ends: Offsets, lenient: Collection[Partition]) -> list[Range]:
+    def _held(
+        self,
+        topics: Topics,
+        starts: Offsets,
+        ends: Offsets,
+        lenient: Collection[Partition],
+        bounds: Mapping[Partition, Bounds] | None,
+    ) -> list[Range]:
         wanted = [at for at, end in ends.items() if at in topics.partitions and starts.get(at) != end]
         losses: list[Loss] = []
         planned: list[Range] = []
         for _ in range(HOLD_TRIES):
-            planned, losses = plan.ranges(starts, ends, self.lookup.bounds(wanted), lenient)
+            here = bounds if bounds is not None else self.lookup.bounds(wanted)
+            bounds = None
+            planned, losses = plan.ranges(starts, ends, here, lenient)
             self.report(losses)
             try:
                 begins = self.lookup.hold({each.at: each.start for each in planned}, self.hold_id)

@@ -6,6 +6,7 @@ forked from one with clients makes its own; gRPC does not live through a fork, a
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -17,6 +18,8 @@ from pyspark_tinymq.replicas import LOOPBACK
 
 if TYPE_CHECKING:
     from tinymq.client import Client
+
+LOG = logging.getLogger("pyspark_tinymq")
 
 CLIENTS_MAX = 8
 RACK = "TINYMQ_RACK"
@@ -74,9 +77,10 @@ def rack(source: Reached) -> str:
 @lru_cache(maxsize=1)
 def hosts() -> frozenset[str]:
     """The names and addresses of this host, as brokers' addresses may name it."""
-    names = {socket.gethostname(), socket.getfqdn()}
+    names = {socket.gethostname(), *LOOPBACK}
     try:
-        names |= {str(address[4][0]) for address in socket.getaddrinfo(socket.gethostname(), None)}
-    except OSError:  # a host without a name of its own: the loopback is left
-        return frozenset(LOOPBACK | names)
-    return frozenset(LOOPBACK | names)
+        for found in socket.getaddrinfo(socket.gethostname(), None, flags=socket.AI_CANONNAME):
+            names |= {str(found[4][0]), found[3]}
+    except OSError as error:  # a host whose own name leads nowhere
+        LOG.debug("%s not looked up: %s", socket.gethostname(), error)
+    return frozenset(names - {""})

@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins. Raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a
         time), OffsetOutOfRange (an offset beyond the end)."""
         planner = self._driver().planner
-        topics = planner.lookup.topics()
+        topics = planner.lookup.topics(where=False)
         bounds = planner.lookup.bounds(topics.partitions)
         lasts = {at: bound.end for at, bound in bounds.items()}
         place = planner.lookup.place(self._source.start, bounds, "startingOffsets")
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """From now on the stream ends where the partitions end now."""
         driver = self._driver()
         lookup = driver.planner.lookup
-        bounds = lookup.bounds(lookup.topics(missing=True).partitions)
+        bounds = lookup.bounds(lookup.topics(missing=True, where=False).partitions)
         driver.target = {at: bound.end for at, bound in bounds.items()}
 
     # ---- how far it goes ------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes; `start`, to the letter, if there is none yet."""
         driver = self._driver()
         begin = offsets.read_stream(start)
-        topics = driver.planner.lookup.topics(missing=True)
+        topics = driver.planner.lookup.topics(missing=True, where=False)
         known = self._still_there(begin, topics)
         bounds = driver.planner.lookup.bounds(topics.partitions)
         starts = {at: known.get(at, bound.first) for at, bound in bounds.items()}
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver.planner.report([Loss(at, AGAIN) for at in until.offsets if at.topic in again])
         exact = isinstance(self._source.start, Mapping)
         lenient = () if exact or not begin.initial else tuple(starts)
-        planned = driver.planner.tasks(topics, starts, wanted, lenient)
+        planned = driver.planner.tasks(topics, starts, wanted, lenient=lenient)
         driver.held_s = time.monotonic()
         return planned
 
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             progress = Progress(client, source.group) if source.group else None
             self._made = Driver(planner, progress)
             if progress is not None:
-                progress.check(planner.lookup.topics(missing=True).ids)
+                progress.check(planner.lookup.topics(missing=True, where=False).ids)
             told(source, planner.scan_id, "stream")
         return self._made
 

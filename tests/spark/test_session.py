@@ -175,6 +175,7 @@ def test_a_process_keeps_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.hosts() > LOOPBACK
+    assert "" not in session.hosts()
     monkeypatch.setenv(session.RACK, "r7")
     assert session.rack(_source("a:1")) == "r7"
     assert session.rack(_source("a:1", rack="r1")) == "r1"
