@@ -1,0 +1,46 @@
+"""The notebook under examples/spark is executed as users execute it, and shows what is kept in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from tests.spark import java_setup
+from tinymq.testing.cluster import Cluster
+
+NOTEBOOK = Path(__file__).parents[3] / "examples" / "spark" / "delays.ipynb"
+RUN_S_MAX = 400.0  # of a JVM and a kernel that share two cores with whatever else runs
+
+
+def _shown(notebook: NotebookNode) -> list[dict[str, str]]:
+    """What each code cell ends with, by MIME type."""
+    shown = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            data = [output.data for output in cell.outputs if output.output_type in ("display_data", "execute_result")]
+            shown.append(dict(data[-1]) if data else {})
+    return shown
+
+
+@pytest.mark.timeout(RUN_S_MAX + 100)
+def test_it_runs_and_shows_what_is_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = nbformat.read(NOTEBOOK, as_version=4)
+    fresh = nbformat.read(NOTEBOOK, as_version=4)
+    monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
+    monkeypatch.setenv("JAVA_HOME", str(java_setup.home()))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    NotebookClient(fresh, timeout=RUN_S_MAX, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    was, now = _shown(kept), _shown(fresh)
+    assert [each.get("text/plain", "") for each in now[:-2]] == [each.get("text/plain", "") for each in was[:-2]]
+    plot = [bool(each.get("image/png")) for each in now]
+    assert plot == [bool(each.get("image/png")) for each in was]
+    assert sum(plot) == 1
+    assert now[2]["text/plain"] == "27004"
