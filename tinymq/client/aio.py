@@ -25,7 +25,7 @@ from tinymq.client.ports import Connector
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
-from tinymq.client.scan import WAIT_MS, AsyncScan, Tiers, read_range
+from tinymq.client.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.clock import Clock, SystemClock
 from tinymq.errors import Closed, TinymqError
@@ -127,11 +127,12 @@ class AsyncClient:
 
         `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
         None: as the setting `replica` says. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
-        count what they serve under it, see admin.describe_scan. Settings: see ReaderConfig. Raises InvalidRequest,
-        InvalidName (scan_id).
+        count what they serve under it, see admin.describe_scan. Settings: see ReaderConfig; fetch_bytes_max is 4 MiB
+        if not given. Raises InvalidRequest, InvalidName (scan_id).
         """
         wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms)
-        scan = AsyncScan(self._core(), wanted, configure(ReaderConfig, settings), self._soon)
+        config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
+        scan = AsyncScan(self._core(), wanted, config, self._soon)
         self._keep(scan)
         return scan
 

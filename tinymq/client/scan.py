@@ -25,11 +25,13 @@ from tinymq.client.lookups import topic_with
 from tinymq.client.ports import Fetched
 from tinymq.client.records import Chunk
 from tinymq.client.routing import Cost, Partition
+from tinymq.config import MIB
 from tinymq.errors import BrokerUnreachable, Closed, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 WAIT_MS = 2_000.0
 WAIT_MS_MAX = 600_000.0
+FETCH_BYTES_MAX = 4 * MIB  # a fetch has its own cost: with 1 MiB the processor time per byte is a third higher
 BROKERS_MAX = (1 << 32) - 1
 
 Tiers = Sequence[Sequence[int]]
