@@ -21,13 +21,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.fuzz import lives
+from tests.fuzz import lives, seeded
 from tests.fuzz.driver import CaseFile, Finding, Loaded, Tally, Target, be_quiet, limit_memory, sweep, until
 from tests.fuzz.targets import ALL, named
 
 SLICE_S = 10.0
 QUICK_SEED = 1
-KNOWN = [*ALL, *lives.ALL]
+KNOWN = [*ALL, *lives.ALL, *seeded.ALL]
 
 
 def main() -> int:
@@ -38,8 +38,10 @@ def main() -> int:
             return 2
     if options.case:
         seed, number = map(int, options.case.split(":"))
-        (target,) = named(options.names)
         be_quiet()
+        if options.names[0] in seeded.ALL:
+            return seeded.once(options.names[0], seed, number)
+        (target,) = named(options.names)
         return _here(lambda: sweep(Loaded(target), seed, iter([number])), target.name)
     if options.here:
         limit_memory()
@@ -87,6 +89,9 @@ def _child(options: argparse.Namespace) -> int:
         if name in lives.ALL:
             failed |= lives.run(name, options.seed, options.seconds)
             continue
+        if name in seeded.ALL:
+            failed |= seeded.run(name, options.seed, options.seconds)
+            continue
         target = ALL[name]
         print(f"{name} begins", file=sys.stderr, flush=True)
         failed |= _here(lambda target=target: _swept(target, options, note), name)
@@ -102,7 +107,9 @@ def _swept(target: Target, options: argparse.Namespace, note: object) -> Tally:
 def _all(options: argparse.Namespace) -> int:
     seed = QUICK_SEED if options.quick else secrets.randbelow(1 << 31) if options.seed is None else options.seed
     targets = [target.name for target in named(options.names)]
-    machines = [name for name in lives.ALL if not options.names or any(map(name.startswith, options.names))]
+    machines = [
+        name for name in (*lives.ALL, *seeded.ALL) if not options.names or any(map(name.startswith, options.names))
+    ]
     names = targets if options.quick else targets + machines
     if not names:
         print("state machines have no quick tier: leave out --quick", file=sys.stderr)

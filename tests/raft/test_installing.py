@@ -250,7 +250,7 @@ def test_a_state_over_the_limit_is_not_taken_and_status_says_why() -> None:
     simulate(scenario, limits=replace(LIMITS, state_bytes_max=1000))
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_power_cuts_at_any_point_of_a_transfer(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "padding", LARGE[:600_000])
     for seed in range(part * 10, part * 10 + 10):

@@ -2,6 +2,7 @@
 
 `kill -9` keeps the page cache, so it proves no sync; here each disk keeps what was synced and a random part of the
 rest, and a round under way gets as far as chance has it. The mutants show that the check can fail.
+`make fuzz NAMES=raft` cuts at fresh seeds, as it does with the storms of this folder.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ async def cut_under_load(cluster: Cluster) -> None:
         assert all(b.group(group).role in (Role.LEADER, Role.FOLLOWER) for b in cluster.running), cluster.describe()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(40))
 def test_what_was_acknowledged_survives(seed: int) -> None:
     cluster = simulate(cut_under_load, seed)
     assert cluster.ledger.acknowledged[GROUP]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_of_several_groups_that_share_their_syncs(seed: int) -> None:
     simulate(cut_under_load, seed, groups=[GroupId(GROUP.topic_id, p) for p in range(4)])
 

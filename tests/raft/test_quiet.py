@@ -47,7 +47,7 @@ def test_heartbeats_are_one_per_pair_however_many_groups_there_are() -> None:
     simulate(scenario, groups=[GroupId(GROUP.topic_id, p) for p in range(40)])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_wakes_without_an_election_after_ten_minutes(seed: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
@@ -67,7 +67,7 @@ def test_it_wakes_when_its_leader_is_gone() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await rest(cluster)
-        await cluster.run_for(600.0)
+        await cluster.run_for(60.0)
         cluster.leader().kill()
         await cluster.until(cluster.leaders, 1.0)
 

@@ -512,7 +512,7 @@ async def minorities_are_lost(cluster: Cluster) -> None:
     await cluster.check_logs()
 
 
-@pytest.mark.parametrize(("nodes", "seed"), [*((3, seed) for seed in range(6)), (5, 0), (5, 1)])
+@pytest.mark.parametrize(("nodes", "seed"), [*((3, seed) for seed in range(4)), (5, 0)])
 def test_any_minority_may_be_lost_again_and_again(nodes: int, seed: int) -> None:
     simulate(minorities_are_lost, seed, nodes=nodes)
 

@@ -22,23 +22,23 @@ from tinymq.types import GroupId
 MUTANT_SEEDS_MAX = 30  # within which a mutant has to be caught
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_three_brokers(seed: int) -> None:
     cluster = simulate(stormy(20.0), seed)
     assert len(cluster.ledger.acknowledged[GROUP]) > 100
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_five_brokers(seed: int) -> None:
     simulate(stormy(10.0), seed, nodes=5)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_several_groups(seed: int) -> None:
     simulate(stormy(10.0), seed, groups=[GroupId(GROUP.topic_id, p) for p in range(4)])
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3])
 def test_the_same_seed_is_the_same_run(seed: int) -> None:
     one, other = simulate(stormy(5.0), seed), simulate(stormy(5.0), seed)
     assert one.ledger.lines == other.ledger.lines

@@ -1,0 +1,56 @@
+"""Storms and power cuts in virtual time, by name: each with fresh seeds, where the tests run a few fixed ones.
+
+A life that fails has raised what was broken; its seed alone shows it again.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+
+from tests.broker import test_power_cut as test_power_cut_of_brokers
+from tests.broker import test_revival_storms
+from tests.raft import test_observers, test_power_cut, test_read_index, test_storms
+from tests.raft.test_disk_failures import test_a_replica_that_failed_under_load_comes_back_as_a_member as fails
+from tests.raft.test_rejoining import test_any_minority_may_be_lost_again_and_again as minority
+
+SEEDS_OF_A_TURN = 1000  # a turn of the driver begins so many further on
+
+ALL: dict[str, Callable[[int], None]] = {
+    "raft.power_cut": test_power_cut.test_what_was_acknowledged_survives,
+    "raft.power_cut_of_groups": test_power_cut.test_of_several_groups_that_share_their_syncs,
+    "raft.storm": test_storms.test_three_brokers,
+    "raft.storm_of_five": test_storms.test_five_brokers,
+    "raft.storm_of_groups": test_storms.test_several_groups,
+    "raft.observers": test_observers.test_storms_with_observers,
+    "raft.minorities": lambda seed: minority((3, 5)[seed % 2], seed),
+    "raft.reads": test_read_index.test_reads_in_a_storm_are_never_stale_and_all_end,
+    "raft.failed_sync": lambda seed: fails(seed=seed, how="sync"),
+    "raft.full_disk": lambda seed: fails(seed=seed, how="full"),
+    "brokers.power_cut": test_power_cut_of_brokers.test_what_was_acknowledged_survives_once,
+    "brokers.memory": lambda seed: test_revival_storms.test_they_come_back_and_agree(test_revival_storms.MEMORY, seed),
+    "brokers.intervals": lambda seed: test_revival_storms.test_they_come_back_and_agree(test_revival_storms.LAZY, seed),
+}
+
+
+def run(name: str, turn: int, seconds: float) -> int:
+    """Seeds one after the other until the time is over, at least one. 1 when one failed."""
+    began_s, number = time.monotonic(), 0
+    while number == 0 or time.monotonic() < began_s + seconds:
+        if once(name, turn, number):
+            return 1
+        number += 1
+    print(f"{name:24} {number:8d} seeds    {number / (time.monotonic() - began_s):8.1f}/s", flush=True)
+    return 0
+
+
+def once(name: str, turn: int, number: int) -> int:
+    """One seed; 1 when it failed, which is said with what runs it again."""
+    try:
+        ALL[name](turn * SEEDS_OF_A_TURN + number)
+    except Exception:
+        print(f"FOUND {name}: {traceback.format_exc()[-6000:]}")
+        print(f"again: python -m tests.fuzz {name} --case {turn}:{number}", flush=True)
+        return 1
+    return 0
