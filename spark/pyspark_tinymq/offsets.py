@@ -62,8 +62,9 @@ class StreamOffset:
         return written
 
     def following(self, offsets: Offsets, ids: Mapping[str, str]) -> StreamOffset:
-        """The end of a batch that begins here; this one if it is no further, to the letter."""
-        if offsets == self.offsets:
+        """The end of a batch that begins here; this one if it is no further, to the letter. The first one always is:
+        Spark keeps ends alone, so that only a batch, be it empty, keeps where a query began."""
+        if offsets == self.offsets and not self.initial:
             return self
         return StreamOffset(offsets, ids, first=self.offsets if self.initial else None)
 

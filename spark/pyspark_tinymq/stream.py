@@ -79,7 +79,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limits.rows_max or ROWS_MAX) if limits.any else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes; `start`, to the letter, if there is none yet."""
+        """How far the next micro-batch goes; `start`, to the letter, if there is none yet.
+
+        The first one begins at once, empty or not: its end tells a restart where the query began."""
         driver = self._driver()
         begin = offsets.read_stream(start)
         topics = driver.planner.lookup.topics(missing=True, where=False)

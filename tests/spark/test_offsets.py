@@ -41,7 +41,7 @@ def test_the_first_batch_says_where_it_began() -> None:
     assert end == StreamOffset({A0: 9}, {"a": "01"}, first={A0: 3})
     assert end.following({A0: 9}, {"a": "01"}) is end
     assert end.following({A0: 10}, {"a": "01"}) == StreamOffset({A0: 10}, {"a": "01"})
-    assert begin.following({A0: 3}, {"a": "01"}) is begin
+    assert begin.following({A0: 3}, {"a": "01"}) == StreamOffset({A0: 3}, {"a": "01"}, first={A0: 3})
 
 
 def test_a_streams_offset_can_be_started_from() -> None:

@@ -74,6 +74,7 @@ def test_a_stream_takes_what_comes_and_nothing_twice(cluster: Cluster, mq: Clien
     send(cluster, "coming", 5)
     latest = Query(stream(cluster, subscribe="coming"))
     earliest = Query(stream(cluster, subscribe="coming", startingOffsets="earliest"))
+    assert latest.batch() == []  # it says where the query began
     assert latest.batch() is None
     assert earliest.batch() == [0, 1, 2, 3, 4]
     assert earliest.batch() is None
@@ -92,18 +93,20 @@ def test_a_restart_goes_on_where_the_checkpoint_ends(cluster: Cluster, mq: Clien
     send(cluster, topic, 4)
     options: dict[str, object] = {"subscribe": topic, "startingOffsets": where}
     first = Query(stream(cluster, **options))
-    assert first.batch() == (None if where == "latest" else [0, 1, 2, 3])
+    assert first.batch() == ([] if where == "latest" else [0, 1, 2, 3])
+    send(cluster, topic, 1, first=4)
+    assert Query(stream(cluster, **options), first.log).batch() == [4]
     checkpoint: list[str] = []
     second = Query(stream(cluster, **options), checkpoint)
     _ = second.start
-    send(cluster, topic, 3, first=4)
+    send(cluster, topic, 3, first=5)
     assert second.begins()
-    send(cluster, topic, 3, first=7)  # and here the driver dies
+    send(cluster, topic, 3, first=8)  # and here the driver dies
     third = Query(stream(cluster, **options), checkpoint)
     again = third.runs()
-    assert again == ([4, 5, 6] if where == "latest" else [0, 1, 2, 3, 4, 5, 6])
-    assert third.batch() == [7, 8, 9]
-    assert Query(stream(cluster, **options), checkpoint).runs() == [7, 8, 9]
+    assert again == ([5, 6, 7] if where == "latest" else [0, 1, 2, 3, 4, 5, 6, 7])
+    assert third.batch() == [8, 9, 10]
+    assert Query(stream(cluster, **options), checkpoint).runs() == [8, 9, 10]
 
 
 def test_admission_by_records(cluster: Cluster, mq: Client) -> None:
@@ -144,6 +147,7 @@ def test_too_little_waits_for_more_or_for_its_time(
     options: dict[str, object] = {"subscribe": "slow", "minOffsetsPerTrigger": 10, "maxTriggerDelay": "60s"}
     query = Query(stream(cluster, **options, startingOffsets="earliest"))
     send(cluster, "slow", 9)
+    assert query.batch() == []
     assert query.batch() is None
     send(cluster, "slow", 1, first=9)
     assert query.batch() == list(range(10))
@@ -173,7 +177,7 @@ def test_partitions_and_topics_that_come_later(cluster: Cluster, mq: Client) -> 
     """They are read from their first record; an empty one is no news."""
     mq.admin.create_topic("grow-a")
     query = Query(stream(cluster, subscribePattern="grow-.*"))
-    assert query.batch() is None
+    assert query.batch() == []
     mq.admin.add_partition("grow-a")
     mq.admin.create_topic("grow-b")
     assert query.batch() is None
@@ -309,6 +313,6 @@ def test_where_a_stream_cannot_begin(cluster: Cluster, mq: Client) -> None:
     late = Query(
         stream(cluster, subscribe="small", startingTimestamp=1 << 50, startingOffsetsByTimestampStrategy="latest")
     )
-    assert late.batch() is None
+    assert late.batch() == []
     send(cluster, "small", 1, first=3)
     assert late.batch() == [3]
