@@ -171,6 +171,23 @@ def test_every_example_and_default_is_taken(option: options.Option) -> None:
     assert set(option.scopes) <= {BATCH, STREAM, SINK}
 
 
+NEEDS = {
+    "maxTriggerDelay": {"minOffsetsPerTrigger": "1"},
+    "startingOffsetsByTimestampStrategy": {"startingTimestamp": "1"},
+    "mode": {"valueFormat": "json", "valueSchema": "a INT"},
+    "columnNameOfCorruptRecord": {"valueFormat": "json", "valueSchema": "a INT"},
+    "timeZone": {"valueFormat": "json", "valueSchema": "a INT"},
+}
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.default and BATCH in o.scopes or STREAM in o.scopes])
+def test_the_defaults_are_as_they_are_said(option: options.Option) -> None:
+    if option.default and "(" not in option.default and "$" not in option.default:
+        given = READ | NEEDS.get(option.name, {})
+        for scope in set(option.scopes) - {SINK}:
+            assert read_source(given | {option.name: option.default}, scope) == read_source(given, scope)
+
+
 def test_names_are_there_once_and_the_connectors_lead_somewhere() -> None:
     names = [option.name.lower() for option in OPTIONS]
     assert len(set(names)) == len(names)
