@@ -218,11 +218,9 @@ class Log(TimedView):
             self._writer.note_mark(self)
 
     def keep_commit(self, index: int) -> None:
-        """Make durable, as soon as it is noted, that all up to `index` is committed. `commit.durable` says when it is,
-        and `on_durable` is called."""
-        if self.failed is None:
-            self.commit.want(index)
-            self._writer.note_mark(self)
+        """Make durable, as soon as it is noted, that all up to `index` is committed; `on_durable` is called then."""
+        self.commit.want(index)
+        self._writer.note_mark(self)
 
     def _write_states(self) -> None:
         for at, packed in self._states.ask(self.synced_index):
@@ -265,7 +263,6 @@ class Log(TimedView):
                 self.on_durable()
 
     def kept(self, commit: int) -> None:
-        """The disk knows that all up to `commit` is committed."""
         if self.commit.keep(commit) and self.on_durable is not None:
             self.on_durable()
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from tinymq.clock import Clock, Timer
 from tinymq.errors import Closed, StorageError, TinymqError
 from tinymq.log.ballots import Ballots
+from tinymq.log.chores import Chores
 from tinymq.log.commits import Pressing
 from tinymq.log.intervals import Intervals
 from tinymq.log.log import Log
@@ -55,7 +56,7 @@ class Writer:
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
         self._pressing = Pressing()
         self._closing = False
-        self._chores: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []
+        self._chores = Chores(runner)
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._unsynced_marks = False
@@ -72,7 +73,8 @@ class Writer:
 
     def note_mark(self, log: Log) -> None:
         """`log` has a newer commit index: its mark is written again, at the latest after idling, soon if it presses."""
-        self._pressing.add(log)
+        if log.failed is None:
+            self._pressing.add(log)
         if self._pressing.due:
             self.wake()
         self._stale[log] = None
@@ -88,8 +90,7 @@ class Writer:
         """Make `call` in the executor, between rounds; returns what it returns, or raises what it raises."""
         if self._stopped:
             raise Closed("the data folder is closed")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._chores.append((call, future))
+        future = self._chores.add(call)
         self.wake()
         return cast(T, await future)
 
@@ -131,10 +132,7 @@ class Writer:
             self._timer.cancel()
             self._timer = None
         await self.drain()
-        for _, future in self._chores:
-            if not future.done():  # else whoever asked was cancelled
-                future.set_exception(Closed("the data folder is closed"))
-        self._chores.clear()
+        self._chores.refuse(Closed("the data folder is closed"))
         await self._runner.run(self._rounds.close)
 
     # Rounds
@@ -142,7 +140,7 @@ class Writer:
     async def _run(self) -> None:
         try:
             while not self._stopped and self._has_work():
-                await self._run_chores()
+                await self._chores.run(self._chore_failed)
                 if self.failed is not None:
                     self._refuse_all(self.failed)
                 elif self._dirty or self._has_more():
@@ -162,21 +160,9 @@ class Writer:
         """Whether there is reason for a round though no log has operations."""
         return self._ballots.has_changes() or self._unsynced.anybody_due or self._pressing.due
 
-    async def _run_chores(self) -> None:
-        chores, self._chores = self._chores, []
-        for call, future in chores:
-            try:
-                result = await self._runner.run(call)
-            except BaseException as error:  # whatever it is, it belongs to whoever waits, if anybody still does
-                if self._rounds.broken is not None:
-                    self._fail(self._rounds.broken)
-                if not future.done():
-                    future.set_exception(error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                if not future.done():
-                    future.set_result(result)
+    def _chore_failed(self) -> None:
+        if self._rounds.broken is not None:
+            self._fail(self._rounds.broken)
 
     async def _round(self) -> None:
         now_s = self._clock.monotonic()
