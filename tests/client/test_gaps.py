@@ -198,7 +198,8 @@ def test_what_nobody_looked_at_is_told_at_the_end() -> None:
         cluster = cluster_of(2)
         async with client_of(cluster) as mq:
             async with mq.producer(linger_ms=10_000) as producer:
-                await (await producer.send("t", b"v", partition=1))
+                await producer.send("t", b"v", partition=1)
+                await producer.flush()
                 await producer.send("t", b"lost", partition=1)
                 cluster.remove_partition("t", 1)
                 with pytest.raises(NotDelivered) as undelivered:
