@@ -13,9 +13,10 @@ from functools import partial
 
 from tinymq_chaos.checkers import CHECKERS, Checker
 from tinymq_chaos.checkers.ends import no_progress, slow_writes, unanswered
-from tinymq_chaos.checkers.replicas import lingering_leaders
+from tinymq_chaos.checkers.replicas import lingering_leaders, restless
 
 CROWD_MAX = 4.0
+CROWD_FAIR = 8.0  # tasks for each processor: with more of them nobody can tell a slow cluster from a slow machine
 CROWD_CALM_MAX = 2.0  # what a cluster does when all faults are over has many seconds to begin with
 
 NOT_JUDGED: Mapping[str, str] = {
@@ -27,6 +28,8 @@ NOT_JUDGED: Mapping[str, str] = {
 }
 """By the checker's name: why it says nothing of a run of real processes."""
 
+SPEED = tuple(checker.__name__ for checker in (lingering_leaders, restless, no_progress, slow_writes))
+
 
 @dataclass(frozen=True, slots=True)
 class Slack:
@@ -36,16 +39,18 @@ class Slack:
     linger_s: float = 1.0  # roles are seen when a line is read: twice a look's interval, and a busy machine
     progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
     write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
+    fair: bool = True  # speed is judged at all
 
     def of(self, lag_s: float, crowd: float, crowd_calm: float) -> Slack:
         """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
         have happened so much earlier. And on which `crowd` tasks wanted each processor at worst, `crowd_calm` from the
         last fault on: brokers are as slow then, and CROWD_MAX times at most is forgiven, CROWD_CALM_MAX times of what
-        comes after faults. All of it is measured in every run, and said in its report."""
+        comes after faults; beyond CROWD_FAIR nothing is said of speed. All of it is measured in every run, and said in
+        its report."""
         many, after = times(crowd), min(CROWD_CALM_MAX, times(crowd_calm))
         return Slack(
             self.answer_s * many + lag_s, self.linger_s * many + lag_s,
-            self.progress_s * after + lag_s, self.write_s * after + lag_s,
+            self.progress_s * after + lag_s, self.write_s * after + lag_s, crowd <= CROWD_FAIR,
         )  # fmt: skip
 
 
@@ -62,7 +67,14 @@ def checkers(slack: Slack) -> tuple[Checker, ...]:
         no_progress.__name__: partial(no_progress, within_s=slack.progress_s),
         slow_writes.__name__: partial(slow_writes, slow_s=slack.write_s),
     }
-    return tuple(slackened.get(name_of(c), c) for c in CHECKERS if name_of(c) not in NOT_JUDGED)
+    silent = not_judged(slack)
+    return tuple(slackened.get(name_of(c), c) for c in CHECKERS if name_of(c) not in silent)
+
+
+def not_judged(slack: Slack) -> Mapping[str, str]:
+    """By the checker's name: why it says nothing of this run."""
+    busy = f"the machine was too busy: more than {CROWD_FAIR:g} tasks wanted each processor"
+    return NOT_JUDGED if slack.fair else {**NOT_JUDGED, **dict.fromkeys(SPEED, busy)}
 
 
 def name_of(checker: Checker) -> str:

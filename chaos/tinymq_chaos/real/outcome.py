@@ -23,7 +23,7 @@ from typing import Any
 
 from tinymq_chaos.checkers.anomaly import Anomaly
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.real.judging import NOT_JUDGED
+from tinymq_chaos.real.judging import SPEED, not_judged
 from tinymq_chaos.real.run import Result
 from tinymq_chaos.real.setup import TOXIPROXY_VERSION
 from tinymq_chaos.real.target import Target
@@ -71,7 +71,7 @@ def values(result: Result, target: Target, command: str, began: str) -> dict[str
         "effects": [{"kind": s.kind, "what": s.what, "effect": s.effect} for s in history.faults],
         "slack": asdict(result.slack),
         "slack_times": round(result.leniency, 2),
-        "not_judged": dict(NOT_JUDGED),
+        "not_judged": dict(not_judged(result.slack)),
         "notes": list(result.notes),
         "anomalies": [asdict(a) if isinstance(a, Anomaly) else a for a in result.anomalies],
     }
@@ -105,6 +105,8 @@ def outcome_in_words(result: Result) -> str:
     if result.leniency > 1.0:
         busy = f"the machine was busy ({result.crowd:.1f} tasks wanted each processor)"
         lines.append(f"judged loosely: {busy}; {result.leniency:.1f} times the time was forgiven")
+    if not result.slack.fair:
+        lines.append(f"NOT JUDGED {', '.join(SPEED)}: on so busy a machine nobody can tell whose slowness it is")
     lines += ["interrupted before its time"] if result.interrupted else []
     lines += [f"NOT TESTED {what}" for what in untested(result)]
     lines += [] if result.judged else ["NOT JUDGED: what had happened until then was read by nobody"]

@@ -38,6 +38,7 @@ QUIET_S = 6.0  # of load after the last fault, at least: how quick writes are th
 PROGRESS_S = 0.5  # between two looks at what is done then
 PROGRESSES = ("send", *CHANGES)
 LAG_S = 0.05  # how often the loop is asked whether it is late
+LATE_S = 0.3  # it is: brokers may have been silent as long, which is a cause for elections
 LEAVE_S = 5.0  # for what was cancelled to end
 ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
 TWICE = "interrupted twice: what had happened by then is judged by nobody"
@@ -282,7 +283,10 @@ class Run:
         while self._history.ended_s is None:
             due_s = time.monotonic() + LAG_S
             await asyncio.sleep(LAG_S)
-            self.result.lag_s = max(self.result.lag_s, time.monotonic() - due_s)
+            late_s = time.monotonic() - due_s
+            self.result.lag_s = max(self.result.lag_s, late_s)
+            if late_s > LATE_S:
+                self.nemesis.stage.tell(f"the machine has made the harness wait for {late_s:.1f} s")
             crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
             self.result.crowd = max(self.result.crowd, crowd)
             if self._history.calm_s is not None:

@@ -9,7 +9,7 @@ import pytest
 import tinymq_chaos.real
 from tinymq_chaos.checkers import CHECKERS, Facts
 from tinymq_chaos.history import History
-from tinymq_chaos.real.judging import CROWD_CALM_MAX, CROWD_MAX, NOT_JUDGED, Slack, checkers, name_of
+from tinymq_chaos.real.judging import CROWD_CALM_MAX, CROWD_FAIR, CROWD_MAX, NOT_JUDGED, SPEED, Slack, checkers, name_of
 from tinymq_chaos.real.ours import RUN
 from tinymq_chaos.workloads import WORKLOADS
 
@@ -34,6 +34,13 @@ def test_slack_follows_the_machine_up_to_a_bound() -> None:
     assert (busy.answer_s, busy.progress_s) == (2 * still.answer_s + 0.2, 1.5 * still.progress_s + 0.2)
     assert worn.linger_s == CROWD_MAX * still.linger_s
     assert worn.progress_s == CROWD_CALM_MAX * still.progress_s
+
+
+def test_nobody_judges_speed_on_a_machine_that_is_worn_out() -> None:
+    asked = [name_of(checker) for checker in checkers(Slack().of(0.0, CROWD_FAIR + 1, 1.0))]
+    assert {*NAMES} - {*asked} == {*SPEED} | {*NOT_JUDGED}
+    assert {*SPEED} == {"lingering_leaders", "restless", "no_progress", "slow_writes"}
+    assert Slack().of(0.0, CROWD_FAIR, 1.0).fair
 
 
 def test_an_answer_within_its_slack_is_none_too_late() -> None:

@@ -219,6 +219,13 @@ def test_a_fault_that_begins_when_the_run_is_interrupted_is_waited_for_and_ended
     assert outcome.exit_of(result) == (130, "interrupted, and nothing was wrong until then")
 
 
+def test_a_machine_that_makes_the_harness_wait_is_a_cause_for_elections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LATE_S", -1.0)
+    result = run(Plain(), Plan(1, 30.0, episodes=(PAUSE,)))
+    said = [change.what for change in result.history.changes]
+    assert any("the machine has made the harness wait" in what for what in said), said
+
+
 def test_a_broker_that_says_nothing_in_the_end_is_an_anomaly() -> None:
     subject = Plain()
     subject.silent.append("broker 2 does not say how its replicas are")
