@@ -26,17 +26,16 @@ DEADLINE_S = 40.0
 TIMING = "[timing]\nleader_return_s = 1.0\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A new cluster of three, whose leaders come home soon; of which nothing runs afterwards."""
-    path = tmp_path / "dev"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cluster of three, whose leaders come home soon; of which nothing runs afterwards."""
+    path = tmp_path_factory.mktemp("growing") / "dev"
     made = devfolder.create(path, 3)
     for broker in made.brokers:
         with open(made.config(broker.id), "a") as file:
             file.write(TIMING)
     yield path
-    if (path / "cluster.json").exists():
-        devcluster.down(path, purge=False)
+    devcluster.down(path, purge=False)
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -75,7 +74,26 @@ class Traffic:
         return self.sent
 
 
-def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
+def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(folder: Path) -> None:
+    devcluster.down(folder, purge=False)
+    with pytest.raises(InvalidRequest, match="no voter of the cluster"):
+        devcluster.add(folder, print)
+    assert run(["dev", "add", "-n", "0", "--dir", str(folder)]) == Exit.USAGE
+    devcluster.up(folder, None, print)
+    before = sorted(path.name for path in folder.iterdir())
+    brokers = devfolder.load(folder).brokers
+    theirs = (folder / "secret").read_text()
+    (folder / "secret").write_text("it is not theirs any more\n")
+    try:
+        with pytest.raises(NotReady, match=r"broker \d did not start: .* does not prove the secret"):
+            devcluster.add(folder, print)
+    finally:
+        (folder / "secret").write_text(theirs)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert devfolder.load(folder).brokers == brokers
+
+
+def test_a_cluster_grows_under_traffic_loses_one_its_leaders_come_home_and_it_comes_up_again(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--dir", str(folder)]
@@ -124,6 +142,11 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     assert run(["cluster", "transfer-leader", "new", "0", "--to", str(outsider), "-s", servers]) == Exit.USAGE
     assert f"broker {outsider} holds no replica" in capfd.readouterr().err
     assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
+
+    devcluster.down(folder, purge=False)
+    devcluster.up(folder, None, print)
+    assert [(s.id, s.state) for s in devcluster.status(folder)] == [(n, "running") for n in range(1, 6)]
+    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True, True]
 
 
 def test_most_voters_are_lost_and_the_others_go_on_around_the_observers(
@@ -215,25 +238,3 @@ def test_a_broker_that_knows_nobody_is_told_what_to_name(tmp_path: Path) -> None
     result = join(tmp_path, " ")
     assert result.returncode == Exit.USAGE
     assert "--join" in result.stderr
-
-
-def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(folder: Path) -> None:
-    with pytest.raises(InvalidRequest, match="no voter of the cluster"):
-        devcluster.add(folder, print)
-    assert run(["dev", "add", "-n", "0", "--dir", str(folder)]) == Exit.USAGE
-    devcluster.up(folder, None, print)
-    before = sorted(path.name for path in folder.iterdir())
-    (folder / "secret").write_text("it is not theirs any more\n")
-    with pytest.raises(NotReady, match=r"broker 4 did not start: .* does not prove the secret"):
-        devcluster.add(folder, print)
-    assert sorted(path.name for path in folder.iterdir()) == before
-    assert [broker.id for broker in devfolder.load(folder).brokers] == [1, 2, 3]
-
-
-def test_a_grown_cluster_comes_up_again_whole(folder: Path) -> None:
-    devcluster.up(folder, None, print)
-    assert devcluster.add(folder, print).id == 4
-    devcluster.down(folder, purge=False)
-    devcluster.up(folder, None, print)
-    assert [s.state for s in devcluster.status(folder)] == ["running"] * 4
-    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True]
