@@ -91,8 +91,11 @@ class Backfill:
         if self.job.since >= self.job.until:
             raise Refused(f"--since {self.job.since} is not before --until {self.job.until}")
         with Client(self.job.servers) as client:
-            ranges = self._ranges(client)
-            before = ends_of(client, self.job.to)
+            try:
+                ranges = self._ranges(client)
+                before = ends_of(client, self.job.to)
+            except UnknownTopic as error:
+                raise Refused(f"{error.message}: make it first") from None
             read, taken = Observation("read"), Observation("taken")
             records = self.transformed(self._source(ranges), read, taken)
             self._say(ranges, before)
@@ -194,8 +197,6 @@ def main(argv: Sequence[str]) -> int:
         spark = session("backfill")
         try:
             return Backfill(spark, job).run()
-        except UnknownTopic as error:
-            raise Refused(f"{error.message}: make it first") from None
         finally:
             spark.stop()
 

@@ -16,6 +16,9 @@ from pipelines.refused import Refused
 from tinymq.cli.exits import Exit, explain
 from tinymq.errors import TinymqError
 
+STACKS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print Java's stack, as JSON, of what Spark refuses; the error that is raised says why."""
+
 SHUFFLE_PARTITIONS = 4  # Spark's 200 are for other amounts: here they would be 200 files for each batch
 
 
@@ -31,8 +34,8 @@ def session(name: str) -> SparkSession:
     conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not INT96, which has no zone
     spark = SparkSession.builder.config(conf=conf).appName(name).getOrCreate()
     pyspark_tinymq.register(spark)
-    # Of a query that Spark refuses it would print Java's stack, as JSON; the error that is raised says why.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in STACKS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return spark
 
 

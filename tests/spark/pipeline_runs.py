@@ -1,0 +1,132 @@
+"""flight_delays under spark-submit, killed where it hurts: in the middle of a micro-batch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.flight_delays import TOPIC, WINDOWS
+from pipelines.following import Reports
+from pipelines.streams import Progress
+from pipelines.submitting import Submitted
+
+LOOK_S = 0.02
+CONF = {"spark.sql.shuffle.partitions": "2"}
+
+
+@dataclass(slots=True)
+class Runs:
+    """Runs of one pipeline, with the same folders."""
+
+    folder: Path
+    servers: str
+    batch_records: int
+    reports: Reports = field(init=False)
+    sessions: list[int] = field(default_factory=list)  # of all runs
+
+    def __post_init__(self) -> None:
+        self.reports = Reports(self.folder / "progress")
+
+    def start(self) -> Submitted:
+        """One more run."""
+        given: Mapping[str, object] = {
+            "--servers": self.servers,
+            "--results": self.folder / "results",
+            "--checkpoint": self.folder / "checkpoint",
+            "--batch-records": self.batch_records,
+            "--progress": self.folder / "progress",
+        }
+        arguments = [str(text) for pair in given.items() for text in pair]
+        run = Submitted("flight_delays.py", [*arguments, "--until-end"], self.folder / "log", CONF)
+        self.sessions.append(run.session)
+        return run
+
+    def planned(self, query: str) -> set[int]:
+        """Micro-batches that were planned: some of them are under way, or were when their query ended."""
+        return self._numbers(query, "offsets")
+
+    def committed(self, query: str) -> set[int]:
+        """Micro-batches that are done for good."""
+        return self._numbers(query, "commits")
+
+    def under_way(self, query: str) -> set[int]:
+        return self.planned(query) - self.committed(query)
+
+    def kill_within(self, run: Submitted, query: str, batch: int, timeout_s: float, *, also: Callable[[], bool]) -> int:
+        """Kill it, kill -9, in the middle of micro-batch `batch` of `query` or of a later one, when `also` holds; which
+        one it was. It is stopped (SIGSTOP) to look: what is under way then is under way when it is killed."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.wait(run, lambda: any(each >= batch for each in self.under_way(query)) and also(), deadline)
+            os.killpg(run.session, signal.SIGSTOP)
+            self.wait(run, lambda: set(_states(run.session)) <= {"T", "Z"}, deadline)
+            under_way = self.under_way(query)
+            if under_way:
+                run.kill()
+                assert self.under_way(query) == under_way
+                return max(under_way)
+            os.killpg(run.session, signal.SIGCONT)
+
+    def finish(self, run: Submitted, timeout_s: float) -> list[Progress]:
+        """Wait until it ends by itself, well; all reports of all runs."""
+        code = run.wait(timeout_s)
+        assert code == 0, self.said(run)
+        list(self.reports.news())
+        return self.reports.seen
+
+    def wait(self, run: Submitted, holds: Callable[[], bool], deadline: float) -> None:
+        """Return when `holds()`. Fails when the run ends first, or the time is up."""
+        while not holds():
+            assert time.monotonic() < deadline, f"it did not come true: {self.said(run)}"
+            try:
+                code = run.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"it ended with {code} before that: {self.said(run)}")
+
+    def said(self, run: Submitted) -> str:
+        """The end of what it said."""
+        return run.log.read_text(errors="replace")[-4000:]
+
+    def _numbers(self, query: str, kind: str) -> set[int]:
+        folder = self.folder / "checkpoint" / query / kind
+        return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.exists() else set()
+
+
+def left_of(session: int) -> list[str]:
+    """The command lines of processes of a session that still run: 0 and more."""
+    return [name for name, sid, state in _processes() if sid == session and state != "Z"]
+
+
+def _states(group: int) -> list[str]:
+    """Of the processes of a process group."""
+    states = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if int(fields[2]) == group:
+            states.append(fields[0])
+    return states
+
+
+def _processes() -> list[tuple[str, int, str]]:
+    """Name, session and state of every process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        fields = rest.split()
+        found.append((name, int(fields[3]), fields[0]))
+    return found
+
+
+__all__ = ["TOPIC", "WINDOWS", "Runs", "left_of"]
