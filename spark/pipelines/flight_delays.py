@@ -87,6 +87,7 @@ class Pipeline:
 
     def run(self) -> bool:
         """Run as asked. False: some flights are in no result, and it was said which way they went."""
+        self.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not INT96: it has no zone
         if self.job.until_end:
             self._until_end()
         else:

@@ -31,7 +31,6 @@ def session(name: str) -> SparkSession:
     conf.setIfMissing("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
     conf.setIfMissing("spark.master", "local[*]")
     conf.set("spark.sql.session.timeZone", "UTC")
-    conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # not INT96, which has no zone
     spark = SparkSession.builder.config(conf=conf).appName(name).getOrCreate()
     pyspark_tinymq.register(spark)
     for name in STACKS:

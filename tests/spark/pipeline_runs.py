@@ -32,8 +32,8 @@ class Runs:
     def __post_init__(self) -> None:
         self.reports = Reports(self.folder / "progress")
 
-    def start(self) -> Submitted:
-        """One more run."""
+    def arguments(self) -> list[str]:
+        """Of every run."""
         given: Mapping[str, object] = {
             "--servers": self.servers,
             "--results": self.folder / "results",
@@ -41,8 +41,11 @@ class Runs:
             "--batch-records": self.batch_records,
             "--progress": self.folder / "progress",
         }
-        arguments = [str(text) for pair in given.items() for text in pair]
-        run = Submitted("flight_delays.py", [*arguments, "--until-end"], self.folder / "log", CONF)
+        return [*(str(text) for pair in given.items() for text in pair), "--until-end"]
+
+    def start(self) -> Submitted:
+        """One more run."""
+        run = Submitted("flight_delays.py", self.arguments(), self.folder / "log", CONF)
         self.sessions.append(run.session)
         return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -15,18 +15,33 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipelines import backfill, delta, flight_delays, load, orders, orders_to_delta
+from examples.flights import source
+from pipelines import (
+    backfill,
+    committed,
+    comparison,
+    delta,
+    flight_delays,
+    load,
+    orders,
+    orders_to_delta,
+    reference,
+)
 from pipelines.customers import customers
 from pipelines.refused import Refused
+from pipelines.returned import returned
 from pipelines.sessions import ended
 from pipelines.streams import Journal
 from pyspark_tinymq.place import PLACE
+from tests.spark.pipeline_runs import WINDOWS, Runs
 from tinymq import Client
 from tinymq.testing.cluster import Cluster
 
 SAMPLE, SUMMARY = "datasets/CDNOW_sample.txt", "datasets/cdnow_customers_summary.csv"
 CALIBRATED = date(1997, 9, 30)  # the day up to which the summary goes
 BATCH_RECORDS = 3_000
+FLIGHTS = 4_000
+RUN_S_MAX = 240.0
 
 pytestmark = pytest.mark.timeout(600)  # of a machine with much else to do; seconds where there is nothing
 
@@ -34,6 +49,41 @@ pytestmark = pytest.mark.timeout(600)  # of a machine with much else to do; seco
 @pytest.fixture(scope="module")
 def mq(cluster: Cluster) -> Client:
     return cluster.client()
+
+
+@pytest.fixture
+def all_run(cluster: Cluster) -> Iterator[None]:
+    """Whatever was killed runs again afterwards."""
+    yield
+    for broker in {1, 2, 3} - set(cluster.brokers):
+        cluster.start(broker)
+
+
+@pytest.mark.usefixtures("all_run")
+def test_killed_in_a_batch_and_a_broker_dies_and_every_window_is_there_once(
+    spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
+) -> None:
+    """The first days of 2013; the whole year, with more kills, is in long/test_pipeline_killed.py. The first run is a
+    process of its own, the second one goes on from its folders in this session."""
+    flights = source.load(source.find_data())[:FLIGHTS]
+    mq.admin.create_topic("flights", 3)
+    mq.admin.create_topic("delays", 2)
+    load.send(mq, "flights", flights, lambda _: None)
+    runs = Runs(tmp_path, cluster.servers, FLIGHTS // 4)
+    with runs.start() as run:
+        killed = runs.kill_within(run, WINDOWS, 1, RUN_S_MAX, also=lambda: True)
+    cluster.kill(cluster.wait_leader("flights", 0))
+    journal = Journal(None, print)
+    assert flight_delays.Pipeline(spark, flight_delays.parse(runs.arguments()), journal).run()
+
+    assert killed in [report.batch for report in journal.taken if report.query == WINDOWS], "it was done again"
+    assert sum(report.dropped for report in journal.taken) == 0
+    table = pd.DataFrame([json.loads(flight.value) for flight in flights])
+    expected = reference.rows(reference.of_flights(table.assign(time_hour=pd.to_datetime(table["time_hour"]))))
+    assert sum(row["flights"] for row in expected) == FLIGHTS
+    assert comparison.compare(committed.read(tmp_path / "results").to_pylist(), expected).examples == ()
+    came_back = returned(mq.reader("delays", end="latest").to_arrow())
+    assert comparison.compare(came_back.rows, expected).examples == ()
 
 
 @pytest.fixture(scope="module")

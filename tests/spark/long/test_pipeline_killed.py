@@ -63,14 +63,12 @@ def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
             reports = runs.finish(run, RUN_S_MAX)
         assert not [name for session in runs.sessions for name in left_of(session)]
 
-        windows = [report for report in reports if report.query == WINDOWS]
-        assert {in_windows} <= {report.batch for report in windows}
+        assert in_windows in {report.batch for report in reports if report.query == WINDOWS}, "it was done again"
         assert in_topic == 0
         assert sum(report.dropped for report in reports) == 0
         closings = mq.admin.offsets("flights")
         sent = sum(each.high_watermark for each in closings.values())
         assert sent == len(flights) + 2, "runs two and three came to the end, and closed the topic"
-        assert sum(report.rows_in for report in windows) == sent
 
         expected = reference.rows(reference.delays(source.find_data()))
         assert comparison.compare(committed.read(tmp_path / "results").to_pylist(), expected).examples == ()
