@@ -24,7 +24,7 @@ MUTANT_SEEDS_MAX = 30  # within which a mutant has to be caught
 
 @pytest.mark.parametrize("seed", range(10))
 def test_three_brokers(seed: int) -> None:
-    cluster = simulate(stormy(20.0), seed)
+    cluster = simulate(stormy(12.0), seed)
     assert len(cluster.ledger.acknowledged[GROUP]) > 100
 
 
