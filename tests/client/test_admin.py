@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
+from tests.fakes.batches import payload
 from tinymq.client.ports import Method
 from tinymq.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
 
@@ -151,5 +152,26 @@ def test_a_closed_client_says_so() -> None:
         await mq.close()
         with pytest.raises(Closed):
             await mq.admin.list_topics()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang"])
+def test_where_a_leader_is_away_the_replica_that_shows_most_says_where_the_end_is(fault: str) -> None:
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        for at in cluster.add_topic("t", 3):
+            at.append(payload(10))
+        partitions = cluster.topics["t"][1]
+        async with client_of(cluster) as mq:
+            assert (await mq.admin.offsets("t"))[0].high_watermark == 10
+            partitions[0].shown = {2: 4, 3: 7}
+            getattr(cluster, fault)(1, elect=False)
+            assert {p: o.high_watermark for p, o in (await mq.admin.offsets("t")).items()} == {0: 7, 1: 10, 2: 10}
+            assert await mq.admin.find_offsets("t", "latest") == {0: 7, 1: 10, 2: 10}
+            cluster.kill(3, elect=False)
+            partitions[2].shown = {2: 9}
+            found = await mq.admin.find_offsets("t", "latest")
+            assert found == {0: 4, 1: 10, 2: 9}, "as long as one answers"
 
     run(scenario())

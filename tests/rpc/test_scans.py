@@ -124,6 +124,17 @@ def held(mq: Client, topic: str) -> dict[int, tuple[bytes, int]]:
     return {hold.partition: (hold.hold_id, hold.offset) for hold in mq.admin.list_holds(topic)}
 
 
+def indexes(cluster: Cluster, topic: str) -> dict[int, int]:
+    """The last entry of each partition, as its leader has it."""
+    found: dict[int, int] = {}
+    for app in cluster.brokers.values():
+        for status in cluster.call(app.replica_statuses):
+            record = app.serving.broker.registry.get_topic_by_id(status.group.topic_id)  # type: ignore[union-attr]
+            if record is not None and record.name == topic:
+                found[status.group.partition] = max(found.get(status.group.partition, 0), status.last_index)
+    return found
+
+
 def test_many_partitions_are_held_renewed_moved_and_released(tinymq_cluster: Cluster, mq: Client) -> None:
     topic_of(tinymq_cluster, mq, "held", partitions=7, records=10)
     assert mq.admin.trim("held", 3, Offset(2)) == 2
@@ -136,9 +147,17 @@ def test_many_partitions_are_held_renewed_moved_and_released(tinymq_cluster: Clu
     left = {hold.partition: hold.left_s for hold in mq.admin.list_holds("held")}
     assert min(left[2], left[5]) > 500 > 60 >= left[0]
     with pytest.raises(OffsetOutOfRange, match="12") as raised:
-        mq.admin.hold_many("held", {0: 5, 1: 12, 2: 8}, hold_id=ID, lease=60)
+        mq.admin.hold_many("held", {0: 3, 1: 12, 2: 8}, hold_id=ID, lease=1000)
     assert raised.value.detail["partition"] == "1"
-    assert held(mq, "held")[2] == (ID, 8), "the others are held all the same"
+    assert (held(mq, "held")[0], held(mq, "held")[2]) == ((ID, 3), (ID, 8)), "the others are held all the same"
+    written = indexes(tinymq_cluster, "held")
+    assert mq.admin.hold_many("held", {0: 7, 2: 9}, hold_id=ID, lease=900) == {0: 0, 2: 0}
+    assert held(mq, "held")[2] == (ID, 8), "it keeps more than that, and for long enough"
+    assert indexes(tinymq_cluster, "held") == written
+    mq.admin.hold_many("held", {2: 7}, hold_id=ID, lease=900)
+    assert held(mq, "held")[2] == (ID, 7), "it kept less"
+    with pytest.raises(OffsetOutOfRange):
+        mq.admin.hold_many("held", {2: 99}, hold_id=ID, lease=900)
     assert mq.admin.hold_many("held", ranges, hold_id=ID, lease=0) == starts
     assert held(mq, "held") == {}
 

@@ -45,6 +45,10 @@ class Holds:
         """Those that hold something, with their ids, by offset."""
         return sorted(((at, hold) for at, hold in self._holds.items() if hold.until_us > now_us), key=lambda x: x[1])
 
+    def find(self, hold_id: bytes) -> Hold | None:
+        """It may have run out."""
+        return self._holds.get(hold_id)
+
     def drop_expired(self, now_us: int) -> None:
         if self._holds:
             self._holds = {at: hold for at, hold in self._holds.items() if hold.until_us > now_us}

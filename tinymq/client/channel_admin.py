@@ -135,7 +135,8 @@ class AsyncChannelAdmin:
     ) -> dict[int, int]:
         """Keep, in each partition of `ranges`, what lies from its offset on for `lease` seconds, 1 to 3600, all under
         one `hold_id` of 16 bytes; where each partition begins then. Called again with the same id it renews, and moves,
-        them; a lease of 0 releases them. One request for each leader, all at once.
+        them, but for those that keep as much and have two thirds of the lease left: these stay as they are. A lease of
+        0 releases them. One request for each leader, all at once.
 
         Raises, after all others were held: OffsetOutOfRange, QuotaExceeded (detail: partition); DeadlineExceeded,
         OutcomeUnknown. What was held meanwhile ends with its lease, or by a release.

@@ -40,6 +40,8 @@ LEASE_S_MAX = 3600.0
 RENEWALS_PER_LEASE = 3
 HOLD_ID_BYTES = 16
 RANGES_MAX = 1024  # in one request
+ENOUGH = 2 / 3  # of a lease: many holds are renewed often, by every plan of a stream, and written once in a while
+ATTEMPT_S_EACH = 0.01  # more patience for a request, for each range: asked again, it would only cost more
 TROUBLE_MAX = 5  # partitions whose trouble an error tells
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
@@ -79,7 +81,8 @@ async def hold_many(
 ) -> dict[int, int]:
     """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); their log starts.
 
-    One request for each leader; what a leader could not do is asked for again until the deadline. Raises what was
+    One request for each leader, which writes nothing where a hold there is keeps as much for two thirds of the lease
+    yet; what a leader could not do is asked for again until the deadline. Raises what was
     refused for good (detail: partition) once all others were answered: OffsetOutOfRange, QuotaExceeded; UnknownTopic,
     UnknownPartition; at the deadline DeadlineExceeded, or OutcomeUnknown if an attempt may have taken effect.
     """
@@ -93,11 +96,11 @@ async def hold_many(
     while True:
         open_ones = [p for p in ranges if p not in found and p not in refused]
         groups = _by_leader(cluster, known, open_ones)
-        attempt_s = max(0.001, min(left(), cluster.attempt_s))
-        asked = [
-            _hold_at(cluster, address, _request(known, {p: ranges[p] for p in group}, hold_id, lease_s), attempt_s)
-            for address, group in groups
-        ]
+        asked = []
+        for address, group in groups:
+            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, ENOUGH)
+            attempt_s = max(0.001, min(left(), cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
+            asked.append(_hold_at(cluster, address, request, attempt_s))
         for answers in await asyncio.gather(*asked):
             for partition, answer in answers.items():
                 if not isinstance(answer, TinymqError):
@@ -153,8 +156,12 @@ async def _hold_at(
     }
 
 
-def _request(topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float) -> pb.HoldRequest:
+def _request(
+    topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, enough: float = 0.0
+) -> pb.HoldRequest:
+    """`enough`: a hold there is with such a part of its lease left is left as it is."""
     return pb.HoldRequest(
+        enough_ms=int(lease_s * enough * 1000),
         topic_id=topic.topic_id,
         hold_id=hold_id,
         lease_ms=int(lease_s * 1000),

@@ -6,9 +6,9 @@ import asyncio
 
 from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
-from tinymq.client.routing import Topic
+from tinymq.client.routing import Partition, Topic
 from tinymq.client.wire import read_error
-from tinymq.errors import DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
+from tinymq.errors import BrokerUnreachable, DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 BACKOFF_S_MIN = 0.02
@@ -21,8 +21,8 @@ async def list_offsets(
 ) -> dict[int, pb.OffsetAnswer]:
     """The answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
 
-    Leaders are asked first; without `leader_only` any replica's answer will do once a leader is not to be had.
-    Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded.
+    Leaders are asked first; without `leader_only`, once a leader is not to be had, all replicas are, and of those that
+    answer it is the one that shows most. Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded.
     """
     for partition in asks:
         if topic.partition(partition) is None:
@@ -30,18 +30,22 @@ async def list_offsets(
     deadline_s = cluster.clock.monotonic() + timeout_s
     found: dict[int, pb.OffsetAnswer] = {}
     reasons: dict[str, str] = {}
+    silent: set[str] = set()  # addresses that gave no answer
     backoff_s = BACKOFF_S_MIN
     turn = 0
     while True:
-        strict = leader_only or turn < LEADER_TRIES
-        groups = _by_address(cluster, topic, [p for p in asks if p not in found], turn, strict)
+        missing = [p for p in asks if p not in found]
+        strict = leader_only or (turn < LEADER_TRIES and not silent)
+        groups = _by_leader(cluster, topic, missing) if strict else _by_replica(cluster, topic, missing, silent)
         left_s = deadline_s - cluster.clock.monotonic()
         calls = [_ask(cluster, topic, address, group, asks, strict, left_s) for address, group in groups.items()]
-        for answers in await asyncio.gather(*calls):
+        for address, answers in zip(groups, await asyncio.gather(*calls), strict=True):
             for partition, answer in answers.items():
                 if isinstance(answer, TinymqError):
                     reasons[f"{topic.name}/{partition}"] = answer.message
-                else:
+                    if isinstance(answer, BrokerUnreachable | OutcomeUnknown):
+                        silent.add(address)
+                elif partition not in found or found[partition].high_watermark < answer.high_watermark:
                     found[partition] = answer
         if len(found) == len(asks):
             return found
@@ -55,18 +59,30 @@ async def list_offsets(
         turn += 1
 
 
-def _by_address(cluster: Cluster, topic: Topic, partitions: list[int], turn: int, strict: bool) -> dict[str, list[int]]:
+def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[str, list[int]]:
     """Where to ask for which, as is known now: when they are asked, a moment later, it may be forgotten."""
     groups: dict[str, list[int]] = {}
     for partition in partitions:
-        at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
-        assert at is not None, "checked before anybody is asked"
-        broker = at.leader
-        if not strict and at.replicas:
-            broker = at.replicas[turn % len(at.replicas)]
-        if (address := cluster.view.address(broker)) is not None:
+        if (address := cluster.view.address(_at(cluster, topic, partition).leader)) is not None:
             groups.setdefault(address, []).append(partition)
     return groups
+
+
+def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: set[str]) -> dict[str, list[int]]:
+    """All replicas of all of them, but for those that were silent, unless all were."""
+    groups: dict[str, list[int]] = {}
+    for partition in partitions:
+        known = [cluster.view.address(broker) for broker in _at(cluster, topic, partition).replicas]
+        addresses = [address for address in known if address is not None]
+        for address in [a for a in addresses if a not in silent] or addresses:
+            groups.setdefault(address, []).append(partition)
+    return groups
+
+
+def _at(cluster: Cluster, topic: Topic, partition: int) -> Partition:
+    at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
+    assert at is not None, "checked before anybody is asked"
+    return at
 
 
 async def _ask(

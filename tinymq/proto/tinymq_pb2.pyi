@@ -2046,12 +2046,15 @@ class HoldRequest(_message.Message):
     LEASE_MS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
+    ENOUGH_MS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     hold_id: _builtins.bytes
     """16 random bytes; the same ones again renew it"""
     lease_ms: _builtins.int
     """0: release"""
     timeout_ms: _builtins.int
+    enough_ms: _builtins.int
+    """a hold of this id that keeps as much, for so long yet, is left as it is; 0: renewed in any case"""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldRange]:
         """at most one of a partition"""
@@ -2064,10 +2067,11 @@ class HoldRequest(_message.Message):
         lease_ms: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
         ranges: _abc.Iterable[Global___HoldRange] | None = ...,
+        enough_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_id", b"hold_id", "lease_ms", b"lease_ms", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enough_ms", b"enough_ms", "hold_id", b"hold_id", "lease_ms", b"lease_ms", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

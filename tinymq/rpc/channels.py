@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tinymq.broker.broker import Broker
-from tinymq.broker.holds import wait_ms
+from tinymq.broker.holds import Hold, wait_ms
 from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
@@ -142,6 +142,9 @@ class ChannelsService(pb_grpc.ChannelsServicer):
         async def one(asked: pb.HoldRange) -> pb.HoldOutcome:
             try:
                 partition = broker.find(request.topic_id, asked.partition)
+                there = _held_already(partition, request, asked.offset)
+                if there is not None:
+                    return pb.HoldOutcome(log_start=partition.log_start, until_us=there.until_us)
                 outcome = await _one(partition, _holding(request, asked.offset), timeout_s)
             except TinymqError as error:
                 return pb.HoldOutcome(error=to_wire(error))
@@ -176,6 +179,16 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
         _check_id("request_id", said.consume.request_id)
         return part.Command(consume=part.Consume(channel=channel, request_id=said.consume.request_id))
     raise InvalidRequest("a command that is none", hint="it says nothing, or comes from a newer client")
+
+
+def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) -> Hold | None:
+    """A hold there is that is as good as what is asked for, and so is not written anew. It is committed, so whoever
+    leads keeps it: nobody has to be asked whether this broker leads still."""
+    there = partition.state.holds.find(request.hold_id) if request.enough_ms and partition.leading else None
+    if there is None or not there.offset <= offset <= partition.high_watermark:
+        return None
+    left_us = there.until_us - partition.group.stamp_now_us()
+    return there if request.lease_ms and left_us >= request.enough_ms * 1000 else None
 
 
 def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
