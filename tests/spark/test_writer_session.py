@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +16,12 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
 
 import pyspark_tinymq
 from pyspark_tinymq import drop_repeats, session
-from pyspark_tinymq.place import PLACE
+from pyspark_tinymq.place import PLACE, TaskPlace
+from pyspark_tinymq.writer import read_sink, send
 from tinymq import Client
 from tinymq.errors import InvalidConfig
 from tinymq.testing.cluster import Cluster
@@ -48,6 +52,27 @@ def load(spark: SparkSession, cluster: Cluster, topic: str) -> DataFrame:
     return reading.option("includeHeaders", "true").load()
 
 
+def stream(spark: SparkSession, cluster: Cluster, topic: str, **options: str) -> DataFrame:
+    reading = spark.readStream.format("tinymq").options(servers=cluster.servers, subscribe=topic, **options)
+    return reading.option("startingOffsets", "earliest").load()
+
+
+def finish(query: DataStreamWriter) -> None:
+    """Run it over what is there."""
+    running = query.trigger(availableNow=True).start()
+    assert running.awaitTermination(DEADLINE_S)  # type: ignore[arg-type]
+
+
+def write(cluster: Cluster, topic: str, batch: pa.RecordBatch, place: TaskPlace, attempt: int = 0) -> None:
+    """As a task of the sink does, without Spark."""
+    send(read_sink({"servers": cluster.servers, "topic": topic}), iter([batch]), place, attempt)
+
+
+def place_of(headers: Iterable[tuple[str, bytes | None]]) -> str:
+    """Of headers that have one."""
+    return (dict(headers)[PLACE] or b"").decode()
+
+
 def numbers(df: DataFrame) -> list[int]:
     return sorted(int(row.value.decode().rstrip(".")) for row in df.select("value").collect())
 
@@ -74,15 +99,30 @@ def _wait_for_records(servers: str, topic: str) -> None:
         found = 0
         deadline_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline_s:
-            found += sum(_task_of(message.headers) == 1 for message in reader.poll(1.0))
+            found += sum(place_of(message.headers).split("/")[2] == "1" for message in reader.poll(1.0))
             if found:
                 return
     raise AssertionError("nothing of task 1 was written")
 
 
-def _task_of(headers: object) -> int:
-    place = dict(headers)[PLACE]  # type: ignore[call-overload]
-    return int(place.split(b"/")[2])
+def test_all_columns_arrive(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
+    """Of Spark's own types; and what was read can be written as it is."""
+    for topic in ("columns", "copy"):
+        mq.admin.create_topic(topic, partitions=2)
+    df = spark.sql(
+        "SELECT 'k' AS key, to_json(struct(1 AS a)) AS value, 'columns' AS topic, 1 AS partition,"
+        " array(struct('h' AS key, X'01' AS value), struct('h' AS key, CAST(NULL AS BINARY) AS value)) AS headers,"
+        " timestamp_micros(1357041600123456) AS timestamp"
+    )
+    save(df, cluster)
+    save(load(spark, cluster, "columns"), cluster, topic="copy", includePlace="false")
+    for topic in ("columns", "copy"):
+        with mq.reader(topic, end="latest") as reader:
+            (message,) = reader
+        assert (message.key, message.value, message.partition) == (b"k", b'{"a":1}', 1)
+        assert message.headers[:2] == (("h", b"\x01"), ("h", None))
+        assert place_of(message.headers).endswith("/0/0/0")
+        assert message.timestamp == datetime(2013, 1, 1, 12, 0, 0, 123456, UTC)
 
 
 def test_a_task_that_is_killed_writes_again_and_repeats_are_dropped(
@@ -107,55 +147,62 @@ def test_a_task_that_is_killed_writes_again_and_repeats_are_dropped(
 def test_nothing_is_dropped_that_is_not_there_another_time(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
     """Equal rows at places of their own, records without a place, and one place with two contents all stay."""
     mq.admin.create_topic("kept")
-    save(spark.sql("SELECT 'equal' AS value FROM range(4)"), cluster, topic="kept")
-    for _ in range(2):
-        save(spark.sql("SELECT 'without' AS value FROM range(2)"), cluster, topic="kept", includePlace="false")
-    for text in ("one", "other", "other"):
-        df = spark.sql(f"SELECT '{text}' AS value, CAST(NULL AS STRING) AS key")
-        save(df, cluster, topic="kept", txnAppId="nightly", txnVersion="7")
-    save(spark.sql("SELECT CAST(NULL AS STRING) AS value, 'one' AS key"), cluster, topic="kept", txnAppId="nightly",
-         txnVersion="7")  # fmt: skip
-    counts = drop_repeats(load(spark, cluster, "kept")).groupBy("value").count().collect()
-    assert {row["value"] and bytes(row["value"]): row["count"] for row in counts} == {
-        b"equal": 4, b"without": 4, b"one": 1, b"other": 1, None: 1,
+    written: list[tuple[bytes | None, bytes | None, int]] = []  # value, key, attempt: all at the same place
+    written += [(b"one", None, 0), (b"other", None, 1), (b"other", None, 2), (None, b"one", 3), (b"one", b"", 4)]
+    for value, key, attempt in written:
+        one = pa.RecordBatch.from_pydict({"value": pa.array([value], pa.binary()), "key": pa.array([key], pa.binary())})
+        write(cluster, "kept", one, TaskPlace("nightly", 7, 0), attempt)
+    write(cluster, "kept", pa.RecordBatch.from_pydict({"value": [b"equal"] * 4}), TaskPlace("other", 0, 0))
+    for _ in range(4):
+        mq.send("kept", b"without")
+    counts = drop_repeats(load(spark, cluster, "kept")).groupBy("key", "value").count().collect()
+    assert {(row["key"], row["value"]): row["count"] for row in counts} == {
+        (None, b"one"): 1, (None, b"other"): 1, (b"one", None): 1, (b"", b"one"): 1, (None, b"equal"): 4,
+        (None, b"without"): 4,
     }  # fmt: skip
 
 
 def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """A query dies after its sink has committed, before Spark has noted it: the same batch comes again. What
-    foreachBatch writes carries the same query and batch, too. A stream drops the repeats of both."""
-    for topic in ("input", "streamed", "each"):
+    """A query dies after its sink has committed, before Spark has noted it: the same batch comes again, with the same
+    id. A stream drops its repeats."""
+    for topic in ("input", "streamed"):
         mq.admin.create_topic(topic)
-    save(rows(spark, 30), cluster, topic="input", includePlace="false")
+    write(
+        cluster, "input", pa.RecordBatch.from_pydict({"value": [b"%d" % n for n in range(30)]}), TaskPlace("in", 0, 0)
+    )
+    for again in (False, True):
+        if again:
+            for note in (tmp_path / "commits").glob("*0*"):
+                note.unlink()
+        values = stream(spark, cluster, "input").select("value")
+        query = values.writeStream.format("tinymq").options(servers=cluster.servers, topic="streamed")
+        finish(query.option("checkpointLocation", str(tmp_path)))
+    places = [place_of(row.headers) for row in load(spark, cluster, "streamed").collect()]
+    query_id = json.loads((tmp_path / "metadata").read_text())["id"]
+    assert sorted(places) == sorted([f"{query_id}/0/0/{n}" for n in range(30)] * 2)
+    kept = drop_repeats(stream(spark, cluster, "streamed", includeHeaders="true"), within="1 hour")
+    finish(kept.select("value").writeStream.format("memory").queryName("kept"))
+    assert numbers(spark.table("kept")) == list(range(30))
+
+
+def test_what_foreach_batch_writes_has_the_streams_places(
+    spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
+) -> None:
+    """So that a batch that is run again repeats them."""
+    for topic in ("source", "each"):
+        mq.admin.create_topic(topic)
+    mq.send("source", b"7")
 
     def each(df: DataFrame, batch: int) -> None:
         save(df.select("value"), cluster, topic="each")
 
-    for again in (False, True):
-        for topic in ("streamed", "each"):
-            reading = spark.readStream.format("tinymq").option("servers", cluster.servers).option("subscribe", "input")
-            values = reading.option("startingOffsets", "earliest").load().select("value")
-            checkpoint = tmp_path / topic
-            if again:
-                for note in (checkpoint / "commits").glob("*0*"):
-                    note.unlink()
-            if topic == "each":
-                query = values.writeStream.foreachBatch(each)
-            else:
-                query = values.writeStream.format("tinymq").options(servers=cluster.servers, topic=topic)
-            running = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-            assert running.awaitTermination(DEADLINE_S)  # type: ignore[arg-type]
-    for topic in ("streamed", "each"):
-        written = load(spark, cluster, topic)
-        assert written.count() == 60
-        assert numbers(drop_repeats(written)) == list(range(30))
-    both = spark.readStream.format("tinymq").options(servers=cluster.servers, subscribe="streamed")
-    stream = drop_repeats(both.options(includeHeaders="true", startingOffsets="earliest").load(), within="1 hour")
-    sunk = stream.select("value").writeStream.format("memory").queryName("kept").trigger(availableNow=True).start()
-    assert sunk.awaitTermination(DEADLINE_S)  # type: ignore[arg-type]
-    assert numbers(spark.table("kept")) == list(range(30))
+    values = stream(spark, cluster, "source")
+    finish(values.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path)))
+    query_id = json.loads((tmp_path / "metadata").read_text())["id"]
+    with mq.reader("each", end="latest") as reader:
+        assert [place_of(message.headers) for message in reader] == [f"{query_id}/0/0/0"]
 
 
 def test_writes_that_are_refused_say_what_to_write(
