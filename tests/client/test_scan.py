@@ -103,6 +103,10 @@ def test_a_replica_that_dies_is_left_at_the_next_offset(fault: str) -> None:
                 found += batch.column("offset").to_pylist()
             assert found == list(range(3, 497))
             assert set(scan.served) == {2, 3}, "the leader was not needed"
+            began_s = asyncio.get_running_loop().time()
+            again = mq.scan("t", 0, 0, 9, replicas=tiers, wait_ms=600_000)
+            assert await offsets_of(again) == list(range(9))
+            assert asyncio.get_running_loop().time() - began_s < 10, "who is silent is not behind"
 
     run(scenario())
 

@@ -210,3 +210,24 @@ def test_offsets_go_on_while_a_leader_is_away_and_holds_wait_for_the_next(tinymq
             for broker in (2, 3):
                 tinymq_cluster.start(broker)
         assert set(mq.admin.hold_many("away", dict.fromkeys(leaders, 0), hold_id=ID, lease=60)) == set(leaders)
+
+
+def test_a_scan_goes_on_while_its_replicas_die(tinymq_cluster: Cluster) -> None:
+    with tinymq_cluster.client() as mq:
+        (leader,) = topic_of(tinymq_cluster, mq, "dying", records=2_000).values()
+        first, second = (broker for broker in (1, 2, 3) if broker != leader)
+        tiers = ((first,), (second,), (leader,))
+        killed: list[int] = []
+        found: list[int] = []
+        try:
+            with mq.scan("dying", 0, 3, 1_990, replicas=tiers, fetch_bytes_max=2_000, buffer_bytes_max=4_000) as scan:
+                for batch in scan:
+                    found += batch.column("offset").to_pylist()
+                    if len(killed) < 2 and len(found) > 600 * (len(killed) + 1):
+                        killed.append((first, second)[len(killed)])
+                        tinymq_cluster.kill(killed[-1])
+                assert found == list(range(3, 1_990))
+                assert set(scan.served) == {first, second, leader}, "the last one serves without a quorum"
+        finally:
+            for broker in killed:
+                tinymq_cluster.start(broker)

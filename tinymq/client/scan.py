@@ -31,6 +31,7 @@ from tinymq.proto import tinymq_pb2 as pb
 
 WAIT_MS = 2_000.0
 WAIT_MS_MAX = 600_000.0
+FETCH_WAIT_MS = 500.0
 FETCH_BYTES_MAX = 4 * MIB  # a fetch has its own cost: with 1 MiB the processor time per byte is a third higher
 BROKERS_MAX = (1 << 32) - 1
 
@@ -132,6 +133,7 @@ class RangeFollower(Follower):
         turn = cluster.rng.randrange(1 << 16)
         super().__init__(cluster, config, topic, cursor, belt.put, belt.room, turn)
         self._range = wanted
+        self._behind = (0, 0, 0.0)  # (who was, at which offset, since when)
 
     def _order(self, at: Partition, cost: Cost) -> list[int]:
         tiers = self._range.replicas
@@ -140,7 +142,8 @@ class RangeFollower(Follower):
         return routing.tier_order(self.cluster.view, at, tiers, cost=cost, turn=self.turn)
 
     def _wait_ms(self) -> float:
-        return self._range.wait_ms
+        """Of one fetch: whoever is silent for long, and not behind, is found out."""
+        return min(self._range.wait_ms, FETCH_WAIT_MS)
 
     def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
         request = super()._request(offset, wait_ms)
@@ -156,8 +159,21 @@ class RangeFollower(Follower):
         return fetched
 
     async def _nothing_came(self, broker: int, fetched: Fetched) -> None:
+        if self._waits_for(broker):
+            return
         shown, wanted = fetched.high_watermark, self._range.end
         raise OffsetNotAvailable(f"it is behind: it shows what lies below {shown}, and {wanted} is the end of the scan")
+
+    async def _failed(self, broker: int, error: TinymqError) -> None:
+        if not isinstance(error, OffsetNotAvailable) or not self._waits_for(broker):
+            await super()._failed(broker, error)
+
+    def _waits_for(self, broker: int) -> bool:
+        """Is a replica that is behind given more time?"""
+        now_s, offset = self.cluster.clock.monotonic(), self.cursor.offset
+        if self._behind[:2] != (broker, offset):
+            self._behind = (broker, offset, now_s)
+        return now_s - self._behind[2] < self._range.wait_ms / 1000
 
     def _is_for_good(self, error: TinymqError) -> bool:
         if isinstance(error, OffsetOutOfRange) and not _is_gone(error, self.cursor.offset):
