@@ -19,8 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 REPLAYED = 7
 PRINT_TWO = """
 from tinymq_chaos.sim.run import Plan, run
-print(*run(Plan({seed}, seconds=14.0)).transcript, sep="\\n")
+print(*run(Plan({seed}, seconds=9.5)).transcript, sep="\\n")
 """
+SECONDS = 13.0  # virtual: enough for each kind to happen
+SEEDS = {"power_cut": 4}  # others than the usual 3, in which nothing was unsynced
 # What has to have happened in a run with one kind alone that waits for its moment.
 HAPPENS = {f"crash_at_{point.replace(' ', '_').replace('-', '_')}": (f"crash at {point}",) for point in POINTS}
 HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power_cut_of_all": (UNSYNCED, LOST)}
@@ -65,7 +67,8 @@ def test_a_word_that_is_none_is_no_anomaly(words: list[str], said: str, capsys: 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_a_fault_begins_and_ends_and_all_is_well_again(kind: str) -> None:
-    plan = Plan(3, faults=(kind,), workloads=("lone", "churn"), seconds=18.0, pace=3.0, segment_bytes=4096)
+    load = ("lone", "churn")
+    plan = Plan(SEEDS.get(kind, 3), faults=(kind,), workloads=load, seconds=SECONDS, pace=3.0, segment_bytes=4096)
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"to replay it: {plan.command}"])
     assert result.faults.get(kind, 0) > 0
