@@ -1,0 +1,39 @@
+"""The Python of docs/spark.md, and a cluster to run it against."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinymq.testing.cluster import Cluster
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+BLOCKS: list[str] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+ADDRESS = "127.0.0.1:7070"
+LINES = 1_000
+FIRST = ["1", "10", "100", "1000", "101"]  # lines, in the order of their texts
+
+
+def fill(cluster: Cluster) -> str:
+    """Make what the README leaves, and the topics that the page writes to. The servers."""
+    client = cluster.client()
+    for topic, partitions in (("lines", 6), ("loud", 1), ("numbers", 1)):
+        client.admin.create_topic(topic, partitions=partitions, replication_factor=3)
+    with client.producer() as producer:
+        for number in range(1, LINES + 1):
+            producer.send("lines", b"%d" % number)
+    return cluster.servers
+
+
+def run(blocks: list[str], servers: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[str]]:
+    """(the names that they leave, what each prints); one after the other, as a reader would paste them."""
+    known: dict[str, Any] = {}
+    shown = []
+    for block in blocks:
+        assert ADDRESS in block or "127.0.0.1" not in block
+        exec(compile(block.replace(ADDRESS, servers), "docs/spark.md", "exec"), known)
+        shown.append(capsys.readouterr().out)
+    return known, shown
