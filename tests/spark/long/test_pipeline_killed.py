@@ -43,7 +43,7 @@ def _kill_leader(mq: Client, brokers: DevFolder, topic: str) -> int:
 
 @pytest.mark.timeout(3600)
 def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
-    spark: SparkSession, brokers: DevFolder, tmp_path: Path
+    brokers: DevFolder, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     runs = Runs(tmp_path, brokers.servers, BATCH_RECORDS)
     flights = load.flights()
@@ -76,6 +76,7 @@ def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
         assert comparison.compare(came_back.rows, expected).examples == ()
         assert came_back.repeats >= 1, f"{written} were written before the kill, and again after it"
 
+        spark: SparkSession = request.getfixturevalue("spark")  # not sooner: one Java at a time
         options = {"servers": brokers.servers, "subscribe": "delays", "includeHeaders": "true"}
         everything = spark.read.format("tinymq").options(**options).load()
         assert everything.count() == len(expected) + came_back.repeats
