@@ -11,7 +11,10 @@ from cyclopts import CycloptsError, MissingArgumentError
 from tinymq.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*ROOT.glob("*.md"), *(page for name in ("docs", "chaos", "spark", "tests") for page in ROOT.glob(f"{name}/**/*.md"))]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for name in ("docs", "chaos", "spark", "tests") for page in ROOT.glob(f"{name}/**/*.md")),
+]
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 TAG = "peer "  # what handshakes hash begins with `tinymq peer`
 
