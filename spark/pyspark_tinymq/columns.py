@@ -50,10 +50,10 @@ def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields])
 
 
-def ddl(headers: bool, value: str | None) -> str:
+def ddl(headers: bool, value: str) -> str:
     """The schema as Spark's DDL; `value` is that of the fields of parsed values."""
     kinds = {field.name: field.dataType.simpleString() for field in spark_schema(headers).fields}
-    kinds["value"] = kinds["value"] if value is None else f"struct<{value}>"
+    kinds["value"] = f"struct<{value}>"
     return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections import OrderedDict
 from functools import lru_cache
+from os import getpid
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_tinymq.replicas import LOOPBACK
@@ -44,7 +45,7 @@ _asking = threading.Lock()
 
 def client(source: Reached) -> Client:
     """The client for these brokers, made if need be; connects when it is used. Whoever asks does not close it."""
-    key = (os.getpid(), source.servers, source.request_timeout_ms, rack(source))
+    key = (getpid(), source.servers, source.request_timeout_ms, rack(source))
     with _asking:
         found = _clients.get(key)
         if found is None:
@@ -55,7 +56,7 @@ def client(source: Reached) -> Client:
             )
         _clients.move_to_end(key)
         old = _clients.popitem(last=False) if len(_clients) > CLIENTS_MAX else None
-    if old is not None and old[0][0] == os.getpid():
+    if old is not None and old[0][0] == getpid():
         old[1].close()
     return found
 
@@ -63,7 +64,7 @@ def client(source: Reached) -> Client:
 def close_all() -> None:
     """Close this process's clients: for who starts clusters and stops them."""
     with _asking:
-        clients = [each for key, each in _clients.items() if key[0] == os.getpid()]
+        clients = [each for key, each in _clients.items() if key[0] == getpid()]
         _clients.clear()
     for each in clients:
         each.close()

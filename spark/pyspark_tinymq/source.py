@@ -32,11 +32,12 @@ class DefaultSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType | str:
-        """The columns: the Kafka connector's. Raises InvalidConfig."""
+        """The columns: the Kafka connector's; as text where only Spark's parser can tell what `valueSchema` means.
+        Raises InvalidConfig."""
         from pyspark_tinymq import columns, settings
 
         headers, values = settings.read_schema_options(self.options)
-        return columns.ddl(headers, values.ddl if values is not None else None)
+        return columns.spark_schema(headers) if values is None else columns.ddl(headers, values.ddl)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch. Raises InvalidConfig."""

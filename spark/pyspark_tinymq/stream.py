@@ -7,9 +7,9 @@ are equal texts, so that nothing new is no micro-batch.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class Driver:
 
     planner: Planner
     progress: Progress | None
-    planned_s: float = field(default_factory=time.monotonic)  # when a micro-batch was last planned
+    planned_s: float = field(default_factory=lambda: monotonic())  # when a micro-batch was last planned
     held_s: float = -1e9  # when what comes next was last held
     target: Offsets | None = None  # where a stream that ends ends
     latest: dict[str, Any] | None = None
@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is begin:
             self._keep_held(driver, ends)
             return start
-        driver.planned_s = time.monotonic()
+        driver.planned_s = monotonic()
         return end.write()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         exact = isinstance(self._source.start, Mapping)
         lenient = () if exact or not begin.initial else tuple(starts)
         planned = driver.planner.tasks(topics, starts, wanted, lenient=lenient)
-        driver.held_s = time.monotonic()
+        driver.held_s = monotonic()
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -179,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._source.limits
         if isinstance(limit, ReadAllAvailable):
             return dict(available)
-        waited_s = time.monotonic() - driver.planned_s
+        waited_s = monotonic() - driver.planned_s
         if driver.target is None and plan.waits(starts, available, limits, waited_s):
             return {at: starts[at] for at in available}
         sizes: Mapping[Partition, float] = {}
@@ -197,6 +197,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keep_held(self, driver: Driver, ends: Offsets) -> None:
         """While there is nothing new no plan renews the hold on what comes next: it is renewed here."""
         hold_s = self._source.hold_s
-        if hold_s and time.monotonic() - driver.held_s > hold_s / task.RENEWALS_PER_LEASE:
-            driver.held_s = time.monotonic()
+        if hold_s and monotonic() - driver.held_s > hold_s / task.RENEWALS_PER_LEASE:
+            driver.held_s = monotonic()
             driver.planner.keep(ends)

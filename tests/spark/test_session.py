@@ -163,7 +163,7 @@ def test_a_process_keeps_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.client(_source("a:1", replica="any")) is one
     assert session.client(_source("b:1")) is not one
     assert session.client(_source("a:1", rack="r1")) is not one
-    monkeypatch.setattr(session.os, "getpid", lambda: -7)
+    monkeypatch.setattr("pyspark_tinymq.session.getpid", lambda: -7)
     assert session.client(_source("a:1")) is not one  # of a child
     monkeypatch.undo()
     assert session.client(_source("a:1")) is one
