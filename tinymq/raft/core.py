@@ -193,6 +193,7 @@ class RaftCore(LeadingReplica):
             self._configs.apply(entry)
             if self.is_listed and not self.is_member:
                 self._log.keep_commit(entry.index)
+                self._configs.keep(self._log.commit.durable)  # it may know that already
             self._around.wake()  # what waits for the count of replicas may be there
         try:
             self._machine.apply(entry)
