@@ -18,7 +18,7 @@ from tinymq import Client
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import DeadlineExceeded, NotReady, OutcomeUnknown, UnknownTopic
+from tinymq.errors import DeadlineExceeded, InvalidRequest, NotReady, OutcomeUnknown, UnknownTopic
 
 SESSION_S = 2.0
 DEADLINE_S = 30.0
@@ -99,6 +99,17 @@ def send(client: Client, topic: str, numbers: range) -> None:
             producer.send(topic, b"%d" % number, partition=number % 3)
 
 
+def is_made(client: Client, topic: str) -> bool:
+    """Brokers hear of one another's registration a moment after ZooKeeper does."""
+    try:
+        client.admin.create_topic(topic, partitions=3, replication_factor=3)
+    except InvalidRequest as refused:
+        if "live brokers" not in refused.message:
+            raise
+        return False
+    return True
+
+
 def read(client: Client, topic: str) -> list[int]:
     return sorted(int(message.value or b"") for message in client.reader(topic, end="latest"))
 
@@ -118,7 +129,7 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
         dev.signal(1, signal.SIGCONT)
         until(lambda: dev.registered() == [1, 2, 3], "it does not come back")
         assert dev.session(1) not in (None, before)
-        client.admin.create_topic("after", partitions=3, replication_factor=3)
+        until(lambda: is_made(client, "after"), "a broker does not hear that there are three")
         send(client, "after", range(30))
         until(lambda: run(["cluster", "status", "-s", devfolder.load(dev.path).servers]) == Exit.OK, "not healthy")
         dev.signal(2, signal.SIGKILL)  # from now on every majority needs the one that was away

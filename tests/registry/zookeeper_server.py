@@ -81,6 +81,7 @@ class ZookeeperServer:
         """Its connections stay open, and nothing comes back."""
         assert self._process is not None, "not started"
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # all of its threads: one might answer still
         try:
             yield
         finally:
