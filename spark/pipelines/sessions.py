@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -51,7 +51,10 @@ def ended(work: Callable[[], bool]) -> int:
     except TinymqError as error:
         explain(error)
         return Exit.FAILED
-    except (PySparkException, Py4JJavaError) as error:
+    except KeyboardInterrupt:
+        print("stopped; what is done is kept", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except (PySparkException, Py4JError) as error:
         print(f"error: Spark gave up: {error}", file=sys.stderr)
         return Exit.FAILED
 
