@@ -15,6 +15,7 @@ from tinymq.errors import InvalidConfig
 
 LEASE_S_MIN = 1.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+STREAM_ONLY = {option.name for option in options.OPTIONS if option.scopes == (STREAM,)}
 _STRATEGY = "startingOffsetsByTimestampStrategy"
 
 
@@ -120,10 +121,18 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
 def read_schema_options(given: Mapping[str, str]) -> tuple[bool, Values | None]:
     """(with headers, how values are parsed): what the columns depend on, before Spark says what kind of read it is.
 
-    Raises InvalidConfig for an option that neither a batch nor a stream has.
+    Raises InvalidConfig for options that neither a batch nor a stream takes.
     """
     values = options.read(given, BATCH, STREAM)
-    return values.get("includeHeaders", False), _values(values)
+    refusals: list[InvalidConfig] = []
+    for scope in (BATCH, STREAM):
+        try:
+            source = read_source(given, scope)
+        except InvalidConfig as error:
+            refusals.append(error)
+        else:
+            return source.headers, source.values
+    raise refusals[STREAM_ONLY & values.keys() != set()]
 
 
 def read_sink(given: Mapping[str, str]) -> dict[str, Any]:

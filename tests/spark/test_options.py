@@ -150,6 +150,22 @@ def test_values_of_json() -> None:
     assert settings.read_schema_options(READ | {"includeHeaders": "TRUE", "endingOffsets": "latest"}) == (True, None)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"servers": "a:1"}, "none was given"),
+        (READ | {"startingOffsets": "latest", "endingOffsets": "latest"}, "begins at the end"),
+        (READ | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is more than"),
+        (READ | {"endingOffsets": "latest", "groupId": "g"}, "endingOffsets has no meaning in a stream"),
+        (READ | {"topic": "x"}, "it is for sinks"),
+    ],
+)
+def test_what_no_read_takes_is_refused_as_it_is_loaded(given: dict[str, str], says: str) -> None:
+    """Before Spark says whether it is a batch or a stream."""
+    with pytest.raises(InvalidConfig, match=says):
+        settings.read_schema_options(given)
+
+
 def test_sparks_own_options_are_ignored() -> None:
     assert read_source(READ | dict.fromkeys(IGNORED, "x") | {"checkpointLocation": "x"}, STREAM).topics == ("flights",)
 
