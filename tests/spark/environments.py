@@ -31,7 +31,7 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--no-compile", str(wheel)], check=True)
+    subprocess.run([*pip, str(wheel)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (info,) = packages.glob("tinymq-*.dist-info")
     for name in sorted(_asked(metadata.PathDistribution(info).requires or [], frozenset(extras))):
@@ -84,5 +84,5 @@ def pack(folder: Path, archive: Path) -> None:
 
 def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Nobody runs what pyarrow brings for compilers and for its own tests: half of it."""
-    left_out = ("__pycache__", "pyarrow/include", "pyarrow/tests", "pyarrow/src")
+    left_out = ("pyarrow/include", "pyarrow/tests", "pyarrow/src")
     return None if entry.name.endswith(left_out) else entry
