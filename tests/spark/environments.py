@@ -31,7 +31,7 @@ def make(folder: Path, wheel: Path, extras: Iterable[str] = ()) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, str(wheel)], check=True)
+    subprocess.run([*pip, "--no-compile", str(wheel)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (info,) = packages.glob("tinymq-*.dist-info")
     for name in sorted(_asked(metadata.PathDistribution(info).requires or [], frozenset(extras))):
