@@ -36,7 +36,7 @@ pipeline: .venv/.spark-ready ## three brokers, 336,776 real flights through Spar
 	@exec env $(JAVA) PYTHONPATH=spark $(BIN)/python -m pipelines
 
 durations: .venv/.test-ready ## run the tests, and note how long each file of them takes: `make test` begins with the longest
-	@exec env PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long --write-durations
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long --write-durations
 
 check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 	@echo "make: ruff check";          $(BIN)/ruff check .
