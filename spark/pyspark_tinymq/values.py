@@ -23,7 +23,7 @@ from tinymq.errors import InvalidConfig, InvalidRequest
 PERMISSIVE, FAILFAST, DROPMALFORMED = "PERMISSIVE", "FAILFAST", "DROPMALFORMED"
 MODES = (PERMISSIVE, FAILFAST, DROPMALFORMED)
 CORRUPT = "_corrupt_record"
-BLOCK_BYTES = 1 << 20  # as much as stays in a core's cache
+BLOCK_BYTES = 1 << 20  # about what a task is given at once: then nothing has to be joined
 FEW_ROWS = 64  # read one by one: what Arrow's reader costs for any block is what these cost
 
 _TIME_SHAPE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
@@ -54,7 +54,7 @@ class Parsed(NamedTuple):
 
 
 class JsonValues:
-    """A parser of values of one schema. Use one for many batches; it keeps nothing of them."""
+    """A parser of values of one schema. Use one for many batches, in one thread."""
 
     def __init__(
         self, schema: pa.StructType, mode: str = PERMISSIVE, corrupt: str = CORRUPT, zone: str = "UTC"
@@ -74,6 +74,9 @@ class JsonValues:
         fields = [schema.field(i) for i in range(schema.num_fields)]
         self._read = pa.struct([field for i, field in enumerate(fields) if i != self._corrupt])
         self._zone = zone
+        self._room = bytearray(
+            BLOCK_BYTES
+        )  # for one block: memory that is asked for each time costs as much as parsing
         self._row = jsonrows.reader(self._read, zone)
         asked = [pa.field(field.name, _asked(field.type)) for field in self._read]
         self._options = None
@@ -87,7 +90,7 @@ class JsonValues:
             values = values.cast(pa.binary())
         blocks = [self._block(values.slice(*at), at[0]) for at in _blocks(values)]
         structs = [self._filled(*block) for block in blocks]
-        parsed = pa.concat_arrays(structs) if structs else pa.array([], self.schema)
+        parsed = _joined(structs) if structs else pa.array([], self.schema)
         if self._mode != DROPMALFORMED or not any(bad for _, bad, _ in blocks):
             return Parsed(parsed, None)
         kept = pa.array([row not in bad for values, bad, _ in blocks for row in range(len(values))], pa.bool_())
@@ -140,20 +143,31 @@ class JsonValues:
         """
         try:
             values.cast(pa.string())
-            lines = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
-            data = lines.to_pybytes() + b"\n"
-            if data.find(b"\0") >= 0 or _deep(values):
+            lines = self._lines(values)
+            if lines is None or _deep(values):
                 return None, None
-            reading = pj.ReadOptions(use_threads=False, block_size=len(data))
-            table = pj.read_json(pa.BufferReader(data), read_options=reading, parse_options=self._options)
+            reading = pj.ReadOptions(use_threads=False, block_size=lines.size)
+            table = pj.read_json(pa.BufferReader(lines), read_options=reading, parse_options=self._options)
             if table.num_rows != len(values):
                 return None, None
             columns = [table.column(field.name).combine_chunks() for field in self._read]
             made = [_made(column, field.type, self._zone) for column, field in zip(columns, self._read, strict=True)]
             return pa.StructArray.from_arrays(made, fields=list(self._read)), None
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             said = _ROW.search(str(error))
             return None, int(said[1]) if said is not None else None
+
+    def _lines(self, values: pa.Array) -> pa.Buffer | None:
+        """The values, each with a line feed behind it; good until the next call. None where some hold the character 0,
+        at which Arrow's reader would end."""
+        joined = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"\n")[0].as_buffer()
+        size = joined.size + 1
+        if len(self._room) < size:
+            self._room = bytearray(size + size // 8)
+        room = memoryview(self._room)[:size]
+        room[:-1] = memoryview(joined).cast("B")
+        room[-1:] = b"\n"
+        return pa.py_buffer(room) if self._room.find(0, 0, size) < 0 else None
 
     def _one_by_one(self, values: pa.Array, rows: Sequence[int], bad: dict[int, str], first: int) -> pa.StructArray:
         read = []
@@ -225,14 +239,14 @@ def _asked(kind: pa.DataType) -> pa.DataType:
 
 
 def _made(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
-    """`column`, as it was read, as `kind`. Raises ArrowInvalid or ValueError where that is not sure to be right."""
+    """`column`, as it was read, as `kind`. Raises ArrowInvalid where that is not sure to be right."""
     if pa.types.is_timestamp(kind):
         return _times(column, kind, zone)
     if pa.types.is_date(kind):
         _check_shape(column, _DATE_SHAPE)
         return column.cast(kind)
     if pa.types.is_binary(kind):
-        return pa.array([None if text is None else jsonrows.base64_of(text) for text in column.to_pylist()], kind)
+        return pa.array([_bytes_of(text) for text in column.to_pylist()], kind)
     if pa.types.is_decimal(kind):
         column.validate(full=True)  # Arrow's reader takes more digits than there are places
         return column
@@ -243,6 +257,13 @@ def _made(column: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:
         values = _made(column.values, kind.value_type, zone)
         return pa.ListArray.from_arrays(column.offsets, values, type=kind, mask=column.is_null())
     return column
+
+
+def _bytes_of(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else jsonrows.base64_of(text)
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from None
 
 
 def _times(column: pa.Array, kind: pa.TimestampType, zone: str) -> pa.Array:
@@ -261,7 +282,7 @@ def _shaped(column: pa.Array, shape: str) -> bool:
 
 def _check_shape(column: pa.Array, shape: str) -> None:
     if not _shaped(column, shape):
-        raise ValueError("a form that is read elsewhere")
+        raise pa.ArrowInvalid("a form that is read one by one")
 
 
 def _has_map(kind: pa.DataType) -> bool:

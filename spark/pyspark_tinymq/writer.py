@@ -102,7 +102,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
     if overwrite:
         raise InvalidConfig(
             'outputMode("complete") writes all results anew with each micro-batch, and a topic only grows',
-            hint='use outputMode("append") or outputMode("update")',
+            hint='use outputMode("append")',
         )
     sink = read_sink(given)
     if sink.version is not None:
