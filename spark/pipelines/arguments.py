@@ -6,15 +6,20 @@ import argparse
 from datetime import UTC, datetime
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
+def whole(text: str, least: int = 0) -> int:
+    """A whole number of at least `least`."""
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is less than {least}")
     return number
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    return whole(text, 1)
 
 
 def moment(text: str) -> datetime:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines import closing, committed
-from pipelines.arguments import positive
+from pipelines.arguments import positive, whole
 from pipelines.delays import DELAYS, FLIGHT, UNREADABLE, delays, records
 from pipelines.sessions import ended, say, session
 from pipelines.streams import Journal
@@ -48,6 +48,7 @@ class Job:
     replica: str
     until_end: bool
     every: str
+    restarts: int
     progress: Path | None
 
 
@@ -73,6 +74,7 @@ def parse(argv: Sequence[str]) -> Job:
     add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
     add("--until-end", action="store_true", help="the topic is complete: read it, close the last windows, and end")
     add("--every", default="1 second", help="how often there is a micro-batch, without --until-end")
+    add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
     add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
     return Job(**vars(parser.parse_args(argv)))
 
@@ -97,21 +99,24 @@ class Pipeline:
     def _until_end(self) -> None:
         """Read to the end, and only then close: a closing record that is read before a flight makes it come too late,
         and partitions do not end at the same moment."""
-        self.journal.follow(self._windows().trigger(availableNow=True).start())
+        self._carry(lambda: self._windows().trigger(availableNow=True).start())
         closing.close(self.job.servers, self.job.source)
-        self.journal.follow(self._windows().trigger(availableNow=True).start())
-        self.journal.follow(self._to_topic().trigger(availableNow=True).start())
+        self._carry(lambda: self._windows().trigger(availableNow=True).start())
+        self._carry(lambda: self._to_topic().trigger(availableNow=True).start())
 
     def _until_stopped(self) -> None:
-        first = self._windows().trigger(processingTime=self.job.every).start()
-        self._wait_results(first)
-        second = self._to_topic().trigger(processingTime=self.job.every).start()
-        self.journal.follow(first, second)
+        def second() -> StreamingQuery:
+            self._wait_results()
+            return self._to_topic().trigger(processingTime=self.job.every).start()
 
-    def _wait_results(self, query: StreamingQuery) -> None:
+        self._carry(lambda: self._windows().trigger(processingTime=self.job.every).start(), second)
+
+    def _carry(self, *starts: Callable[[], StreamingQuery]) -> None:
+        self.journal.carry(starts, self.job.restarts)
+
+    def _wait_results(self) -> None:
         """A stream of files needs a folder, and must see by the log that is in it which ones count."""
-        while not (self.job.results / committed.LOG).exists() and query.isActive:
-            self.journal.look(query)
+        while not (self.job.results / committed.LOG).exists() and self.spark.streams.active:
             time.sleep(LOOK_S)
 
     def flights(self) -> DataFrame:

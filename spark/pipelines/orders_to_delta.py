@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import delta
-from pipelines.arguments import positive
+from pipelines.arguments import positive, whole
 from pipelines.customers import ORDER, ORDERS, customers, orders, readable
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
@@ -45,6 +45,7 @@ class Job:
     replica: str
     until_end: bool
     every: str
+    restarts: int
     progress: Path | None
 
 
@@ -71,6 +72,7 @@ def parse(argv: Sequence[str]) -> Job:
     add("--replica", default="follower", choices=("leader", "follower", "nearest", "any"), help="who is read from")
     add("--until-end", action="store_true", help="end when all that is in the topic now was written")
     add("--every", default="10 seconds", help="how often there is a micro-batch, without --until-end")
+    add("--restarts", type=whole, default=3, metavar="N", help="how often a query that failed is started again")
     add("--progress", type=Path, metavar="FILE", help="append Spark's report of each micro-batch, as a line of JSON")
     job = Job(**vars(parser.parse_args(argv)))
     if job.customers is not None and not job.until_end:
@@ -95,7 +97,7 @@ class Pipeline:
         writer = self.records().writeStream.queryName(QUERY).foreachBatch(self.write)
         writer = writer.option("checkpointLocation", str(self.job.checkpoint))
         trigger = {"availableNow": True} if self.job.until_end else {"processingTime": self.job.every}
-        self.journal.follow(writer.trigger(**trigger).start())
+        self.journal.carry([lambda: writer.trigger(**trigger).start()], self.job.restarts)
         self._tell()
         return not self.unreadable
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 0.2  # Spark keeps the last 100 progress reports: they do not come that fast
@@ -76,6 +77,23 @@ class Journal:
                 out.write(json.dumps(found, separators=(",", ":")) + "\n")
         self._say(str(progress))
 
+    def carry(self, starts: Sequence[Callable[[], StreamingQuery]], restarts: int) -> None:
+        """Start these queries, and return when they ended. One that fails stops the others; then all are started again
+        from their checkpoints, up to `restarts` times. Raises its StreamingQueryException after that.
+
+        Spark tries a task again, not a query: of one whose Python process does not come up within 10 s, or that met
+        the brokers in a bad moment, nothing is lost but its place in the queue.
+        """
+        for left in reversed(range(restarts + 1)):
+            try:
+                self.follow(*(start() for start in starts))
+            except StreamingQueryException as error:
+                if not left:
+                    raise
+                self._say(f"a query failed, and is started again from its checkpoint: {_first_line(error)}")
+            else:
+                return
+
     def follow(self, *queries: StreamingQuery) -> None:
         """Return when they ended. One that fails stops the others. Raises its StreamingQueryException."""
         try:
@@ -89,3 +107,7 @@ class Journal:
                 self.look(query)
         for query in queries:
             query.awaitTermination()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,13 +14,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from pipelines import backfill, chart, committed, comparison, flight_delays, orders, orders_to_delta, reference
 from pipelines.arguments import moment
 from pipelines.committed import committed_files
 from pipelines.following import Reports
 from pipelines.returned import returned
-from pipelines.streams import progress_of
+from pipelines.streams import Journal, progress_of
 from pyspark_tinymq.place import PLACE, TaskPlace
 from tinymq.client.records import TABLE_SCHEMA
 
@@ -178,6 +180,32 @@ def test_reports_are_followed_line_by_line(tmp_path: Path) -> None:
     assert len(list(reports.news())) == 1
     assert not list(reports.news())
     assert reports.rows_in("windows") == 24
+
+
+class _Query:
+    """As much of a StreamingQuery as is asked for: it ends at once, as it is told."""
+
+    recentProgress: tuple[()] = ()
+    isActive = False
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def stop(self) -> None: ...
+
+    def awaitTermination(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(("failures", "restarts", "raises"), [(0, 0, False), (2, 2, False), (1, 0, True), (3, 2, True)])
+def test_a_query_that_fails_is_started_again_so_many_times(failures: int, restarts: int, raises: bool) -> None:
+    said: list[str] = []
+    outcomes = [StreamingQueryException(f"failure {n}\nand its stack") for n in range(failures)] + [None]
+    starts = iter([_Query(outcome) for outcome in outcomes])
+    with pytest.raises(StreamingQueryException) if raises else nullcontext():
+        Journal(None, said.append).carry([lambda: next(starts)], restarts)  # type: ignore[list-item, return-value]
+    assert [line.rpartition(": ")[2] for line in said] == [f"failure {n}" for n in range(min(failures, restarts))]
 
 
 class _Page(HTMLParser):
