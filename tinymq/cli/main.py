@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
-from rich.console import Console
+from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
 
 from tinymq.cli.exits import Exit, exit_of, explain
 
@@ -21,7 +20,6 @@ app = App(
     help="A replicated, partitioned message log.",
     help_flags=["--help", "-h"],
     version_flags=["--version"],
-    error_console=Console(stderr=True),
     suppress_keyboard_interrupt=False,  # `run` ends it
     default_parameter=Parameter(negative_iterable=()),
 )
@@ -46,10 +44,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def run(argv: Sequence[str]) -> int:
     """Run the command line `argv`; return the exit code."""
     try:
-        result = app(argv, exit_on_error=False, result_action="return_value")
+        result = app(argv, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
-    except CycloptsError:
-        return Exit.USAGE  # cyclopts has said what is wrong
+    except CycloptsError as mistyped:
+        from rich.console import Console  # which takes a tenth of a start: nobody else needs it
+
+        Console(stderr=True).print(CycloptsPanel(mistyped))
+        return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
