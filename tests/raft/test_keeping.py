@@ -94,7 +94,9 @@ async def no_mark_is_written(cluster: Cluster) -> None:
         group, leader = three.group(), cluster.leader().group()
         assert (group.role, group.core.failure) == (Role.LEARNER, None)
         assert group.status().reason == "it is listed, and waits for its disk to keep that"
-        assert leader.core._leadership.progress[3].commit < leader.core._configs.applied.index
+        leading = leader.core._leadership
+        assert leading is not None
+        assert leading.progress[3].commit < leader.core._configs.applied.index, "its leader does not rest"
         assert [leader.core.does_without(b) for b in (1, 2, 3)] == [False, False, True]
         cluster.brokers[2].kill()
         await cluster.commit(b"with one and three: it counts")
@@ -153,7 +155,12 @@ def test_it_is_noticed_when_a_repair_does_not_wait(monkeypatch: pytest.MonkeyPat
 def test_a_disk_is_asked_once_for_each_config_and_only_that_of_who_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Log] = []
     keep = Log.keep_commit
-    monkeypatch.setattr(Log, "keep_commit", lambda self, index: (asked.append(self), keep(self, index))[1])
+
+    def ask(self: Log, index: int) -> None:
+        asked.append(self)
+        keep(self, index)
+
+    monkeypatch.setattr(Log, "keep_commit", ask)
 
     async def scenario(cluster: Cluster) -> None:
         await five_writes(cluster)
