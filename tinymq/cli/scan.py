@@ -13,12 +13,7 @@ from tinymq.errors import NotFound
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary
 
-app = App(
-    name="scan",
-    help="See which replicas served a scan: list, describe.\n\nA scan is one planned read, such as a query of Spark, "
-    "whose fetches all carry its id. Each broker counts what it sends under an id: bytes and records, by partition, "
-    "and whether it led the partition then. Brokers remember the latest 1,000 scans, until they stop.",
-)
+app = App(name="scan", help="See which replicas served a scan: list, describe.")
 
 ScanId = Annotated[str, Parameter(help="As `tinymq scan list` shows it, or as who reads says it.")]
 
@@ -27,7 +22,9 @@ ScanId = Annotated[str, Parameter(help="As `tinymq scan list` shows it, or as wh
 def list_(*, where: Where = HERE, output: Output = "table") -> None:
     """List the scans that the brokers remember, the latest first: what was sent in all, and by which brokers.
 
-    `of leaders` is what brokers sent of partitions that they led: 0 when followers served everything.
+    A scan is one planned read, such as a query of Spark, whose fetches all carry its id; who reads chooses it. Brokers
+    count what they send under it, and remember the latest 1,000 scans until they stop. `of leaders` is what brokers
+    sent of partitions that they led: 0 when followers served everything.
     """
     with where.connect() as mq:
         found = mq.admin.list_scans()
