@@ -63,7 +63,7 @@ def quick(s: Story, after_s: float) -> None:
         (topic_made, 4.95, 5.05, Kind.NO_PROGRESS),
         (given_up, 2.45, 2.55, Kind.LINGERING_LEADER),
         (answered, 0.15, 0.17, Kind.NO_ANSWER),
-        (quick, 0.079, 0.081, Kind.SLOW),
+        (quick, 0.119, 0.121, Kind.SLOW),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

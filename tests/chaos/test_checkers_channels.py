@@ -229,11 +229,14 @@ def a_request_without_an_answer(s: Story) -> None:
 
 
 def a_repeated_request(s: Story) -> None:
-    take(s, "r1")
     s.begin("t", "consume", **CHANNEL, request="r1").unknown("OutcomeUnknown")
     take(s, "r1", 0, "p-0")
     take(s, "r1", 0, "p-0")
     take(s, "r2", 1, "p-1")
+    take(s, "r3", 2, "q-0")
+    take(s, "r4", 3, "q-1")
+    take(s, "r5")
+    take(s, "r5")
 
 
 def old_enough(s: Story) -> None:
