@@ -124,8 +124,8 @@ def _tiles(findings: Findings) -> Element:
     lost, found = findings.lost, len(findings.run.anomalies)
     tiles = [
         _tile("Records acknowledged", f"{findings.records:,}", f"{number(throughput(findings))} per second"),
-        _tile("Acknowledged, then lost", f"{lost:,}", "", "bad" if lost else "good"),
-        _tile("Anomalies", f"{found:,}", "", "bad" if found else "good"),
+        _tile("Acknowledged, then lost", *_judged(findings, lost)),
+        _tile("Anomalies", *_judged(findings, found)),
         _tile("Sends, p50", _ms(q.p50_ms if q else None), f"p99 {_ms(q.p99_ms)}" if q else ""),
         _tile("Sends, p99.9", _ms(q.p999_ms if q else None), f"longest {_ms(q.max_ms)}" if q else ""),
         _tile(
@@ -137,6 +137,13 @@ def _tiles(findings: Findings) -> Element:
         _tile("New leaders", f"{len(leader_changes(findings.run.history)):,}", "after the first of each partition"),
     ]  # fmt: skip
     return element("dl", {"class": "tiles"}, *tiles)
+
+
+def _judged(findings: Findings, count: int) -> tuple[str, str, str]:
+    """A tile's figure, nothing below it, and its style: none is good only where somebody has looked."""
+    if not count and findings.run.said.get("judged") is False:
+        return "–", "", ""
+    return f"{count:,}", "", "bad" if count else "good"
 
 
 def _ms(took_ms: float | None) -> str:
