@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,24 +19,7 @@ from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _servers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
-
-
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    """A new topic of two partitions, named after the test."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
-    return name
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 def _feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,27 +11,16 @@ from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(nodes=3) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _servers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TINYMQ_SERVERS", cluster.servers)
-
-
 @pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    """A new topic of two partitions, named after the test, with six messages in each."""
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
-    assert all(run(["queue", "push", f"{name}/{number}", *"abcdef"]) == Exit.OK for number in (0, 1))
-    return name
+def topic(topic: str) -> str:
+    """With six messages in each of its partitions."""
+    assert all(run(["queue", "push", f"{topic}/{number}", *"abcdef"]) == Exit.OK for number in (0, 1))
+    return topic
 
 
 def document(capfd: Capture, *argv: str) -> Any:
