@@ -24,7 +24,7 @@ LOG = logging.getLogger("pyspark_tinymq")
 AT_ONCE_MAX = 64
 TIMEOUT_S = 5.0
 GAP_S = 1.0  # between two publications, unless the stream ends
-CONSUMER = "spark"
+CONSUMER = "spark"  # on record while a channel is made: a driver that died meanwhile stays so
 
 
 class Progress:
@@ -47,7 +47,7 @@ class Progress:
                 LOG.warning("%s: whether somebody reads channel %s is not known: %s", topic, self._group, error)
                 continue
             for channel in channels:
-                if channel.channel == self._group and channel.consumer:
+                if channel.channel == self._group and channel.consumer not in ("", CONSUMER):
                     where = f"{topic}/{channel.partition}"
                     raise InvalidConfig(
                         f"groupId={self._group!r}: {channel.consumer} reads {where} through that channel",

@@ -299,6 +299,10 @@ def test_a_channel_that_somebody_reads_is_left_alone(cluster: Cluster, mq: Clien
         assert queue.poll()
         with pytest.raises(InvalidConfig, match="a-worker reads shared/0"):
             stream(cluster, subscribe="shared", groupId="workers").initialOffset()
+    left = mq.queue("shared", 0, "left", consumer="spark")  # by a driver that died as it made the channel
+    left.open()
+    assert stream(cluster, subscribe="shared", groupId="left").initialOffset()["shared"] == {"0": 3}
+    left.close()
 
 
 def test_where_a_stream_cannot_begin(cluster: Cluster, mq: Client) -> None:
