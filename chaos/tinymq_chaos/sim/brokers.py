@@ -132,10 +132,19 @@ class SimBroker:
         if bad:
             status = bad[0].status()
             return f"broker {self.id}: {status.group} is {status.role.value}, leader {status.leader}, {status.reason}"
-        held = {METADATA_GROUP, *(q.group for t in broker.registry.get_all_topics() for q in t.queues
-                                  if q.has_replica(self.id))}  # fmt: skip
-        missing = held - {g.id for g in self.groups()}
+        missing = self._held() - {g.id for g in self.groups()}
         return f"broker {self.id} does not hold {sorted(map(str, missing))}" if missing else ""
+
+    def _held(self) -> set[GroupId]:
+        """What it is to hold, as that broker knows which has applied most of the metadata: a new disk knows nothing."""
+        registries = {}
+        for other in self.world.brokers.values():
+            broker = other._app.serving.broker if other._app is not None else None
+            if broker is not None:
+                applied = (group.applied_index for group in other.groups() if group.id == METADATA_GROUP)
+                registries[next(applied, 0)] = broker.registry
+        queues = [q for t in registries[max(registries)].get_all_topics() for q in t.queues] if registries else []
+        return {METADATA_GROUP, *(q.group for q in queues if q.has_replica(self.id))}
 
     # ---- life ----------------------------------------------------------------------------------------
 
