@@ -34,9 +34,9 @@ from benchmarks.spark import data, jars, scans
 from benchmarks.spark.kafka import Kafka
 from tests.spark import java_setup
 
-TOPIC, FLIGHTS, EMPTY = "rows", "flights", "wide"
+TOPIC, FLIGHTS, WIDE = "rows", "flights", "wide"
 RECORDS = 2_000_000
-EMPTY_PARTITIONS = 1_000
+WIDE_PARTITIONS = 1_000
 SMALL_SHARE = 10  # the driver's memory after a scan of a tenth is compared with that after all
 
 progress = Console(stderr=True)
@@ -105,10 +105,10 @@ def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
 
 def _plans(servers: str, rounds: int) -> list[Figure]:
     """Last, for 3,000 replicas are work for brokers even when nothing is written to them."""
-    progress.print(f"[dim]making a topic of {EMPTY_PARTITIONS:,} partitions", highlight=False)
-    data.create_empty(servers, EMPTY, EMPTY_PARTITIONS)
-    took = _rounds("planning", {"plan": lambda: scans.planning_s(servers, EMPTY)}, rounds)["plan"]
-    what = f"planning a batch over {EMPTY_PARTITIONS:,} partitions"
+    progress.print(f"[dim]making a topic of {WIDE_PARTITIONS:,} partitions", highlight=False)
+    data.load_wide(servers, WIDE, WIDE_PARTITIONS)
+    took = _rounds("planning", {"plan": lambda: scans.planning_s(servers, WIDE)}, rounds)["plan"]
+    what = f"planning a batch over {WIDE_PARTITIONS:,} partitions"
     return [Figure(what, statistics.median(took), "s", 1.0, True, took)]
 
 

@@ -18,6 +18,7 @@ KEY_BYTES = 8
 PARTITIONS = 4
 REPLICAS = 3
 BUFFER_BATCHES = 32
+CREATE_S_MAX = 300.0  # of a thousand partitions: three thousand replicas
 COLUMNS = "key", "value", "topic", "partition", "offset", "timestamp", "timestampType"
 """Of all three: what Spark's source for Kafka has, and ours."""
 
@@ -56,9 +57,13 @@ def load_flights(servers: str, topic: str) -> int:
     return len(rows)
 
 
-def create_empty(servers: str, topic: str, partitions: int) -> None:
+def load_wide(servers: str, topic: str, partitions: int) -> None:
+    """A record in each of many partitions: a range that is planned is held, an empty one is not."""
     with Client(servers) as client:
-        client.admin.create_topic(topic, partitions=partitions, replication_factor=REPLICAS, timeout=300)
+        client.admin.create_topic(topic, partitions=partitions, replication_factor=REPLICAS, timeout=CREATE_S_MAX)
+        with client.producer() as producer:
+            for partition in range(partitions):
+                producer.send(topic, b"one", partition=partition)
 
 
 def load_parquet(rows: DataFrame, folder: Path) -> str:
