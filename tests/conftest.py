@@ -3,7 +3,8 @@
 Nobody holds a port between the look whether it is free and the start of the broker that is to listen on it, nor while
 that broker is down: clusters of two workers could have drawn the same.
 
-Files that take long come first, and Spark's tests before all of them, so that no worker begins one while the others
+Spark's tests come first, which keep more than one core busy; beside them what lives in virtual time, and minds no
+load; then the others. In both parts the files that take long are first, so that no worker begins one while the others
 have nothing left to do. How long each took is in durations.json, which `make durations` writes; a file that is not in
 it yet comes before those that are.
 """
@@ -25,8 +26,13 @@ from tinymq_chaos.real import ports
 
 TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"  # seconds by group
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # None: there are none, or this process only tells them what to do
 SPARK = "spark"
+VIRTUAL = ("raft/", "chaos/test_", "broker/", "log/")  # but for some files in them
+
+
+def worker() -> str | None:
+    """None: there are none, or this process only tells them what to do. It is known once pytest is configured."""
+    return os.environ.get("PYTEST_XDIST_WORKER")
 
 
 def group_of(path: Path) -> str:
@@ -55,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if WORKER is not None:
-        number, workers = int(WORKER.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    if (name := worker()) is not None:
+        number, workers = int(name.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         devfolder.PORTS = cluster.PORTS = ports.PORTS = devfolder.PORTS[number::workers]
     elif config.getoption("write_durations"):
         config.pluginmanager.register(Stopwatch(config.rootpath))
@@ -65,11 +71,16 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers are given groups in the order of their first tests (--no-loadscope-reorder)."""
-    if WORKER is None:
+    if worker() is None:
         return
     took_s: dict[str, float] = json.loads(DURATIONS.read_text())
     groups = {path: group_of(path) for path in {item.path for item in items}}
-    items.sort(key=lambda item: (groups[item.path] != SPARK, -took_s.get(groups[item.path], math.inf)))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, float]:
+        group = groups[item.path]
+        return group != SPARK, not group.startswith(VIRTUAL), -took_s.get(group, math.inf)
+
+    items.sort(key=place)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups[item.path]))
 
