@@ -34,7 +34,13 @@ read = spark.readStream.format("tinymq").options(**options).load()
 query = read.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
 query.awaitTermination()
 with_us = sorted(name for name in sys.modules if name.split(".")[0] in ("tinymq", "pyspark_tinymq"))
-print(json.dumps([type(spark).__module__, batch.count(), spark.table("seen").count(), with_us]))
+counts = [batch.count(), spark.table("seen").count()]
+
+import pyspark_tinymq
+
+pyspark_tinymq.register(spark)
+counts.append(spark.read.format("tinymq").options(**options).load().count())
+print(json.dumps([type(spark).__module__, counts, with_us]))
 """
 
 
@@ -68,7 +74,7 @@ def test_a_client_without_the_package_reads_a_batch_and_a_stream(cluster: Cluste
         env=standalone.environment(), capture_output=True, text=True, check=False, timeout=CLIENT_S_MAX,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4_000:]
-    module, batch, stream, imported = json.loads(done.stdout.splitlines()[-1])
+    module, counts, imported = json.loads(done.stdout.splitlines()[-1])
     assert module == "pyspark.sql.connect.session"
-    assert (batch, stream) == (RECORDS, RECORDS)
-    assert imported == []
+    assert counts == [RECORDS, RECORDS, RECORDS], "a batch, a stream, a batch of the registered class"
+    assert imported == [], "of the package, before that"
