@@ -22,7 +22,7 @@ __all__ = ["DefaultSource", "drop_repeats", "register"]
 
 def register(spark: SparkSession) -> None:
     """Make `format("tinymq")` known to a session. Spark finds it by itself only where this package lies on the path of
-    its Python workers as a folder: not with `--py-files`, nor with an editable installation. Again: nothing changes."""
+    its Python workers as a folder: not with `--py-files`. Again: nothing changes."""
     from pyspark_tinymq.source import DefaultSource
 
     spark.dataSource.register(DefaultSource)
