@@ -102,9 +102,7 @@ def _parser(
             parsed = reader.parse(stored.column("value"))
         except MalformedValue as error:
             offset = stored.column("offset")[error.row].as_py()
-            raise InvalidRequest(
-                f"{part.where}, offset {offset}: malformed JSON: {error.reason}", hint=error.hint
-            ) from None
+            raise InvalidRequest(f"{part.where}, offset {offset}: {error.message}", hint=error.hint) from None
         return (stored if parsed.kept is None else stored.filter(parsed.kept)), parsed.values
 
     return parse

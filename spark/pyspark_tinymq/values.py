@@ -40,10 +40,9 @@ class MalformedValue(InvalidRequest):
 
     default_hint = "mode PERMISSIVE keeps such values in a field _corrupt_record STRING, DROPMALFORMED leaves them out"
 
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"malformed JSON: {reason}", row=row)
-        self.row = row
-        self.reason = reason
+    @property
+    def row(self) -> int:
+        return int(self.detail["row"])
 
 
 class Parsed(NamedTuple):
@@ -176,7 +175,7 @@ class JsonValues:
             read.append(fields)
             if reason is not None:
                 if self._mode == FAILFAST:
-                    raise MalformedValue(first + at, reason)
+                    raise MalformedValue(f"malformed JSON: {reason}", row=first + at)
                 bad[at] = reason
         return pa.array(read, self._read)
 

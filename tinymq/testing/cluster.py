@@ -270,8 +270,7 @@ def _quieten() -> None:
             ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
-            cache_logger_on_first_use=True,
-        )
+        )  # no logger is cached: whoever configures logs later is obeyed
 
 
 def free_ports(count: int) -> list[int]:
