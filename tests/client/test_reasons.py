@@ -97,6 +97,20 @@ def test_all_that_a_full_topic_has_no_room_for_is_told_so(cluster: FakeCluster) 
     run(scenario())
 
 
+def test_a_new_producer_that_a_full_topic_refuses_is_told_so(cluster: FakeCluster) -> None:
+    """Its first batch was refused, so that the broker does not know it as the next ones arrive: that is no reason."""
+
+    async def scenario() -> None:
+        async with client_of(cluster) as mq, mq.producer(delivery_timeout_ms=400, batch_bytes_max=30) as producer:
+            cluster.records_max = 0
+            sent = [await producer.send("t", b"%d" % number) for number in range(20)]
+            errors = [await asyncio.to_thread(delivery.exception) for delivery in sent]
+            assert {type(error) for error in errors} == {QuotaExceeded}
+            assert not [error for error in errors if error is None or "not known here" in error.message]
+
+    run(scenario())
+
+
 def test_what_a_full_topic_leaves_behind_at_the_end_says_so(cluster: FakeCluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as mq:

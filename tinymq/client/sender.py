@@ -228,7 +228,7 @@ class Sender:
 
     def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
         now_s = self._clock.monotonic()
-        if not isinstance(error, OutOfOrderSequence):  # which only says that what came before was refused, too
+        if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
             lane.refusal = error
         if isinstance(error, NotLeader):
             moved = self._cluster.learn(lane.topic, lane.partition, error)
