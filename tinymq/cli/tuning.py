@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 
 MIB = 1 << 20
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def tune() -> None:
-    """Keep freed memory, and look for garbage less often.
+    """Before anything imports pyarrow: start with less, keep freed memory, and look for garbage less often.
+
+    pyarrow takes numpy along where it is installed, and does without it where it is not. A broker has no use for it,
+    and it is 0.2 of the 0.75 s of processor time that a start costs: who restarts a cluster waits for all brokers.
 
     Batches are buffers of about 1 MiB. By default glibc maps and unmaps memory for each of them, and the kernel
     clears every page again (docs/adr/0008 has the figures). Brokers hold many long-lived objects and make few cycles,
     so the collector's default pace is wasted on them.
     """
+    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]  # imports of it fail, as if it were not there
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     try:

@@ -1,0 +1,18 @@
+"""What a broker's process starts with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+STARTED = """
+from tinymq.cli import tuning
+tuning.tune()
+import sys, tinymq.app, tinymq.batch, pyarrow.compute as pc, pyarrow as pa
+print(sys.modules["numpy"], pc.sum(pa.array([1, 2])).as_py())
+"""
+
+
+def test_a_broker_starts_without_numpy_and_with_pyarrow() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "3"]
