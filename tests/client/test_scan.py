@@ -289,6 +289,7 @@ def test_what_waits_untaken_is_bounded() -> None:
         {"end": None}, {"end": 1 << 63}, {"replicas": 2}, {"replicas": (2, 3)}, {"replicas": ()}, {"replicas": ((),)},
         {"replicas": ((0,),)}, {"replicas": ((2,), (2,))}, {"replicas": (("2",),)}, {"wait_ms": -1}, {"wait_ms": None},
         {"wait_ms": 1e9}, {"scan_id": "x" * 250}, {"scan_id": "a/b"}, {"replica": "nobody"}, {"fetch_bytes": 5},
+        {"topic_id": "0" * 16}, {"topic_id": b"0" * 15},
     ],
     ids=str,
 )  # fmt: skip
@@ -315,6 +316,30 @@ def test_what_is_not_there_is_said() -> None:
                 cluster.remove_topic("t")
                 with pytest.raises(UnknownTopic):
                     await offsets_of(scan)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("knows", ["nothing", "the old one", "the new one"])
+def test_another_topic_of_the_same_name_is_refused(knows: str) -> None:
+    """Whatever the client has heard of: offsets that were planned are those of other records."""
+
+    async def scenario() -> None:
+        cluster = filled()
+        old_id = cluster.topics["t"][0]
+        async with client_of(cluster) as mq:
+            if knows == "the old one":
+                assert await offsets_of(mq.scan("t", 0, 0, 100, topic_id=old_id)) == list(range(100))
+            cluster.remove_topic("t")
+            (made,) = cluster.add_topic("t")
+            made.append(_other(1))
+            new_id = cluster.topics["t"][0]
+            if knows == "the new one":
+                assert await offsets_of(mq.scan("t", 0, 0, 10)) == list(range(10))
+            with pytest.raises(UnknownTopic, match="made anew") as raised:
+                await offsets_of(mq.scan("t", 0, 0, 10, topic_id=old_id))
+            assert "plan again" in raised.value.hint
+            assert await offsets_of(mq.scan("t", 0, 0, 10, topic_id=new_id)) == list(range(10)), "known of late"
 
     run(scenario())
 

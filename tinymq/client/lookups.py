@@ -6,20 +6,34 @@ from collections.abc import Iterable
 
 from tinymq.client.cluster import Cluster
 from tinymq.client.routing import Topic
+from tinymq.errors import UnknownTopic
 
 
-async def topic_with(cluster: Cluster, name: str, partitions: Iterable[int], timeout_s: float) -> Topic:
-    """The topic with these partitions, asked for afresh where one is not known: it may be new.
+async def topic_with(
+    cluster: Cluster, name: str, partitions: Iterable[int], timeout_s: float, topic_id: bytes = b""
+) -> Topic:
+    """The topic with these partitions, asked for afresh where one is not known: it may be new. `topic_id`: of the one
+    that is meant, whatever else has its name by now.
 
-    Raises as `Cluster.topic`, UnknownPartition.
+    Raises as `Cluster.topic`, UnknownTopic (another id), UnknownPartition.
     """
     left = cluster.countdown(timeout_s)
     topic = await cluster.topic(name, left())
     missing = [number for number in partitions if topic.partition(number) is None]
-    if missing:
+    if missing or (topic_id and topic.topic_id != topic_id):
         view = await cluster.refresh([name], timeout_s=left(), fresh=True)
         topic = view.topics.get(name, topic)
+    if topic_id and topic.topic_id != topic_id:
+        raise made_anew(name)
     for number in missing:
         if topic.partition(number) is None:
             raise topic.unknown(number)
     return topic
+
+
+def made_anew(name: str) -> UnknownTopic:
+    """The error of who meant the one before."""
+    return UnknownTopic(
+        f"topic {name!r} was deleted and made anew since",
+        hint="plan again what is to be read: the offsets that were planned are those of other records",
+    )

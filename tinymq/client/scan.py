@@ -21,12 +21,20 @@ from tinymq.client.checks import OFFSET_MAX, check_count, check_partition, check
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ReaderConfig
 from tinymq.client.follow import Cursor, Follower
-from tinymq.client.lookups import topic_with
+from tinymq.client.lookups import made_anew, topic_with
 from tinymq.client.ports import Fetched
 from tinymq.client.records import Chunk
-from tinymq.client.routing import Cost, Partition
+from tinymq.client.routing import Cost, Partition, Topic
 from tinymq.config import MIB
-from tinymq.errors import BrokerUnreachable, Closed, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, TinymqError
+from tinymq.errors import (
+    BrokerUnreachable,
+    Closed,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    TinymqError,
+    UnknownTopic,
+)
 from tinymq.proto import tinymq_pb2 as pb
 
 WAIT_MS = 2_000.0
@@ -34,6 +42,7 @@ WAIT_MS_MAX = 600_000.0
 FETCH_WAIT_MS = 500.0
 FETCH_BYTES_MAX = 4 * MIB  # a fetch has its own cost: with 1 MiB the processor time per byte is a third higher
 BROKERS_MAX = (1 << 32) - 1
+TOPIC_ID_BYTES = 16
 
 Tiers = Sequence[Sequence[int]]
 """Broker ids: the first tier is asked first."""
@@ -52,10 +61,18 @@ class Range:
     scan_id: str = ""  # brokers count what they serve under it; "": they do not
     replicas: tuple[tuple[int, ...], ...] | None = None  # in tiers; None: as ReaderConfig.replica says
     wait_ms: float = WAIT_MS  # for a replica that does not show what is wanted yet
+    topic_id: bytes = b""  # of the topic that is meant; b"": whichever has the name when the scan begins
 
 
 def read_range(
-    topic: str, partition: int, start: int, end: int, scan_id: str, replicas: Tiers | None, wait_ms: float
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    scan_id: str,
+    replicas: Tiers | None,
+    wait_ms: float,
+    topic_id: bytes = b"",
 ) -> Range:
     """Raises InvalidRequest for what is none."""
     check_topic(topic)
@@ -68,8 +85,11 @@ def read_range(
         raise InvalidRequest(f"wait_ms={wait_ms!r}", hint=f"pass milliseconds, from 0 to {WAIT_MS_MAX:g}")
     if scan_id != "":
         check_scan(scan_id)
+    if not isinstance(topic_id, bytes) or len(topic_id) not in (0, TOPIC_ID_BYTES):
+        hint = "pass the 16 bytes that admin.describe_topic(...).topic_id has, or leave it out"
+        raise InvalidRequest(f"topic_id={topic_id!r:.300}", hint=hint)
     tiers = None if replicas is None else _read_tiers(replicas)
-    return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms)
+    return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms, topic_id)
 
 
 def _read_tiers(replicas: object) -> tuple[tuple[int, ...], ...]:
@@ -128,7 +148,7 @@ class RangeFollower(Follower):
     """A Follower of a range that is known to be there: a replica that does not show all of it is behind."""
 
     def __init__(
-        self, cluster: Cluster, config: ReaderConfig, topic: routing.Topic, cursor: Cursor, wanted: Range, belt: Belt
+        self, cluster: Cluster, config: ReaderConfig, topic: Topic, cursor: Cursor, wanted: Range, belt: Belt
     ) -> None:
         turn = cluster.rng.randrange(1 << 16)
         super().__init__(cluster, config, topic, cursor, belt.put, belt.room, turn)
@@ -196,7 +216,8 @@ class AsyncScan:
     """Made by AsyncClient.scan(). Iterate over it, in `async with`: record batches of TABLE_SCHEMA, as they are stored,
     uncopied, in the order of their offsets.
 
-    What it raises, besides: UnknownTopic, UnknownPartition; OffsetOutOfRange when records of the range are gone
+    What it raises, besides: UnknownTopic (also where another topic has the name by now, and `topic_id` was given; at any
+    time, for brokers go by ids once it began), UnknownPartition; OffsetOutOfRange when records of the range are gone
     (detail: log_start), or were lost. When no replica has served for unreachable_ms_max, an error whose text has what
     each of them said: BrokerUnreachable, OffsetNotAvailable (those that answer are behind), CorruptData.
     """
@@ -291,12 +312,23 @@ class AsyncScan:
         try:
             if wanted.start < wanted.end:
                 patience_s = cluster.config.request_timeout_ms / 1000
-                topic = await topic_with(cluster, wanted.topic, (wanted.partition,), patience_s)
-                await RangeFollower(cluster, self._config, topic, self._cursor, wanted, self._belt).run()
+                numbers = (wanted.partition,)
+                topic = await topic_with(cluster, wanted.topic, numbers, patience_s, wanted.topic_id)
+                await self._follow(topic)
         except Exception as error:  # whatever it was, who takes hears of it: a scan never stops silently
             self._end(error)
         else:
             self._end(None)
+
+    async def _follow(self, topic: Topic) -> None:
+        wanted, cluster = self._range, self._cluster
+        try:
+            await RangeFollower(cluster, self._config, topic, self._cursor, wanted, self._belt).run()
+        except UnknownTopic:
+            now = cluster.view.topics.get(wanted.topic)
+            if now is None or now.topic_id == topic.topic_id:
+                raise
+            raise made_anew(wanted.topic) from None
 
     def _end(self, failure: Exception | None) -> None:
         if not self._ended:
