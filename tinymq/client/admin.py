@@ -234,9 +234,12 @@ class AsyncAdmin(AsyncChannelAdmin):
         view = await self._cluster.refresh(timeout_s=self._timeout_s(timeout))
         return sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
 
-    async def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
-        """Where every partition begins and ends. Raises UnknownTopic."""
-        answers = await self._list(name, "latest", self._timeout_s(timeout))
+    async def offsets(
+        self, name: str, *, partial: bool = False, timeout: float | None = None
+    ) -> dict[int, PartitionOffsets]:
+        """Where every partition begins and ends. Raises UnknownTopic; DeadlineExceeded where no replica of one answers:
+        with `partial`, it is left out instead."""
+        answers = await self._list(name, "latest", self._timeout_s(timeout), partial)
         return {p: PartitionOffsets(a.log_start, a.high_watermark) for p, a in answers.items()}
 
     async def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
@@ -300,14 +303,16 @@ class AsyncAdmin(AsyncChannelAdmin):
         asked = [self._cluster.ask_broker(b.address, method, request, timeout_s) for b in brokers]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _list(self, name: str, place: Place, timeout_s: float) -> Mapping[int, pb.OffsetAnswer]:
+    async def _list(
+        self, name: str, place: Place, timeout_s: float, partial: bool = False
+    ) -> Mapping[int, pb.OffsetAnswer]:
         check_topic(name)
         left = self._cluster.countdown(timeout_s)
         await self._cluster.refresh([name], timeout_s=left())  # partitions come and go
         topic = await self._cluster.topic(name, left())
         places = by_partition(place, topic.numbers)
         asks = {p: at.timestamp_us if isinstance(at, Ask) else END for p, at in places.items()}
-        return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False)
+        return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False, partial=partial)
 
 
 def _describe(topic: Topic) -> TopicDescription:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from tinymq.client import cursors
 from tinymq.client.checks import WAIT_S_MIN, check_channel, check_count, check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelDescription, ChannelId, ConsumerDescription
 from tinymq.client.holds import (
+    ENOUGH,
     HOLD_ID_BYTES,
     AsyncHold,
     HoldDescription,
@@ -21,14 +24,25 @@ from tinymq.client.holds import (
     read_ranges,
 )
 from tinymq.client.leader import topic_with
+from tinymq.client.lookups import topic_with as topics_with
 from tinymq.client.places import Place, read_place
 from tinymq.client.routing import Topic
-from tinymq.errors import Fenced, UnknownChannel
+from tinymq.errors import Fenced, TinymqError, UnknownChannel
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.types import Offset
 
+LOG = logging.getLogger("tinymq.client")
+
 ASKED_AT_ONCE_MAX = 16
 LEASE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """What a partition keeps."""
+
+    records: int
+    bytes: int  # as they are stored: no less than there are, and by less than 1/128 more
 
 
 class AsyncChannelAdmin:
@@ -49,11 +63,21 @@ class AsyncChannelAdmin:
         ]
 
     async def seek_channel(
-        self, topic: str, partition: int, channel: str, to: Place, *, timeout: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        to: Place,
+        *,
+        unless_read: bool = False,
+        make: bool = False,
+        timeout: float | None = None,
     ) -> int:
         """Move a channel to an Offset, "earliest", "latest" or a datetime; the position then.
 
-        Whoever reads it is Fenced at its next commit. Raises UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
+        Whoever reads it is Fenced at its next commit; with `unless_read`, nobody is, and Fenced is raised here while
+        somebody is on record for reading it. With `make` a channel that is not there begins at `to`. Raises
+        UnknownChannel, OffsetOutOfRange, OutcomeUnknown.
         """
         place = read_place(to)
         left = self._cluster.countdown(self._timeout_s(timeout))
@@ -62,14 +86,26 @@ class AsyncChannelAdmin:
         while True:
             (found,) = await self._channels_of(named.topic, [partition], left())
             epoch = next((info.epoch for info in found.channels if info.channel == channel), None)
-            if epoch is None:
+            if epoch is None and not make:
                 raise UnknownChannel(f"{topic}/{partition} has no channel {channel!r}")
+            if unless_read:  # who takes it over after this has a higher epoch, and what follows is refused
+                await self._check_unread(named, left())
             try:
-                command = cursors.seeking(epoch, place, request_id)
+                # Made with epoch 0: whoever makes it meanwhile is not fenced, and has its own place.
+                command = cursors.opening(0, place) if epoch is None else cursors.seeking(epoch, place, request_id)
                 return int((await cursors.change(self._cluster, named, command, left())).position)
             except Fenced:  # a consumer took it over since it was listed
                 if left() <= 0:
                     raise
+
+    async def _check_unread(self, named: ChannelId, timeout_s: float) -> None:
+        reader = await cursors.get_consumer(self._cluster, named, timeout_s)
+        if reader is not None:
+            where = f"{named.topic.name}/{named.partition}"
+            raise Fenced(
+                f"{reader.consumer} reads {where} through channel {named.channel!r}",
+                hint=f"if it died: tinymq queue consumer unset {where} --channel {named.channel}",
+            )
 
     async def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
         """Delete a channel of one partition, with its cursor; its consumer is told. Raises UnknownChannel."""
@@ -131,21 +167,52 @@ class AsyncChannelAdmin:
         *,
         hold_id: bytes,
         lease: float = LEASE_S,
+        enough: float = ENOUGH,
+        partial: bool = False,
         timeout: float | None = None,
     ) -> dict[int, int]:
         """Keep, in each partition of `ranges`, what lies from its offset on for `lease` seconds, 1 to 3600, all under
         one `hold_id` of 16 bytes; where each partition begins then. Called again with the same id it renews, and moves,
-        them, but for those that keep as much and have two thirds of the lease left: these stay as they are. A lease of
-        0 releases them. One request for each leader, all at once.
+        them, but for those that keep as much and have `enough` of the lease left, two thirds unless told: these stay
+        as they are; with 0 none does. A lease of 0 releases them. One request for each leader, all at once.
 
         Raises, after all others were held: OffsetOutOfRange, QuotaExceeded (detail: partition); DeadlineExceeded,
-        OutcomeUnknown. What was held meanwhile ends with its lease, or by a release.
+        OutcomeUnknown. What was held meanwhile ends with its lease, or by a release. With `partial`, only
+        OffsetOutOfRange is raised for partitions: others that could not be held are said in the log, and left out.
         """
         check_topic(topic)
         wanted = read_ranges(ranges)
         lease_s = 0.0 if lease == 0 else check_lease(lease)
         check_hold_id(hold_id)
-        return await hold_many(self._cluster, topic, wanted, hold_id, lease_s, self._timeout_s(timeout))
+        return await hold_many(
+            self._cluster, topic, wanted, hold_id, lease_s, self._timeout_s(timeout), enough=enough, partial=partial
+        )
+
+    async def kept_sizes(
+        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
+    ) -> dict[int, PartitionSize]:
+        """How much each of these partitions keeps, as its leader counts it; those whose leader does not say so in time
+        are left out. Raises UnknownTopic, UnknownPartition."""
+        check_topic(topic)
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        numbers = [check_partition(number) for number in partitions]
+        known = await topics_with(self._cluster, topic, numbers, left())
+        asking = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+        async def ask(number: int) -> pb.PartitionChannels | None:
+            async with asking:
+                try:
+                    return await cursors.list_channels(self._cluster, known, number, left())
+                except TinymqError as error:
+                    LOG.info("%s/%d: its size is not known: %s", topic, number, error)
+                    return None
+
+        found = await asyncio.gather(*map(ask, numbers))
+        return {
+            number: PartitionSize(said.high_watermark - said.log_start, said.record_bytes)
+            for number, said in zip(numbers, found, strict=True)
+            if said is not None
+        }
 
     async def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """End a hold, whoever made it: its records may go from now on. One that is not there is no error."""

@@ -27,7 +27,9 @@ from tinymq.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotLeader,
+    OffsetOutOfRange,
     OutcomeUnknown,
+    QuotaExceeded,
     TinymqError,
 )
 from tinymq.proto import tinymq_pb2 as pb
@@ -77,14 +79,23 @@ async def hold_once(
 
 
 async def hold_many(
-    cluster: Cluster, topic: str, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, timeout_s: float
+    cluster: Cluster,
+    topic: str,
+    ranges: Mapping[int, int],
+    hold_id: bytes,
+    lease_s: float,
+    timeout_s: float,
+    *,
+    enough: float = ENOUGH,
+    partial: bool = False,
 ) -> dict[int, int]:
     """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); their log starts.
 
-    One request for each leader, which writes nothing where a hold there is keeps as much for two thirds of the lease
+    One request for each leader, which writes nothing where a hold there keeps as much for that part of the lease
     yet; what a leader could not do is asked for again until the deadline. Raises what was
     refused for good (detail: partition) once all others were answered: OffsetOutOfRange, QuotaExceeded; UnknownTopic,
-    UnknownPartition; at the deadline DeadlineExceeded, or OutcomeUnknown if an attempt may have taken effect.
+    UnknownPartition; at the deadline DeadlineExceeded, or OutcomeUnknown if an attempt may have taken effect. With
+    `partial` all but OffsetOutOfRange is said in the log instead, and those partitions are left out.
     """
     left = cluster.countdown(timeout_s)
     known = await topics_with(cluster, topic, ranges, left())
@@ -98,7 +109,7 @@ async def hold_many(
         groups = _by_leader(cluster, known, open_ones)
         asked = []
         for address, group in groups:
-            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, ENOUGH)
+            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, enough)
             attempt_s = max(0.001, min(left(), cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
             asked.append(_hold_at(cluster, address, request, attempt_s))
         for answers in await asyncio.gather(*asked):
@@ -109,19 +120,24 @@ async def hold_many(
                 trouble[f"{topic}/{partition}"] = answer.message
                 unclear = unclear or isinstance(answer, OutcomeUnknown)
                 moved = isinstance(answer, NotLeader) and cluster.learn(topic, partition, answer)
-                if not moved and not await passes(cluster, known, partition, answer):
+                full = isinstance(answer, QuotaExceeded)  # holds end when their leases do: that is no time to wait
+                if full or (not moved and not await passes(cluster, known, partition, answer)):
                     answer.detail["partition"] = str(partition)
                     refused[partition] = answer
-        if len(found) + len(refused) == len(ranges):
+        if len(found) + len(refused) == len(ranges) or (partial and left() <= 0):
             break
         if left() <= 0:
             raise _too_late(topic, timeout_s, trouble, unclear)
         cluster.refresh_soon()
         await cluster.clock.sleep(min(left(), backoff_s))
         backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
-    if refused:
-        raise next(iter(refused.values()))
-    return {partition: found[partition] for partition in ranges}
+    gone = [error for error in refused.values() if not partial or isinstance(error, OffsetOutOfRange)]
+    if gone:
+        raise gone[0]
+    if len(found) < len(ranges):
+        why = {where: said for where, said in trouble.items() if int(where.rpartition("/")[2]) not in found}
+        LOG.warning("%s: %d partitions not held: %s", topic, len(ranges) - len(found), _shown(why))
+    return {partition: found[partition] for partition in ranges if partition in found}
 
 
 def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> list[tuple[str, list[int]]]:
@@ -170,11 +186,15 @@ def _request(
 
 
 def _too_late(topic: str, timeout_s: float, trouble: Mapping[str, str], unclear: bool) -> TinymqError:
-    shown = [f"{where}: {why}" for where, why in list(trouble.items())[:TROUBLE_MAX]]
-    why = "; ".join(shown) + ("; ..." if len(trouble) > TROUBLE_MAX else "") or "no leader is known"
+    why = _shown(trouble)
     if unclear:
         return OutcomeUnknown(f"no hold of all of {topic} within {timeout_s:.3g} s, perhaps of some: {why}")
     return DeadlineExceeded(f"no hold of all of {topic} within {timeout_s:.3g} s: {why}")
+
+
+def _shown(trouble: Mapping[str, str]) -> str:
+    shown = [f"{where}: {why}" for where, why in list(trouble.items())[:TROUBLE_MAX]]
+    return "; ".join(shown) + ("; ..." if len(trouble) > TROUBLE_MAX else "") or "no leader is known"
 
 
 def read_ranges(ranges: object) -> dict[int, int]:

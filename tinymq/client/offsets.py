@@ -17,12 +17,19 @@ LEADER_TRIES = 3  # then other replicas are asked, where they may be
 
 
 async def list_offsets(
-    cluster: Cluster, topic: Topic, asks: dict[int, int], *, timeout_s: float, leader_only: bool
+    cluster: Cluster,
+    topic: Topic,
+    asks: dict[int, int],
+    *,
+    timeout_s: float,
+    leader_only: bool,
+    partial: bool = False,
 ) -> dict[int, pb.OffsetAnswer]:
     """The answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
 
     Leaders are asked first; without `leader_only`, once a leader is not to be had, all replicas are, and of those that
-    answer it is the one that shows most. Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded.
+    answer it is the one that shows most. Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded:
+    with `partial`, those that nobody answered for in time are left out instead.
     """
     for partition in asks:
         if topic.partition(partition) is None:
@@ -50,6 +57,8 @@ async def list_offsets(
         if len(found) == len(asks):
             return found
         left_s = deadline_s - cluster.clock.monotonic()
+        if left_s <= 0 and partial:
+            return found
         if left_s <= 0:
             why = cluster.trouble(reasons) or "no leader is known"
             raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")

@@ -363,9 +363,9 @@ class Admin(ChannelAdmin):
         """As AsyncAdmin.brokers."""
         return self._engine.run(self._core.brokers(timeout=timeout))
 
-    def offsets(self, name: str, *, timeout: float | None = None) -> dict[int, PartitionOffsets]:
+    def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
         """As AsyncAdmin.offsets."""
-        return self._engine.run(self._core.offsets(name, timeout=timeout))
+        return self._engine.run(self._core.offsets(name, partial=partial, timeout=timeout))
 
     def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
         """As AsyncAdmin.find_offsets."""

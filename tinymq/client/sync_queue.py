@@ -6,17 +6,17 @@ full.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from tinymq.client.admin import AsyncAdmin
-from tinymq.client.channel_admin import LEASE_S
+from tinymq.client.channel_admin import LEASE_S, PartitionSize
 from tinymq.client.checks import check_count, check_wait
 from tinymq.client.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.delivery import Delivery
 from tinymq.client.engine import Engine
-from tinymq.client.holds import AsyncHold, HoldDescription
+from tinymq.client.holds import ENOUGH, AsyncHold, HoldDescription
 from tinymq.client.places import Place
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
@@ -235,9 +235,22 @@ class ChannelAdmin:
         """As AsyncAdmin.list_channels."""
         return self._engine.run(self._core.list_channels(topic, partition, timeout=timeout))
 
-    def seek_channel(self, topic: str, partition: int, channel: str, to: Place, *, timeout: float | None = None) -> int:
+    def seek_channel(
+        self,
+        topic: str,
+        partition: int,
+        channel: str,
+        to: Place,
+        *,
+        unless_read: bool = False,
+        make: bool = False,
+        timeout: float | None = None,
+    ) -> int:
         """As AsyncAdmin.seek_channel."""
-        return self._engine.run(self._core.seek_channel(topic, partition, channel, to, timeout=timeout))
+        sought = self._core.seek_channel(
+            topic, partition, channel, to, unless_read=unless_read, make=make, timeout=timeout
+        )
+        return self._engine.run(sought)
 
     def delete_channel(self, topic: str, partition: int, channel: str, *, timeout: float | None = None) -> None:
         """As AsyncAdmin.delete_channel."""
@@ -278,10 +291,21 @@ class ChannelAdmin:
         *,
         hold_id: bytes,
         lease: float = LEASE_S,
+        enough: float = ENOUGH,
+        partial: bool = False,
         timeout: float | None = None,
     ) -> dict[int, int]:
         """As AsyncAdmin.hold_many."""
-        return self._engine.run(self._core.hold_many(topic, ranges, hold_id=hold_id, lease=lease, timeout=timeout))
+        made = self._core.hold_many(
+            topic, ranges, hold_id=hold_id, lease=lease, enough=enough, partial=partial, timeout=timeout
+        )
+        return self._engine.run(made)
+
+    def kept_sizes(
+        self, topic: str, partitions: Iterable[int], *, timeout: float | None = None
+    ) -> dict[int, PartitionSize]:
+        """As AsyncAdmin.kept_sizes."""
+        return self._engine.run(self._core.kept_sizes(topic, partitions, timeout=timeout))
 
     def release_hold(self, topic: str, partition: int, hold_id: bytes, *, timeout: float | None = None) -> None:
         """As AsyncAdmin.release_hold."""
