@@ -16,7 +16,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,9 +56,11 @@ class Cluster:
         files_factory: Callable[[int], Files] | None = None,
         form: bool = True,
         metrics: bool = False,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         """`files_factory` gives each broker its disk, by broker id, whenever it starts. Without `form` the brokers
-        come up unformed; with `metrics` each shows what it measures (`metrics_address`)."""
+        come up unformed; with `metrics` each shows what it measures (`metrics_address`); `racks` are those of brokers,
+        by broker id."""
         assert nodes in (1, 3, 5), "the metadata group has 1, 3 or 5 voters"
         self.nodes = nodes  # of them, those that keep the metadata
         self.brokers: dict[int, BrokerApp] = {}  # those that run
@@ -66,6 +68,7 @@ class Cluster:
         self._timing = timing or Timing()
         self._files_factory = files_factory
         self._form = form
+        self._racks = racks or {}
         self._metrics_listen = f"{HOST}:0" if metrics else ""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._loop = asyncio.new_event_loop()
@@ -219,6 +222,7 @@ class Cluster:
             listen=self.address(broker_id),
             peer_listen=f"{HOST}:{self._peer_ports[broker_id]}",
             metrics_listen=self._metrics_listen,
+            rack=self._racks.get(broker_id, ""),
             limits=self._limits,
             timing=self._timing,
         )
