@@ -6,6 +6,7 @@ are nullable; times are microseconds, UTC. With JSON values `value` is a struct.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +33,11 @@ BATCH_BYTES = 1 << 20
 
 ROWS_MAX = 1 << 16
 
+# In DDL; names in backticks and texts in quotes, which may have such words in them, are passed over.
+_NOT_NULL = re.compile(
+    r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\s*\bNOT\s+NULL\b""", re.IGNORECASE | re.DOTALL
+)
+
 
 def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
     """The schema of a DataFrame; `value` is the type of parsed values."""
@@ -51,9 +57,10 @@ def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
 
 
 def ddl(headers: bool, value: str) -> str:
-    """The schema as Spark's DDL; `value` is that of the fields of parsed values."""
+    """The schema as Spark's DDL; `value` is that of the fields of parsed values. All are nullable, whatever it says, as
+    from_json does: a value may leave any of them out."""
     kinds = {field.name: field.dataType.simpleString() for field in spark_schema(headers).fields}
-    kinds["value"] = f"struct<{value}>"
+    kinds["value"] = f"struct<{_NOT_NULL.sub(lambda found: found['kept'] or '', value)}>"
     return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 

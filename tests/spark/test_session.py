@@ -57,7 +57,7 @@ def test_columns_headers_and_json(spark: SparkSession, cluster: Cluster, mq: Cli
     mq.admin.create_topic("documents")
     for value in (b'{"a": 1, "b": {"c": "x"}}', b"no json", None):
         mq.send("documents", value, key=b"k", headers={"h": b"1"})
-    schema = "a INT, b STRUCT<c: STRING>, _corrupt_record STRING"
+    schema = "a INT NOT NULL, b STRUCT<c: STRING NOT NULL>, _corrupt_record STRING"  # nullable all the same
     options = {"subscribe": "documents", "includeHeaders": "true", "valueFormat": "json", "valueSchema": schema}
     frame = _load(spark, cluster, **options)
     found = frame.select("offset", "value.*", "headers", "topic").orderBy("offset").collect()
