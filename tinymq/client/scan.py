@@ -216,8 +216,8 @@ class AsyncScan:
     """Made by AsyncClient.scan(). Iterate over it, in `async with`: record batches of TABLE_SCHEMA, as they are stored,
     uncopied, in the order of their offsets.
 
-    What it raises, besides: UnknownTopic (also where another topic has the name by now, and `topic_id` was given; at any
-    time, for brokers go by ids once it began), UnknownPartition; OffsetOutOfRange when records of the range are gone
+    What it raises, besides: UnknownTopic (gone, or made anew since it began; with `topic_id`, since that was taken),
+    UnknownPartition; OffsetOutOfRange when records of the range are gone
     (detail: log_start), or were lost. When no replica has served for unreachable_ms_max, an error whose text has what
     each of them said: BrokerUnreachable, OffsetNotAvailable (those that answer are behind), CorruptData.
     """
