@@ -9,9 +9,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_tinymq import session, task
+from pyspark_tinymq.holding import Ledger
 from pyspark_tinymq.logs import show
 from pyspark_tinymq.lookup import Lookup, new_scan_id
 from pyspark_tinymq.offsets import EARLIEST, Partition
+from pyspark_tinymq.plan import BATCH_HINT
 from pyspark_tinymq.planning import Planner, clipped, told
 from pyspark_tinymq.settings import Source
 from pyspark_tinymq.task import RangePartition
@@ -31,12 +33,14 @@ class BatchReader(DataSourceReader):
         show()
         source = self._source
         lookup = Lookup(session.client(source), source)
-        planner = Planner(lookup, source, new_scan_id(source), os.urandom(16))
+        planner = Planner(lookup, source, new_scan_id(source), os.urandom(16), Ledger(source.hold_s), BATCH_HINT)
         topics = lookup.topics()
         bounds = lookup.bounds(topics.partitions)
         lasts = {at: bound.end for at, bound in bounds.items()}
-        starts, early = clipped(lookup.place(source.start, bounds, "startingOffsets"), lasts, "startingOffsets")
-        ends, late = clipped(lookup.place(source.end, bounds, "endingOffsets"), lasts, "endingOffsets")
+        first = lookup.place(source.start, bounds, "startingOffsets")
+        last = lookup.place(source.end, bounds, "endingOffsets")
+        starts, early = clipped(source.start, first, lasts, "startingOffsets")
+        ends, late = clipped(source.end, last, lasts, "endingOffsets")
         planner.report([*early, *late])
         lenient = {at for at in starts if not _explicit(source, at)}
         upto = {at: max(ends[at], start) for at, start in starts.items()}

@@ -7,13 +7,17 @@ Every answer is as of a moment during the call. Where a leader is away, another 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
+from pyspark_tinymq import holding
+from pyspark_tinymq.holding import by_topic
 from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
 from pyspark_tinymq.plan import Bounds, check_explicit
 from pyspark_tinymq.replicas import Replica
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("pyspark_tinymq")
 
-HOLD_TIMEOUT_S = 5.0  # a partition that nobody leads is read all the same
+SIZES_S = 10.0  # so long a mean size is believed
+PATIENCE_S, AGAIN_S = 5.0, 1.0  # with a partition that has no replica: the first time, and from then on
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: no record is later
 
@@ -54,6 +59,8 @@ class Lookup:
     def __init__(self, client: Client, source: Source) -> None:
         self._client = client
         self._source = source
+        self._sized: dict[Partition, tuple[float, float]] = {}  # (mean size of a record, 0: unknown; when it was asked)
+        self._silent: set[str] = set()  # topics of which nobody answered for some partition, the last time
 
     def topics(self, *, missing: bool = False, where: bool = True) -> Topics:
         """What is there to read now. Raises UnknownTopic, UnknownPartition for what was named and is not there; with
@@ -86,17 +93,23 @@ class Lookup:
             partitions = {at: partitions[at] for at in source.assigned if at in partitions}
         return Topics(partitions, {topic.name: topic.topic_id.hex() for topic in found})
 
-    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
-        """Where they begin and end; those that are gone meanwhile are left out."""
+    def bounds(self, partitions: Iterable[Partition], *, partial: bool = False) -> dict[Partition, Bounds]:
+        """Where they begin and end; those that are gone meanwhile are left out. With `partial` those of which nobody
+        says so for some seconds are, too: no replica of them is there. Such a topic is not waited for as long again."""
         bounds: dict[Partition, Bounds] = {}
         for topic, numbers in _by_topic(partitions).items():
+            patience_s = (AGAIN_S if topic in self._silent else PATIENCE_S) if partial else None
             try:
-                answers = self._client.admin.offsets(topic)
+                answers = self._client.admin.offsets(topic, partial=partial, timeout=patience_s)
             except UnknownTopic:
                 continue
             for number in numbers:
                 if (answer := answers.get(number)) is not None:
                     bounds[Partition(topic, number)] = Bounds(answer.log_start, answer.high_watermark)
+            silent = [Partition(topic, number) for number in numbers if number not in answers]
+            if silent and topic not in self._silent:
+                LOG.warning("nobody says where %s ends: what is new there is read once somebody does", some(silent))
+            (self._silent.add if silent else self._silent.discard)(topic)
         return bounds
 
     def place(self, place: Place | Times, bounds: Mapping[Partition, Bounds], option: str) -> dict[Partition, int]:
@@ -129,30 +142,41 @@ class Lookup:
         return found
 
     def record_bytes(self, partitions: Iterable[Partition]) -> dict[Partition, float]:
-        """How much a record of each takes on a disk, on average over what is kept; without those that nobody knows."""
-        wanted = set(partitions)
-        sizes: dict[Partition, float] = {}
-        for broker in self._client.admin.cluster_status().brokers:
-            for replica in broker.replicas:
-                at, count = Partition(replica.topic, replica.partition), replica.high_watermark - replica.log_start
-                if at in wanted and count > 0 and replica.bytes > 0:
-                    sizes[at] = max(sizes.get(at, 0.0), replica.bytes / count)
-        return sizes
+        """How much a record of each takes as it is stored, on average over what is kept, as of a while ago; without
+        those of which nobody said so when asked."""
+        now_s, wanted = monotonic(), list(partitions)
+        asked = [at for at in wanted if now_s - self._sized.get(at, (0.0, -math.inf))[1] >= SIZES_S]
+        for topic, numbers in _by_topic(asked).items():
+            try:
+                answers = self._client.admin.kept_sizes(topic, numbers, timeout=AGAIN_S)
+            except TinymqError as error:
+                LOG.warning("%s: how large its records are is not known: %s", topic, error)
+                answers = {}
+            for number in numbers:
+                kept = answers.get(number)
+                size = kept.bytes / kept.records if kept is not None and kept.records else 0.0
+                self._sized[Partition(topic, number)] = (size, now_s)
+        return {at: size for at in wanted if (size := self._sized[at][0]) > 0}
 
     def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
         """Keep what lies from these offsets on for holdMs; where each partition begins then. With the same id again:
-        renewed, and moved. What cannot be held is not, and the log says so: a hold only makes losses rarer.
+        renewed, and moved. What cannot be held is left out, and the log says so: a hold only makes losses rarer.
 
         Raises OffsetOutOfRange for what is gone already.
         """
         begins: dict[Partition, int] = {}
         if not self._source.hold_s:
             return begins
-        for topic, numbers in _by_topic(starts).items():
-            offsets = {number: starts[Partition(topic, number)] for number in numbers}
+        for topic, offsets in by_topic(starts.items()).items():
             try:
                 held = self._client.admin.hold_many(
-                    topic, offsets, hold_id=hold_id, lease=self._source.hold_s, timeout=HOLD_TIMEOUT_S
+                    topic,
+                    offsets,
+                    hold_id=hold_id,
+                    lease=self._source.hold_s,
+                    enough=0,
+                    partial=True,
+                    timeout=holding.HOLD_TIMEOUT_S,
                 )
             except OffsetOutOfRange:
                 raise
@@ -161,6 +185,16 @@ class Lookup:
                 continue
             begins |= {Partition(topic, number): first for number, first in held.items()}
         return begins
+
+    def release(self, held: Offsets, hold_id: bytes) -> None:
+        """Hold nothing of it any more. Raises nothing: what is not released ends with its lease."""
+        for topic, offsets in by_topic(held.items()).items():
+            try:
+                self._client.admin.hold_many(
+                    topic, offsets, hold_id=hold_id, lease=0, partial=True, timeout=holding.HOLD_TIMEOUT_S
+                )
+            except TinymqError as error:
+                LOG.info("%s: holds not released, their leases end them: %s", topic, error)
 
 
 def new_scan_id(source: Source) -> str:

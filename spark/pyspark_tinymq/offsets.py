@@ -70,15 +70,16 @@ class StreamOffset:
 
 
 def read_stream(written: Mapping[str, Any]) -> StreamOffset:
-    """What `StreamOffset.write` made. Raises ValueError for anything else."""
-    topics = {name: value for name, value in written.items() if not name.startswith("@")}
+    """What `StreamOffset.write` made. Raises ValueError for anything else. No partition may be there: nothing matches
+    yet, or all are gone."""
+    there = _flat(written)
     first = _flat(written[FROM]) if FROM in written else None
     ids = {str(topic): str(number) for topic, number in written.get(IDS, {}).items()}
-    return replace(StreamOffset(_flat(topics), ids, first), initial=bool(written.get(INITIAL, False)))
+    return replace(StreamOffset(there, ids, first), initial=bool(written.get(INITIAL, False)))
 
 
 def initial(offsets: Offsets, ids: Mapping[str, str]) -> StreamOffset:
-    """Where a query begins."""
+    """Where a query begins; nowhere yet, before that was looked for."""
     return StreamOffset(offsets, ids, initial=True)
 
 
@@ -100,7 +101,7 @@ def read_place(text: str) -> Place:
         return text.lower()
     if not text.startswith("{"):
         raise ValueError
-    found = _flat(_object(text, _OFFSETS_EXAMPLE))
+    found = _some(_flat(_object(text, _OFFSETS_EXAMPLE)))
     for at, offset in found.items():
         if offset < EARLIEST:
             raise ValueError(f"{at}: {offset} is no offset; -1 is latest, -2 earliest")
@@ -109,7 +110,7 @@ def read_place(text: str) -> Place:
 
 def read_times(text: str) -> Offsets:
     """Milliseconds since 1970 for each partition. Raises ValueError."""
-    found = _flat(_object(text, 'such as {"flights":{"0":1700000000000}}'))
+    found = _some(_flat(_object(text, 'such as {"flights":{"0":1700000000000}}')))
     for at, time_ms in found.items():
         if not 0 <= time_ms <= OFFSET_MAX // 1000:
             raise ValueError(f"{at}: {time_ms} is no time in milliseconds since 1970")
@@ -146,6 +147,11 @@ def _flat(nested: Mapping[str, Any]) -> dict[Partition, int]:
             if isinstance(offset, bool) or not isinstance(offset, int) or offset > OFFSET_MAX:
                 raise ValueError(f"{topic}/{number}: {offset!r:.60} is no whole number")
             found[Partition(topic, _partition(number))] = offset
+    return found
+
+
+def _some(found: dict[Partition, int]) -> dict[Partition, int]:
+    """What was found, if anything was."""
     if not found:
         raise ValueError(f"no partition is named: {_OFFSETS_EXAMPLE}")
     return found

@@ -98,7 +98,8 @@ _SOURCE = (
            "mean size of a record.", "64m", (STREAM,)),
     Option("minOffsetsPerTrigger", whole(1), "",
            "Wait until so many records are there, but no longer than `maxTriggerDelay`. A stream that ends "
-           "(availableNow) does not wait.", "10000", (STREAM,)),
+           "(availableNow) does not wait, nor does the first look of one that starts, or starts again.", "10000",
+           (STREAM,)),
     Option("maxTriggerDelay", duration(0.001, 86400 * 365), "15m",
            "How long `minOffsetsPerTrigger` may hold up a micro-batch.", "30s", (STREAM,)),
     Option("includeHeaders", kinds.FLAG, "false",
@@ -119,9 +120,9 @@ _SOURCE = (
            "How long the driver waits for the cluster's answers.", "10000", (BATCH, STREAM, SINK)),
     Option("fetchBytes", kinds.SIZE, "4m",
            "How much a task asks a broker for at once.", "1m"),
-    Option("holdMs", whole(0, 3_600_000), "600000",
+    Option("holdMs", whole(0, 3_600_000), "60000 (batch), 600000 (stream)",
            "How long what was planned is kept from retention unless it is renewed, as tasks and the next plan do; "
-           "0: not at all.", "60000"),
+           "0: not at all. A partition that is full waits for it: producers are refused there meanwhile.", "30000"),
     Option("scanId", kinds.TEXT, "spark-… (random; it is logged)",
            "Under which name brokers count what this query reads: `tinymq scan describe ID` shows which replica "
            "served what.", "nightly-flights"),

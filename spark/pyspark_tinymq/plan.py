@@ -15,6 +15,8 @@ from pyspark_tinymq.settings import Limits
 from tinymq.errors import OffsetOutOfRange, TinymqError, UnknownPartition
 
 GONE = "is gone"
+LEFT = "is not subscribed to any more"
+UNKNOWN_RECORD_BYTES = 1024.0  # where no partition's are known
 AGAIN = "is of a topic that was deleted and made again"
 
 
@@ -77,12 +79,16 @@ def ranges(
     return planned, losses
 
 
-def loss_error(losses: Sequence[Loss]) -> TinymqError:
+GOING_ON = "failOnDataLoss=false goes on with what there is"
+STREAM_HINT = f"{GOING_ON}; or start anew, from earliest, with another checkpoint"
+BATCH_HINT = f"{GOING_ON}; or name places that are there: earliest or -2, latest or -1"
+
+
+def loss_error(losses: Sequence[Loss], hint: str) -> TinymqError:
     """What to raise for records that are gone."""
     said = "; ".join(f"{loss.at} {loss.what}" for loss in losses[:5])
     more = f"; and {len(losses) - 5} more partitions" if len(losses) > 5 else ""
-    kind = UnknownPartition if all(loss.what == GONE for loss in losses) else OffsetOutOfRange
-    hint = "failOnDataLoss=false goes on with what there is; or start anew, from earliest, with another checkpoint"
+    kind = UnknownPartition if all(loss.what in (GONE, LEFT) for loss in losses) else OffsetOutOfRange
     return kind(f"records are lost: {said}{more}", hint=hint)
 
 
@@ -135,7 +141,7 @@ def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapp
 
     Each partition gets its share of the limit by how much waits there, one record at least, so that none starves.
     `start` has every partition of `available`; one that is no further there stays. `record_bytes` is each partition's
-    mean size of a record, where it is known.
+    mean size of a record, where it is known: where not, it is taken to be as large as the largest.
     """
     waiting = {at: end - start[at] for at, end in available.items() if end > start[at]}
     rows = sum(waiting.values())
@@ -143,7 +149,8 @@ def admit(start: Offsets, available: Offsets, limits: Limits, record_bytes: Mapp
     if limits.rows_max is not None and rows > limits.rows_max:
         fraction = limits.rows_max / rows
     if limits.bytes_max is not None:
-        size = sum(count * record_bytes.get(at, 0.0) for at, count in waiting.items())
+        unknown = max(record_bytes.values(), default=UNKNOWN_RECORD_BYTES)
+        size = sum(count * record_bytes.get(at, unknown) for at, count in waiting.items())
         fraction = min(fraction, limits.bytes_max / size) if size > 0 else fraction
     if fraction >= 1.0:
         return available

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 
 from pyspark_tinymq import plan
+from pyspark_tinymq.holding import Holding, Ledger, by_topic
 from pyspark_tinymq.lookup import Lookup, Topics
-from pyspark_tinymq.offsets import Offsets, Partition
-from pyspark_tinymq.plan import Bounds, Loss, Range
-from pyspark_tinymq.settings import Source
+from pyspark_tinymq.offsets import Offsets, Partition, Place
+from pyspark_tinymq.plan import GONE, LEFT, Bounds, Loss, Range
+from pyspark_tinymq.settings import Source, Times
 from pyspark_tinymq.task import RangePartition
 from tinymq.errors import OffsetOutOfRange
 
@@ -29,6 +31,8 @@ class Planner:
     source: Source
     scan_id: str
     hold_id: bytes
+    ledger: Ledger
+    hint: str = plan.STREAM_HINT  # what to do when records are lost
 
     def tasks(
         self,
@@ -43,15 +47,18 @@ class Planner:
         failOnDataLoss=false. The head of a partition in `lenient`, or without a start, may be gone. `bounds`: as they
         were a moment ago, if that is known."""
         planned = self._held(topics, starts, ends, lenient, bounds)
-        heads = {each.at: each.start for each in planned}
+        held = [(each.at, each.start) for each in planned if self.ledger.holds(each.at, each.start)]
+        holding = Holding(self.hold_id, self.source.hold_s, by_topic(held))
         pieces = plan.split(planned, self.source.tasks_min, self.source.records_max)
-        return [self._task(topics, piece, heads[piece.at]) for piece in pieces]
+        return [self._task(topics, piece, holding) for piece in pieces]
 
     def report(self, losses: Sequence[Loss]) -> None:
         """Raise, or say in the log, what is lost."""
         if not losses:
             return
-        error = plan.loss_error(losses)
+        asked = self.source.asks_for
+        losses = [replace(each, what=LEFT) if each.what == GONE and not asked(each.at) else each for each in losses]
+        error = plan.loss_error(losses, self.hint)
         if self.source.fail_on_loss:
             raise error
         LOG.warning("%s (failOnDataLoss=false: going on)", error.message)
@@ -59,9 +66,22 @@ class Planner:
     def keep(self, starts: Offsets) -> None:
         """Keep what lies from here on, for who has nothing to read yet."""
         try:
-            self.lookup.hold(starts, self.hold_id)
+            self._hold(starts)
         except OffsetOutOfRange as error:  # the next plan finds out what that means
+            self.ledger.note(starts, (), monotonic())
             LOG.info("not held: %s", error.message)
+
+    def release(self) -> None:
+        """Nothing of it is read any more."""
+        self.lookup.release(self.ledger.clear(), self.hold_id)
+
+    def _hold(self, wanted: Offsets) -> dict[Partition, int]:
+        """As Lookup.hold, of what is not held so yet."""
+        now_s = monotonic()
+        due = self.ledger.due(wanted, now_s) if self.source.hold_s else {}
+        begins = self.lookup.hold(due, self.hold_id)
+        self.ledger.note(due, begins, now_s)
+        return begins
 
     def _held(
         self,
@@ -75,25 +95,38 @@ class Planner:
         losses: list[Loss] = []
         planned: list[Range] = []
         for _ in range(HOLD_TRIES):
-            here = bounds if bounds is not None else self.lookup.bounds(wanted)
+            here = bounds if bounds is not None else self._bounds(wanted, starts, ends)
             bounds = None
             planned, losses = plan.ranges(starts, ends, here, lenient)
             self.report(losses)
             try:
-                begins = self.lookup.hold({each.at: each.start for each in planned}, self.hold_id)
+                begins = self._hold({each.at: each.start for each in planned})
             except OffsetOutOfRange as error:  # trimmed in between
                 LOG.info("planning again: %s", error.message)
                 continue
             # Where holding told that the head is gone, the next look at the bounds says so, too.
             if all(begins.get(each.at, 0) <= each.start for each in planned):
-                return planned
+                return [
+                    replace(each, lenient=each.lenient and not self.ledger.holds(each.at, each.start))
+                    for each in planned
+                ]
         LOG.warning("what is read is trimmed as it is planned: not held")
         return planned
 
-    def _task(self, topics: Topics, piece: Range, head: int) -> RangePartition:
+    def _bounds(self, wanted: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:
+        """Where they begin and end. One of which nobody says is taken to have what was seen there: a task finds out,
+        and Spark tries that again, which it does not with a plan."""
+        here = self.lookup.bounds(wanted, partial=True)
+        silent = [at for at in wanted if at not in here]
+        here |= {at: Bounds(starts[at], ends[at]) for at in silent if at in starts}
+        new = [at for at in silent if at not in starts]
+        return here | self.lookup.bounds(new) if new else here
+
+    def _task(self, topics: Topics, piece: Range, holding: Holding) -> RangePartition:
         at, led = piece.at, topics.partitions[piece.at]
         return RangePartition(
             topic=at.topic,
+            topic_id=bytes.fromhex(topics.ids[at.topic]),
             partition=at.partition,
             start=piece.start,
             end=piece.end,
@@ -102,13 +135,17 @@ class Planner:
             epoch=led.epoch,
             replicas=led.replicas,
             scan_id=self.scan_id,
-            hold_id=self.hold_id,
-            held_from=head,
+            holding=holding,
         )
 
 
-def clipped(offsets: Offsets, ends: Offsets, option: str) -> tuple[dict[Partition, int], list[Loss]]:
-    """Places that a user gave, none beyond the end; and those that were."""
+def clipped(
+    place: Place | Times, offsets: Offsets, ends: Offsets, option: str
+) -> tuple[dict[Partition, int], list[Loss]]:
+    """What `place` came to, with no number that a user gave beyond the end; and those that were. What a time came to
+    was found in the log: if it lies beyond the end that is known, records have come since that was asked for."""
+    if not isinstance(place, Mapping):
+        return dict(offsets), []
     beyond = [
         Loss(at, f"ends at {ends[at]}, and {option} is {offset}") for at, offset in offsets.items() if offset > ends[at]
     ]

@@ -14,6 +14,7 @@ from tinymq.client.config import parse_servers
 from tinymq.errors import InvalidConfig
 
 LEASE_S_MIN = 1.0
+HOLD_MS = {BATCH: 60_000, STREAM: 600_000}  # nobody is told when a batch ends; a stream may plan every few minutes
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 STREAM_ONLY = {option.name for option in options.OPTIONS if option.scopes == (STREAM,)}
 _STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -78,6 +79,12 @@ class Source:
     scan_id: str  # "": to be made up
     values: Values | None
 
+    def asks_for(self, at: Partition) -> bool:
+        """Do the options name it, be it there or not?"""
+        if self.pattern:
+            return re.fullmatch(self.pattern, at.topic) is not None
+        return at.topic in self.topics or at in self.assigned
+
 
 def read_source(given: Mapping[str, str], scope: str) -> Source:
     """The options of a batch (BATCH) or a stream (STREAM). Raises InvalidConfig."""
@@ -85,7 +92,7 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
     _check_together(values, scope)
     start, end = _start(values, scope), _end(values)
     _check_range(start, end)
-    hold_s = values.get("holdMs", 600_000) / 1000
+    hold_s = values.get("holdMs", HOLD_MS[scope]) / 1000
     if 0 < hold_s < LEASE_S_MIN:
         raise InvalidConfig(f"holdMs={values['holdMs']}", hint="0, or 1000 and more")
     return Source(

@@ -6,9 +6,10 @@ are equal texts, so that nothing new is no micro-batch.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -17,10 +18,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_tinymq import offsets, plan, session, task
+from pyspark_tinymq.holding import Ledger
 from pyspark_tinymq.logs import show
 from pyspark_tinymq.lookup import Lookup, Topics, new_scan_id
 from pyspark_tinymq.offsets import Offsets, Partition, StreamOffset
-from pyspark_tinymq.plan import AGAIN, GONE, Loss
+from pyspark_tinymq.plan import AGAIN, GONE, Bounds, Loss
 from pyspark_tinymq.planning import Planner, clipped, told
 from pyspark_tinymq.progress import Progress
 from pyspark_tinymq.settings import Source
@@ -35,8 +37,7 @@ class Driver:
 
     planner: Planner
     progress: Progress | None
-    planned_s: float = field(default_factory=lambda: monotonic())  # when a micro-batch was last planned
-    held_s: float = -1e9  # when what comes next was last held
+    planned_s: float = -math.inf  # when a micro-batch was last planned, or first looked for: that one does not wait
     target: Offsets | None = None  # where a stream that ends ends
     latest: dict[str, Any] | None = None
 
@@ -53,16 +54,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- where it begins ------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a
-        time), OffsetOutOfRange (an offset beyond the end)."""
-        planner = self._driver().planner
-        topics = planner.lookup.topics(where=False)
-        bounds = planner.lookup.bounds(topics.partitions)
-        lasts = {at: bound.end for at, bound in bounds.items()}
-        place = planner.lookup.place(self._source.start, bounds, "startingOffsets")
-        starts, beyond = clipped(place, lasts, "startingOffsets")
-        planner.report(beyond)
-        return offsets.initial(starts, topics.ids).write()
+        """That of a query without a batch: latestOffset looks where it begins. Spark also asks a query for it that was
+        started again in its first batch; that one's end says where it began, whatever is there by now."""
+        return offsets.initial({}, {}).write()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on the stream ends where the partitions end now."""
@@ -81,12 +75,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes; `start`, to the letter, if there is none yet.
 
-        The first one begins at once, empty or not: its end tells a restart where the query began."""
+        The first one begins at once, empty or not: its end tells a restart where the query began. For that one it
+        raises UnknownTopic, UnknownPartition, InvalidRequest (no record as late as a time), OffsetOutOfRange (an offset
+        beyond the end)."""
         driver = self._driver()
         begin = offsets.read_stream(start)
-        topics = driver.planner.lookup.topics(missing=True, where=False)
+        topics = driver.planner.lookup.topics(missing=not begin.initial, where=False)
+        # Only who is to come to an end, or to begin at one, has to know all of them.
+        partial = not begin.initial and driver.target is None
+        bounds = driver.planner.lookup.bounds(topics.partitions, partial=partial)
+        if begin.initial:
+            begin = self._beginning(topics, bounds)
         known = self._still_there(begin, topics)
-        bounds = driver.planner.lookup.bounds(topics.partitions)
         starts = {at: known.get(at, bound.first) for at, bound in bounds.items()}
         available = plan.forward(starts, {at: bound.end for at, bound in bounds.items()})
         if driver.target is not None:
@@ -103,7 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends |= {at: known[at] for at in known if at not in ends}  # it did not answer, and is there
         end = begin.following(ends, {topic: topics.ids[topic] for topic in sorted({at.topic for at in ends})})
         if end is begin:
-            self._keep_held(driver, ends)
+            if driver.target is None:
+                driver.planner.keep(ends)  # what was read since is let go of, and what comes next is held
+            else:
+                driver.planner.release()  # it has come to its end
             return start
         driver.planned_s = monotonic()
         return end.write()
@@ -128,7 +131,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         exact = isinstance(self._source.start, Mapping)
         lenient = () if exact or not begin.initial else tuple(starts)
         planned = driver.planner.tasks(topics, starts, wanted, lenient=lenient)
-        driver.held_s = monotonic()
+        read = {Partition(each.topic, each.partition) for each in planned}
+        there = topics.partitions
+        driver.planner.keep({at: last for at, last in wanted.items() if at in there and at not in read})
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -144,7 +149,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             driver.progress.publish(offsets.read_stream(end).offsets, now=False)
 
     def stop(self) -> None:
-        """Nothing: what was held ends with its lease. (Spark does not say when a query ends.)"""
+        """Nothing is held any more. (Spark does not say when a query ends: what was held ends with its lease then.)"""
+        if self._made is not None:
+            self._made.planner.release()
 
     # ---- of its parts ---------------------------------------------------------------------------------
 
@@ -153,13 +160,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             show()
             source = self._source
             client = session.client(source)
-            planner = Planner(Lookup(client, source), source, new_scan_id(source), os.urandom(16))
+            planner = Planner(
+                Lookup(client, source), source, new_scan_id(source), os.urandom(16), Ledger(source.hold_s)
+            )
             progress = Progress(client, source.group) if source.group else None
             self._made = Driver(planner, progress)
             if progress is not None:
                 progress.check(planner.lookup.topics(missing=True, where=False).ids)
             told(source, planner.scan_id, "stream")
         return self._made
+
+    def _beginning(self, topics: Topics, bounds: Mapping[Partition, Bounds]) -> StreamOffset:
+        """Where a new query begins."""
+        source, planner = self._source, self._driver().planner
+        place = planner.lookup.place(source.start, bounds, "startingOffsets")
+        lasts = {at: bound.end for at, bound in bounds.items()}
+        starts, beyond = clipped(source.start, place, lasts, "startingOffsets")
+        planner.report(beyond)
+        return offsets.initial(starts, topics.ids)
 
     def _still_there(self, begin: StreamOffset, topics: Topics) -> dict[Partition, int]:
         """How far what is still there was read. Reports what is gone, and topics that were made again."""
@@ -180,6 +198,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return dict(available)
         waited_s = monotonic() - driver.planned_s
+        if waited_s == math.inf:
+            driver.planned_s = monotonic()
         if driver.target is None and plan.waits(starts, available, limits, waited_s):
             return {at: starts[at] for at in available}
         sizes: Mapping[Partition, float] = {}
@@ -193,10 +213,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if driver.progress is not None and not begin.initial:
             ends = driver.target is not None and all(begin.offsets.get(at) == end for at, end in available.items())
             driver.progress.publish(begin.offsets, now=ends)
-
-    def _keep_held(self, driver: Driver, ends: Offsets) -> None:
-        """While there is nothing new no plan renews the hold on what comes next: it is renewed here."""
-        hold_s = self._source.hold_s
-        if hold_s and monotonic() - driver.held_s > hold_s / task.RENEWALS_PER_LEASE:
-            driver.held_s = monotonic()
-            driver.planner.keep(ends)

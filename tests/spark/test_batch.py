@@ -161,8 +161,8 @@ class Trimming(Lookup):
         super().__init__(client, reader._source)
         self._mq, self._topic, self._times = client, topic, times
 
-    def bounds(self, partitions: object) -> dict[Partition, Bounds]:
-        found = super().bounds(partitions)  # type: ignore[arg-type]
+    def bounds(self, partitions: object, *, partial: bool = False) -> dict[Partition, Bounds]:
+        found = super().bounds(partitions, partial=partial)  # type: ignore[arg-type]
         if self._times:
             self._times -= 1
             self._mq.admin.trim(self._topic, 0, Offset(found[Partition(self._topic, 0)].first + 2))

@@ -26,6 +26,9 @@ def test_equal_offsets_are_equal_texts() -> None:
         StreamOffset({A0: 7, B0: 1 << 60}, {"a": "01", "b": "02"}),
         StreamOffset({A0: 7}, {"a": "01"}, first={A0: 3}),
         StreamOffset({A0: 7}, {"a": "01"}, initial=True),
+        StreamOffset({}, initial=True),
+        StreamOffset({}, first={}),
+        StreamOffset({}),
     ],
 )
 def test_what_spark_keeps_is_read_back(offset: StreamOffset) -> None:
@@ -51,7 +54,13 @@ def test_a_streams_offset_can_be_started_from() -> None:
     assert offsets.read_place(offsets.write_offsets({A0: 9, A10: 2})) == {A0: 9, A10: 2}
 
 
-@pytest.mark.parametrize("text", ["{}", '{"a":{}}', '{"a":{"0":null}}', '{"a":1}', "7", "[]", '{"a":{"0":"1"}}'])
+def test_an_offset_without_partitions_is_none_to_start_from() -> None:
+    """A stream has one while nothing matches its pattern, or when all is gone."""
+    with pytest.raises(ValueError, match="no partition is named"):
+        offsets.read_place("{}")
+
+
+@pytest.mark.parametrize("text", ['{"a":{}}', '{"a":{"0":null}}', '{"a":1}', "7", "[]", '{"a":{"0":"1"}}'])
 def test_what_no_offset_is(text: str) -> None:
     with pytest.raises((ValueError, AttributeError)):
         read_stream(json.loads(text))

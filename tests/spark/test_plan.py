@@ -48,13 +48,16 @@ def test_ranges(
 
 
 def test_what_is_lost_is_said() -> None:
-    error = plan.loss_error([Loss(A, "begins with 10 now, and 3 comes next: retention removed them")])
+    gone = Loss(A, "begins with 10 now, and 3 comes next: retention removed them")
+    error = plan.loss_error([gone], plan.STREAM_HINT)
     assert isinstance(error, OffsetOutOfRange)
     assert "t/0 begins with 10" in str(error)
     assert "failOnDataLoss=false" in str(error)
+    assert "checkpoint" in error.hint
+    assert "checkpoint" not in plan.loss_error([gone], plan.BATCH_HINT).hint
     many = [Loss(Partition("t", number), GONE) for number in range(9)]
-    assert isinstance(plan.loss_error(many), UnknownPartition)
-    assert "and 4 more partitions" in str(plan.loss_error(many))
+    assert isinstance(plan.loss_error(many, ""), UnknownPartition)
+    assert "and 4 more partitions" in str(plan.loss_error(many, ""))
 
 
 SPLITS = [  # (sizes, tasks_min, records_max, sizes of the tasks)
@@ -101,9 +104,9 @@ ADMITTED = [  # (limits, mean sizes, how far from A: 0 of 90 and B: 0 of 10)
     (Limits(rows_max=50), {}, {A: 45, B: 5}),
     (Limits(rows_max=1), {}, {A: 1, B: 1}),  # nobody starves
     (Limits(bytes_max=1000), {A: 100.0, B: 100.0}, {A: 9, B: 1}),
-    (Limits(bytes_max=1000), {}, {A: 90, B: 10}),  # nobody knows how large they are
+    (Limits(bytes_max=10_240), {}, {A: 9, B: 1}),  # nobody knows how large they are: 1 KiB
     (Limits(rows_max=50, bytes_max=1_000_000), {A: 100.0}, {A: 45, B: 5}),
-    (Limits(rows_max=50, bytes_max=900), {A: 100.0}, {A: 9, B: 1}),
+    (Limits(rows_max=50, bytes_max=900), {A: 100.0}, {A: 8, B: 1}),  # and nobody B's: as large as A's
 ]  # fmt: skip
 
 

@@ -1,0 +1,169 @@
+"""What reading holds, and what it lets go of: producers, others' holds and retention are there, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_tinymq import holding, session
+from pyspark_tinymq.holding import Ledger
+from pyspark_tinymq.offsets import Partition
+from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
+from tests.spark.test_stream import Query
+from tinymq import Client
+from tinymq.errors import OffsetOutOfRange, QuotaExceeded
+from tinymq.testing.cluster import Cluster
+from tinymq.types import Offset
+
+A, B = Partition("t", 0), Partition("t", 1)
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients() -> Iterator[None]:
+    yield
+    session.close_all()
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    return cluster.client()
+
+
+def held(mq: Client, topic: str) -> dict[int, int]:
+    """From where on, by partition."""
+    return {hold.partition: hold.offset for hold in mq.admin.list_holds(topic)}
+
+
+def test_a_ledger_says_what_is_due() -> None:
+    ledger = Ledger(lease_s=60.0)
+    assert ledger.due({A: 5, B: 0}, 0.0) == {A: 5, B: 0}
+    ledger.note({A: 5, B: 0}, {A: 3}, 0.0)  # B could not be held
+    assert (ledger.holds(A, 5), ledger.holds(A, 4), ledger.holds(B, 0)) == (True, False, False)
+    assert ledger.due({A: 5, B: 0}, 19.0) == {}
+    assert ledger.due({A: 6, B: 1}, 19.0) == {A: 6}, "moved at once; what was refused is left for a while"
+    assert ledger.due({A: 5, B: 1}, 20.0) == {A: 5, B: 1}
+    ledger.note({B: 1}, [B], 20.0)
+    assert ledger.holds(B, 1)
+    assert ledger.clear() == {A: 5, B: 1}
+    assert not ledger.holds(A, 5)
+
+
+def fill(cluster: Cluster, topic: str, count: int) -> None:
+    """Records of 1 KiB, in batches that are small beside the topic."""
+    with cluster.client() as mq, mq.producer(batch_bytes_max=16_384, delivery_timeout_ms=5_000) as producer:
+        for _ in range(count):
+            producer.send(topic, b"x" * 1000, partition=0)
+
+
+def test_a_stream_that_keeps_up_stops_no_producer(cluster: Cluster, mq: Client) -> None:
+    """Of a full topic that drops what is oldest: only what is not read yet is in the way."""
+    mq.admin.create_topic("ring", settings={"max_bytes": 1 << 19, "on_full": "drop_oldest"})
+    fill(cluster, "ring", 600)
+    query = Query(stream(cluster, subscribe="ring", startingOffsets="latest"))
+    assert query.begins()
+    for _ in range(6):  # three times what the topic holds
+        fill(cluster, "ring", 250)
+        assert query.begins()
+        start, end = query.log[-2:]
+        tasks = query.reader.partitions(json.loads(start), json.loads(end))
+        assert len(read(query.reader, tasks)) == 250
+        assert not query.begins()  # Spark asks for more as soon as it is done
+        assert held(mq, "ring") == {0: query.start["ring"]["0"]}
+
+
+def test_a_batch_holds_for_a_minute_and_no_task_for_longer(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("brief")
+    send(cluster, "brief", 3)
+    reader = batch(cluster, subscribe="brief")
+    tasks = planned(reader)
+    assert numbers(read(reader, tasks)) == [0, 1, 2]
+    (hold,) = mq.admin.list_holds("brief")
+    assert 0 < hold.left_s <= 60.0
+    (task,) = tasks
+    assert task.holding.offsets == {"brief": {0: 0}}
+    assert batch(cluster, subscribe="brief", holdMs=0)._source.hold_s == 0
+    assert stream(cluster, subscribe="brief")._source.hold_s == 600.0
+
+
+def test_a_stream_that_ends_lets_go(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("ends")
+    send(cluster, "ends", 4)
+    query = Query(stream(cluster, subscribe="ends", startingOffsets="earliest", maxOffsetsPerTrigger=3))
+    query.reader.prepareForTriggerAvailableNow()
+    assert (query.batch(), query.batch()) == ([0, 1, 2], [3])
+    assert held(mq, "ends") == {0: 3}
+    assert query.batch() is None
+    assert held(mq, "ends") == {}
+    stopped = Query(stream(cluster, subscribe="ends", startingOffsets="earliest"))
+    assert stopped.batch() == [0, 1, 2, 3]
+    assert held(mq, "ends") == {0: 0}
+    stopped.reader.stop()
+    assert held(mq, "ends") == {}
+
+
+def test_a_first_micro_batch_of_nothing_is_held_too(cluster: Cluster, mq: Client) -> None:
+    """It says where the query begins, so what lies there comes next."""
+    mq.admin.create_topic("nothing")
+    send(cluster, "nothing", 5)
+    query = Query(stream(cluster, subscribe="nothing"))
+    query.limit = ReadAllAvailable()
+    assert query.batch() == []
+    assert held(mq, "nothing") == {0: 5}
+
+
+def test_holds_that_are_used_up_are_told_at_once_and_reading_goes_on(
+    cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    mq.admin.create_topic("many", partitions=2)
+    for partition in (0, 1):
+        send(cluster, "many", 3, partition=partition)
+    for _ in range(64):
+        mq.admin.make_hold("many", 0, Offset(0))
+    with pytest.raises(QuotaExceeded):
+        mq.admin.hold_many("many", {0: 0, 1: 0}, hold_id=os.urandom(16), timeout=WAIT_S)
+    began = time.monotonic()
+    reader = batch(cluster, subscribe="many")
+    tasks = planned(reader)
+    assert time.monotonic() - began < holding.HOLD_TIMEOUT_S
+    assert "at most 64 holds" in caplog.text
+    assert [task.holding.offsets for task in tasks] == [{"many": {1: 0}}] * 2
+    assert [task.lenient for task in tasks] == [True, False]
+    assert numbers(read(reader, tasks)) == [0, 1, 2] * 2
+
+
+def test_what_was_held_and_is_gone_is_a_loss(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("twice")
+    send(cluster, "twice", 10)
+    reader = batch(cluster, subscribe="twice", replica="leader")
+    tasks = planned(reader)
+    assert numbers(read(reader, tasks)) == list(range(10))
+    for hold in mq.admin.list_holds("twice"):  # as if its lease had ended
+        mq.admin.release_hold("twice", 0, hold.hold_id)
+    mq.admin.trim("twice", 0, Offset(8))
+    with pytest.raises(OffsetOutOfRange):
+        read(reader, tasks)
+
+
+def test_a_task_renews_all_that_was_planned_with_its_range(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("waiting", partitions=2)
+    for partition in (0, 1):
+        send(cluster, "waiting", 3, partition=partition)
+    reader = batch(cluster, subscribe="waiting", holdMs=1_500)
+    tasks = planned(reader)
+    reading = reader.read(tasks[0])
+    found = rows([next(reading)])  # and whoever takes it takes its time
+    deadline_s = time.monotonic() + WAIT_S
+    left, renewed = 1.5, 0
+    while renewed < 3:  # more than the lease, for a third of it lies between two
+        assert time.monotonic() < deadline_s
+        (other,) = mq.admin.list_holds("waiting", 1)
+        renewed += other.left_s > left
+        left = other.left_s
+    assert numbers(found) == [0, 1, 2]
+    assert list(reading) == []
