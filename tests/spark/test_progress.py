@@ -1,0 +1,105 @@
+"""Progress that `groupId` publishes: what it must not disturb, and what must not hold it up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_tinymq import progress, session
+from pyspark_tinymq.offsets import Partition
+from pyspark_tinymq.progress import Progress
+from tests.spark.reading import send, stream
+from tests.spark.test_stream import Query
+from tinymq import Client
+from tinymq.errors import Fenced
+from tinymq.testing.cluster import Cluster
+from tinymq.types import Offset
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients() -> Iterator[None]:
+    yield
+    session.close_all()
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    return cluster.client()
+
+
+def position(mq: Client, topic: str) -> int:
+    (channel,) = mq.admin.list_channels(topic)
+    return channel.position
+
+
+def test_who_reads_the_channel_from_later_on_keeps_its_place(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream goes on without publishing, and publishes again once nobody reads."""
+    monkeypatch.setattr(progress, "GAP_S", 0.0)
+    mq.admin.create_topic("late")
+    send(cluster, "late", 20)
+    query = Query(
+        stream(cluster, subscribe="late", startingOffsets="earliest", groupId="workers", maxOffsetsPerTrigger=4)
+    )
+    assert query.batch() == [0, 1, 2, 3]
+    assert query.batch() == [4, 5, 6, 7]
+    assert position(mq, "late") == 4
+    with mq.queue("late", 0, "workers", consumer="a-worker") as queue:
+        (first,) = queue.poll(timeout=10)
+        assert first.offset == 4
+        assert query.batch() == [8, 9, 10, 11]
+        (second,) = queue.poll(timeout=10)
+        assert second.offset == 5
+        queue.commit()  # not fenced
+        assert position(mq, "late") == 6
+    assert query.batch() == [12, 13, 14, 15]
+    assert position(mq, "late") == 12
+
+
+def test_a_channel_is_sought_and_made_only_where_nobody_reads_it(cluster: Cluster, mq: Client) -> None:
+    mq.admin.create_topic("sought")
+    send(cluster, "sought", 5)
+    assert mq.admin.seek_channel("sought", 0, "c", Offset(2), unless_read=True, make=True) == 2
+    assert mq.admin.seek_channel("sought", 0, "c", Offset(3), unless_read=True, make=True) == 3
+    with mq.queue("sought", 0, "c", consumer="a-worker") as queue:
+        assert queue.poll(timeout=10)
+        with pytest.raises(Fenced, match="a-worker reads sought/0 through channel 'c'") as refused:
+            mq.admin.seek_channel("sought", 0, "c", Offset(1), unless_read=True)
+        assert "tinymq queue consumer unset sought/0 --channel c" in refused.value.hint
+        queue.commit()
+    assert position(mq, "sought") == 4
+
+
+def test_partitions_without_a_leader_hold_up_a_publication_once(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come last the next time, and are not waited for as long."""
+    monkeypatch.setattr(progress, "GAP_S", 0.0)
+    monkeypatch.setattr(progress, "AT_ONCE_MAX", 1)
+    monkeypatch.setattr(progress, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(progress, "AGAIN_S", 0.1)
+    mq.admin.create_topic("sparse", partitions=6, replication_factor=1)
+    for partition in range(6):
+        send(cluster, "sparse", 2, partition=partition)
+    dead = cluster.wait_leader("sparse", 0)
+    alive = [number for number in range(6) if cluster.wait_leader("sparse", number) != dead]
+    publishing = Progress(mq, "watch")
+    publishing.publish({Partition("sparse", number): 1 for number in range(6)}, now=True)
+    cluster.kill(dead)
+    deadline_s = time.monotonic() + 30
+
+    def behind() -> list[int]:
+        return [number for number in alive if mq.admin.list_channels("sparse", number)[0].position != 2]
+
+    longest_s = 0.0
+    while behind():  # the registry may need another leader first
+        assert time.monotonic() < deadline_s
+        began_s = time.monotonic()
+        publishing.publish({Partition("sparse", number): 2 for number in range(6)}, now=True)
+        longest_s = max(longest_s, time.monotonic() - began_s)
+    assert longest_s < 2.0 + 1.5
+    assert 2 <= len(alive) <= 4
+    cluster.start(dead)
