@@ -221,7 +221,7 @@ class GrpcLink:
                     # A broker that comes back is found within a second, not gRPC's two minutes.
                     ("grpc.initial_reconnect_backoff_ms", 100),
                     ("grpc.min_reconnect_backoff_ms", 1000),  # this one bounds an attempt, not the pause
-                    ("grpc.max_reconnect_backoff_ms", 1000),
+                    ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
                     ("grpc.use_local_subchannel_pool", 1),
                     ("grpc.enable_http_proxy", 0),
                 ],
