@@ -32,11 +32,13 @@ from benchmarks.bench import cluster
 from benchmarks.measure import RECORD_BYTES
 from benchmarks.spark import data, jars, scans
 from benchmarks.spark.kafka import Kafka
+from benchmarks.spark.producing import Producing
 from tests.spark import java_setup
 
 TOPIC, FLIGHTS, WIDE = "rows", "flights", "wide"
 RECORDS = 2_000_000
 WIDE_PARTITIONS = 1_000
+ALONE_S = 10.0
 SMALL_SHARE = 10  # the driver's memory after a scan of a tenth is compared with that after all
 
 progress = Console(stderr=True)
@@ -79,6 +81,7 @@ def measure(folder: Path, records: int, rounds: int) -> list[Figure]:
             assert rows.count() == records, f"{name} has {rows.count()} of {records} rows"
         return [
             *_scans(sources, records, rounds),
+            *_producers(sources, rounds),
             *_json(spark, ours, rounds),
             *_micro_batches(spark, ours, folder),
             *_driver(sources, records),
@@ -101,6 +104,25 @@ def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
         ratio = medians["tinymq, followers"] / medians[name]
         figures.append(Figure(f"scan: tinymq's followers to {name}", ratio, "times", wanted, False, []))
     return figures
+
+
+def _producers(sources: scans.Sources, rounds: int) -> list[Figure]:
+    """What one producer that sends record by record waits for, beside scans of all rows and alone."""
+    p99s: dict[str, list[float]] = {"no scan": [], "a scan from followers": [], "a scan from leaders": []}
+    for number in range(rounds + 1):
+        for name, some in p99s.items():
+            progress.print(f"[dim]round {number} of {rounds}: a producer beside {name}", highlight=False)
+            with Producing(sources.tinymq, TOPIC) as producing:
+                if name == "no scan":
+                    time.sleep(ALONE_S)
+                else:
+                    scans.timed(sources.read_tinymq(name.split()[-1].removesuffix("s")))
+            some.append(producing.latency.p99_ms)
+    kept = {name: some[1:] for name, some in p99s.items()}
+    return [
+        Figure(f"p99 of a producer beside {name}", statistics.median(some), "ms", None, True, some)
+        for name, some in kept.items()
+    ]
 
 
 def _plans(servers: str, rounds: int) -> list[Figure]:
