@@ -25,8 +25,9 @@ LOG = logging.getLogger("pyspark_tinymq")
 HOLD_TIMEOUT_S = 5.0  # a partition that nobody leads is read all the same
 RENEWALS_PER_LEASE = 3
 PLANS_MAX = 1024  # that a process knows to have renewed
+TOGETHER_MAX = 1024  # partitions: a task of a plan of more renews a part of it
 
-_renewed: OrderedDict[bytes, float] = OrderedDict()  # hold_id -> when, by this process; the latest at the end
+_renewed: OrderedDict[object, float] = OrderedDict()  # a holding's key -> when, by this process; the latest at the end
 _asking = threading.Lock()
 
 
@@ -76,11 +77,28 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """All that was planned and held together, for its tasks to renew. Picklable."""
+    """What was planned and held together, for its tasks to renew. Picklable."""
 
     hold_id: bytes  # 16
     lease_s: float
     offsets: Mapping[str, Mapping[int, int]]  # topic -> partition -> held from there on
+
+    @property
+    def key(self) -> tuple[bytes, object]:
+        """What tells it from others."""
+        first = next(iter(self.offsets.items()), None)
+        return self.hold_id, None if first is None else (first[0], next(iter(first[1])))
+
+
+def together(hold_id: bytes, lease_s: float, held: Offsets) -> dict[Partition, Holding]:
+    """For each partition that is held what its tasks renew: all of the plan, or, of a large one, those about it. Each
+    task is sent all of it, so that a plan would grow with the square of its size."""
+    ordered = sorted(held.items())
+    found: dict[Partition, Holding] = {}
+    for first in range(0, len(ordered), TOGETHER_MAX):
+        group = ordered[first : first + TOGETHER_MAX]
+        found |= dict.fromkeys((at for at, _ in group), Holding(hold_id, lease_s, by_topic(group)))
+    return found
 
 
 def by_topic(offsets: Iterable[tuple[Partition, int]]) -> dict[str, dict[int, int]]:
@@ -118,7 +136,7 @@ class Renewal:
         pause_s = self._holding.lease_s / RENEWALS_PER_LEASE
         wait_s = 0.0
         while not self._done.wait(wait_s):
-            wait_s = _turn(self._holding.hold_id, pause_s)
+            wait_s = _turn(self._holding.key, pause_s)
             if wait_s <= 0:
                 self._renew()
                 wait_s = pause_s
@@ -139,14 +157,14 @@ class Renewal:
                 LOG.warning("%s: a hold on it was not renewed: %s", topic, error)
 
 
-def _turn(hold_id: bytes, pause_s: float) -> float:
-    """How long until this process is to renew that hold, in seconds; 0: now, and whoever asked does it."""
+def _turn(key: object, pause_s: float) -> float:
+    """How long until this process is to renew that holding, in seconds; 0: now, and whoever asked does it."""
     now_s = time.monotonic()
     with _asking:
-        wait_s = _renewed.get(hold_id, now_s - pause_s) + pause_s - now_s
+        wait_s = _renewed.get(key, now_s - pause_s) + pause_s - now_s
         if wait_s <= 0:
-            _renewed[hold_id] = now_s
-            _renewed.move_to_end(hold_id)
+            _renewed[key] = now_s
+            _renewed.move_to_end(key)
             if len(_renewed) > PLANS_MAX:
                 _renewed.popitem(last=False)
         return wait_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from pyspark_tinymq import plan
-from pyspark_tinymq.holding import Holding, Ledger, by_topic
+from pyspark_tinymq.holding import Holding, Ledger, together
 from pyspark_tinymq.lookup import Lookup, Topics
 from pyspark_tinymq.offsets import Offsets, Partition, Place
 from pyspark_tinymq.plan import GONE, LEFT, Bounds, Loss, Range
@@ -47,10 +47,11 @@ class Planner:
         failOnDataLoss=false. The head of a partition in `lenient`, or without a start, may be gone. `bounds`: as they
         were a moment ago, if that is known."""
         planned = self._held(topics, starts, ends, lenient, bounds)
-        held = [(each.at, each.start) for each in planned if self.ledger.holds(each.at, each.start)]
-        holding = Holding(self.hold_id, self.source.hold_s, by_topic(held))
+        held = {each.at: each.start for each in planned if self.ledger.holds(each.at, each.start)}
+        holdings = together(self.hold_id, self.source.hold_s, held)
+        other = next(iter(holdings.values()), Holding(self.hold_id, self.source.hold_s, {}))
         pieces = plan.split(planned, self.source.tasks_min, self.source.records_max)
-        return [self._task(topics, piece, holding) for piece in pieces]
+        return [self._task(topics, piece, holdings.get(piece.at, other)) for piece in pieces]
 
     def report(self, losses: Sequence[Loss]) -> None:
         """Raise, or say in the log, what is lost."""

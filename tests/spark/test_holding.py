@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_tinymq import holding, session
-from pyspark_tinymq.holding import Ledger
+from pyspark_tinymq.holding import Holding, Ledger, together
 from pyspark_tinymq.offsets import Partition
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
 from tests.spark.test_stream import Query
@@ -52,6 +52,15 @@ def test_a_ledger_says_what_is_due() -> None:
     assert ledger.holds(B, 1)
     assert ledger.clear() == {A: 5, B: 1}
     assert not ledger.holds(A, 5)
+
+
+def test_a_task_of_a_large_plan_renews_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tinymq.holding.TOGETHER_MAX", 2)
+    found = together(b"id", 60.0, {Partition("t", number): number for number in range(5)})
+    groups = [{0: 0, 1: 1}, {0: 0, 1: 1}, {2: 2, 3: 3}, {2: 2, 3: 3}, {4: 4}]
+    assert [holding.offsets for holding in found.values()] == [{"t": group} for group in groups]
+    assert len({holding.key for holding in found.values()}) == 3
+    assert Holding(b"id", 60.0, {}).key == (b"id", None)
 
 
 def fill(cluster: Cluster, topic: str, count: int) -> None:
