@@ -6,9 +6,10 @@ are equal texts, so that nothing new is no micro-batch.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -28,6 +29,7 @@ from pyspark_tinymq.progress import Progress
 from pyspark_tinymq.settings import Source
 from pyspark_tinymq.task import RangePartition
 
+LOG = logging.getLogger("pyspark_tinymq")
 ROWS_MAX = (1 << 31) - 1  # a limit that limits nothing: there is one for bytes, or a minimum
 
 
@@ -40,6 +42,7 @@ class Driver:
     planned_s: float = -math.inf  # when a micro-batch was last planned, or first looked for: that one does not wait
     target: Offsets | None = None  # where a stream that ends ends
     latest: dict[str, Any] | None = None
+    low: Set[Partition] = frozenset()  # their ends were below what was read, the last time
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,6 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin.initial:
             begin = self._beginning(topics, bounds)
         known = self._still_there(begin, topics)
+        self._tell_of_low_ends(known, bounds)
         starts = {at: known.get(at, bound.first) for at, bound in bounds.items()}
         available = plan.forward(starts, {at: bound.end for at, bound in bounds.items()})
         if driver.target is not None:
@@ -192,6 +196,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 known[at] = offset
         self._driver().planner.report(losses)
         return known
+
+    def _tell_of_low_ends(self, known: Offsets, bounds: Mapping[Partition, Bounds]) -> None:
+        """Ends below what was read: who answered lags, or records were lost with a majority of their disks and an
+        operator went on without them. The two look alike from here, so that it is told and no error."""
+        driver = self._driver()
+        low = {at for at, offset in known.items() if at in bounds and bounds[at].end < offset}
+        for at in sorted(low - driver.low)[:1]:
+            LOG.warning(
+                "%s ends at %d, and %d comes next: who answers lags, or records were lost (see: tinymq cluster status)",
+                at,
+                bounds[at].end,
+                known[at],
+            )
+        driver.low = low
 
     def _admitted(self, driver: Driver, starts: Offsets, available: Offsets, limit: ReadLimit) -> dict[Partition, int]:
         limits = self._source.limits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -175,3 +177,25 @@ def test_another_subscription_on_an_old_checkpoint_is_said(cluster: Cluster, mq:
     with pytest.raises(OffsetOutOfRange) as beyond:
         batch(cluster, subscribe="kept-a", startingOffsets='{"kept-a":{"0":9}}').partitions()
     assert "checkpoint" not in beyond.value.hint, "a batch has none"
+
+
+def test_an_end_below_the_checkpoint_is_said_once(
+    cluster: Cluster, mq: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever answered may only lag: the stream stays where it is, and goes on from there."""
+    mq.admin.create_topic("low")
+    send(cluster, "low", 5)
+    first = Query(stream(cluster, subscribe="low", startingOffsets="earliest"))
+    assert first.batch() == [0, 1, 2, 3, 4]
+    further = json.loads(first.log[-1])
+    further["low"]["0"] = 7  # as if it had read more than is there
+    again = Query(stream(cluster, subscribe="low"), [json.dumps(further)])
+    logging.getLogger("pyspark_tinymq").addHandler(caplog.handler)
+    try:
+        assert again.batch() is None
+        assert again.batch() is None
+    finally:
+        logging.getLogger("pyspark_tinymq").removeHandler(caplog.handler)
+    assert len({id(each) for each in caplog.records if "low/0 ends at 5, and 7 comes next" in each.getMessage()}) == 1
+    send(cluster, "low", 3, first=5)
+    assert again.batch() == [7]
