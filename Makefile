@@ -12,7 +12,7 @@ ORDERS := lifetimes==0.11.3
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some hundred processes would compile all of tinymq anew
 JAVA := JAVA_HOME="$(CURDIR)/.venv/tools/java" # what the set-up has found: Spark would take any
 PROTOS := $(wildcard tinymq/proto/*.proto)
-PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder # tests/conftest.py says in which order
+PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
 .PHONY: help run test test-spark pipeline durations check bench sim chaos figures mutants fuzz proto clean
