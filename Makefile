@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test test-spark pipeline durations check bench sim chaos figures mutants fuzz proto clean
+.PHONY: help run test test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \

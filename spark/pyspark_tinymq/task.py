@@ -50,7 +50,7 @@ def read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[pa
     """The range as record batches of `schema`. Raises OffsetOutOfRange for records that are gone, UnknownTopic and
     UnknownPartition for what was deleted (and perhaps made anew) since it was planned, unless
     failOnDataLoss=false; BrokerUnreachable, OffsetNotAvailable or CorruptData once no replica has served for
-    unreachableMs, with what each of them said; MalformedValue in mode FAILFAST."""
+    unreachableMs, with what each of them said; InvalidRequest for a value that is malformed, in mode FAILFAST."""
     try:
         yield from _read(part, source, schema)
     except (UnknownTopic, UnknownPartition) as error:
