@@ -11,12 +11,20 @@ import pytest
 from tests.fakes.fake_groups import FakeGroups
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
-from tinymq.broker.broker import Broker, Standing, Surroundings
+from tinymq.broker.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.config import Limits, Timing
-from tinymq.errors import DeadlineExceeded, InvalidName, NotLeader, NotReady, UnknownPartition, UnknownTopic
+from tinymq.errors import (
+    DeadlineExceeded,
+    InvalidName,
+    InvalidRequest,
+    NotLeader,
+    NotReady,
+    UnknownPartition,
+    UnknownTopic,
+)
 from tinymq.log.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import QueueRecord
@@ -52,6 +60,9 @@ class Bench:
             Limits(), Timing(), lambda: Standing(0, 0, 0), lambda: True,
         )  # fmt: skip
         self.broker = Broker(around)
+
+    def count_alive(self) -> int:
+        return 3
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
         return (1, 4) if group_id in self.led else None
@@ -161,6 +172,46 @@ def test_a_new_partition_is_waited_for_until_it_is_led() -> None:
         b.clock.advance(0.02)
         await settle()
         assert gone.result().partition == 3, "nobody waits for the leader of what is deleted"
+
+    run(scenario)
+
+
+def test_a_topic_waits_for_brokers_that_are_heard_and_not_registered_yet() -> None:
+    async def scenario(b: Bench) -> None:
+        await b.registry.unregister_broker(3)
+        making = asyncio.ensure_future(b.broker.create_topic("t", 1, 3, 30.0))
+        for _ in range(100):
+            b.clock.advance(0.01)
+            await asyncio.sleep(0)
+        assert not making.done()
+        await b.registry.register_broker(broker(3))
+        b.clock.advance(0.02)
+        await settle()
+        made = b.registry.get_topic("t")
+        assert made is not None
+        assert len(made.queues[0].replicas) == 3
+        b.led.add(made.queues[0].group)
+        b.clock.advance(0.02)
+        assert (await making).name == "t"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("wanted", "waits_s"), [(4, 0.0), (3, REGISTERED_S_MAX)])
+def test_a_topic_of_more_replicas_than_brokers_is_refused(wanted: int, waits_s: float) -> None:
+    """At once where no more are heard; else when who is heard has not been registered for long."""
+
+    async def scenario(b: Bench) -> None:
+        await b.registry.unregister_broker(3)
+        since_s = b.clock.monotonic()
+        making = asyncio.ensure_future(b.broker.create_topic("t", 1, wanted, 30.0))
+        await settle()
+        while not making.done():
+            b.clock.advance(0.01)
+            await asyncio.sleep(0)
+        with pytest.raises(InvalidRequest, match="with 2 live brokers"):
+            making.result()
+        assert waits_s <= b.clock.monotonic() - since_s < waits_s + 1.0
 
     run(scenario)
 

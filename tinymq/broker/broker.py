@@ -27,13 +27,16 @@ from tinymq.types import GroupId, TopicId, check_topic_name
 
 REFRESH_S = 2.0  # for asking the registry's leader what exists
 UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist
-LOOK_S = 0.01  # between two looks for the leaders of a new topic
+LOOK_S = 0.01  # between two looks for the leaders of a new topic, or for brokers to hold it
+REGISTERED_S_MAX = 5.0  # for brokers that are heard to be registered, too: usually a second after their start
 
 logger = structlog.get_logger("tinymq.broker")
 
 
 class Leaders(Protocol):
     """What routing asks of the Raft host (tinymq.raft.Host)."""
+
+    def count_alive(self) -> int: ...
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None: ...
 
@@ -185,10 +188,21 @@ class Broker:
         Raises as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
-        topic = await self.registry.register_topic(name, partitions, replication_factor, config, timeout_s, command_id)
+        await self._wait_registered(replication_factor, deadline_s)
+        left_s = deadline_s - self.around.clock.monotonic()
+        topic = await self.registry.register_topic(name, partitions, replication_factor, config, left_s, command_id)
         logger.info("topic_created", topic=name, partitions=partitions, replication_factor=replication_factor)
         await self._wait_leaders(topic.queues, deadline_s)
         return topic
+
+    async def _wait_registered(self, count: int, deadline_s: float) -> None:
+        """Return once `count` brokers are registered, or will not be: of a cluster that has just started some are
+        heard and not registered yet, and a topic with as many replicas would be refused for want of them."""
+        until_s = min(deadline_s, self.around.clock.monotonic() + REGISTERED_S_MAX)
+        while len(self.registry.get_all_brokers()) < count <= self.around.leaders.count_alive():
+            if self.around.clock.monotonic() >= until_s:
+                break
+            await self.around.clock.sleep(LOOK_S)
 
     async def alter_topic(
         self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float, command_id: bytes = b""

@@ -167,6 +167,10 @@ class Host:
     def alive(self, broker_id: int) -> bool:
         return self._neighbours.alive(broker_id)
 
+    def count_alive(self) -> int:
+        """Brokers that are heard, and this one."""
+        return self._neighbours.count_alive()
+
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
         """(broker, term): from the replica here, else from what leaders announced. A hint: it may be over."""
         group = self._groups.get(group_id)

@@ -111,6 +111,9 @@ class Liveness:
 
     # ---- what is known --------------------------------------------------------------------------------------
 
+    def count_alive(self) -> int:
+        return sum(life.alive for life in self._peers.values())
+
     def alive(self, broker_id: int) -> bool:
         life = self._peers.get(broker_id)
         return life is not None and life.alive

@@ -92,6 +92,10 @@ class Neighbours:
     def alive(self, broker_id: int) -> bool:
         return broker_id == self._broker_id or self.liveness.alive(broker_id)
 
+    def count_alive(self) -> int:
+        """With this broker."""
+        return 1 + self.liveness.count_alive()
+
     def leader_of(self, group: GroupId) -> tuple[int, int] | None:
         """(broker, term) as announced; a broker that is silent is not named, and remembered: it may lead still."""
         known = self._leaders.leader_of(group)

@@ -31,8 +31,6 @@ BROKERS = 3
 STRAIGHT = {"advertise": "", "dial": [], "forward": []}  # settings: nobody is told of a proxy
 THROUGH_PROXIES = {"failover-unseen", "chain"}
 Measure = Callable[[Trial], Awaitable[Figure]]
-REGISTERED_S_MAX = 30.0
-LOOK_S = 0.05
 
 
 def measured(options: argparse.Namespace) -> dict[str, Measure]:
@@ -71,13 +69,6 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
-async def registered(client: AsyncClient) -> None:
-    """Until every broker is known: a topic is refused before, and their groups are well a moment earlier."""
-    async with asyncio.timeout(REGISTERED_S_MAX):
-        while sum(broker.alive for broker in await client.admin.brokers()) < BROKERS:
-            await asyncio.sleep(LOOK_S)
-
-
 async def take(name: str, measure: Measure, folder: Path, rng: random.Random) -> Figure:
     """On a cluster of its own. A proxy goes on accepting connections to a broker that is dead, where the kernel would
     refuse them: so proxies stand in between only where it is they that are wanted."""
@@ -88,7 +79,6 @@ async def take(name: str, measure: Measure, folder: Path, rng: random.Random) ->
     try:
         await asyncio.to_thread(cluster.up)
         async with AsyncClient(servers, request_timeout_ms=30_000) as client:
-            await registered(client)
             await client.admin.create_topic(TOPIC, PARTITIONS, BROKERS)
             load = Load(client, TOPIC, PARTITIONS)
             return await measure(Trial(cluster, servers, client, load, rng, partial(_say_of, name)))
