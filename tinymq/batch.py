@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Protocol
@@ -30,6 +29,7 @@ import pyarrow.compute as pc
 
 from tinymq.errors import BatchTooLarge, InvalidBatch
 from tinymq.ipc import read_layout
+from tinymq.value import value
 
 HEADER = struct.Struct("<BBHIQIIq")
 HEADER_SIZE = 32
@@ -85,7 +85,7 @@ class BatchLimits(Protocol):
     def batch_records_max(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BatchHeader:
     """The 32 bytes before the Arrow message, unpacked and consistent in themselves."""
 
@@ -97,7 +97,7 @@ class BatchHeader:
     first_sequence: int  # invariant: >= 0, or -1 when plain
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CheckedBatch:
     """What a broker knows of a batch that passed every check."""
 

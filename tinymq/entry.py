@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 
 import google_crc32c
 
 from tinymq.errors import CorruptData
+from tinymq.value import value
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
@@ -58,7 +58,7 @@ def crc32c(data: bytes | memoryview, seed: int = 0) -> int:
     return int(google_crc32c.extend(seed, data))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EntryHeader:
     """The 64 bytes before a payload, unpacked. Fields and units as drawn above."""
 
@@ -86,7 +86,7 @@ class EntryHeader:
         return HEADER_SIZE + self.length
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """A whole frame in memory. Immutable; `head` is exactly HEADER_SIZE bytes and matches `header`."""
 

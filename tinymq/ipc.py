@@ -17,10 +17,10 @@ Pure: bytes in, a `Layout` out, or InvalidBatch.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 
 from tinymq.errors import InvalidBatch
+from tinymq.value import value
 
 CONTINUATION = 0xFFFFFFFF
 METADATA_BYTES_MAX = 64 * 1024
@@ -49,7 +49,7 @@ _COLUMNS = ((KEY, 0, 4), (VALUE, 3, 4), (LIST, 6, 4), (STRUCT, 8, 0), (HEADER_KE
 _TIMESTAMP_BUFFER = 15
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Layout:
     """What a message declares, found consistent with its size."""
 
@@ -57,7 +57,7 @@ class Layout:
     compressed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Packed:
     """What compressed buffers hide: their lengths."""
 

@@ -44,7 +44,7 @@ class TopicConfig:
     sync_interval_ms: int = 0  # 0: synced before each acknowledgement; else at most this long after it
     retention_ms: int | None = 7 * DAY_MS  # since a record was appended; its own timestamp does not count
     retention_bytes: int | None = None  # of records, as stored
-    segment_bytes: int = 128 << 20  # a start reads the newest segment of each partition twice: docs/adr/0021
+    segment_bytes: int = 128 << 20  # a start reads the newest segment twice: docs/adr/0021, 0023
     segment_ms: int = 7 * DAY_MS
     max_records: int | None = None
     max_bytes: int | None = None  # of records, as stored

@@ -9,7 +9,7 @@ import pytest
 from tests.log.opened import settle
 from tests.log.values import GROUP, LIMITS, append, everything, faulty, first_entry, open_store, run
 from tinymq.config import Limits
-from tinymq.log import DISK, LogConfig, Store, log_config
+from tinymq.log import DISK, LogConfig, Store, log_config, segment
 from tinymq.log.log import Log
 from tinymq.topic_config import Storage, TopicConfig
 
@@ -99,6 +99,30 @@ def test_a_log_takes_other_bounds_while_it_is_open() -> None:
         store.configure(GROUP, DISK)
         append(log, 20)
         assert len(firsts(log)) == 3 + (log.segment_bounds()[2][1] < log.last_index)
+        await store.close()
+
+    run(body())
+
+
+def test_a_segment_has_no_more_entries_than_a_start_can_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "ENTRIES_MAX", 8)
+
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files, limits=Limits())
+        log = await opened(store, DISK)
+        append(log, 6)
+        assert firsts(log) == [1]
+        append(log, 14)
+        assert firsts(log) == [1, 9, 17]
+        await store.close()
+
+        monkeypatch.setattr(segment, "ENTRIES_MAX", 4)  # it was written when more were allowed
+        store = await open_store(files, limits=Limits())
+        log = await opened(store, DISK)
+        assert firsts(log) == [1, 9, 17]
+        append(log, 5)
+        assert firsts(log) == [1, 9, 17, 22, 26]
         await store.close()
 
     run(body())

@@ -8,14 +8,14 @@ Kafka's fetch with leader epochs (KIP-320) and follower fetch (KIP-392), over co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.partition import Partition
 from tinymq.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
+from tinymq.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ask:
     """What a reader asks of one partition."""
 
@@ -29,7 +29,7 @@ class Ask:
     end: int = 0  # frames that begin at or behind it are not wanted; 0: all are
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answer:
     """What a replica shows. Offsets and epochs are those known to this replica."""
 

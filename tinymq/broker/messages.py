@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -27,13 +26,14 @@ from tinymq.entry import Kind, crc32c, iter_entries
 from tinymq.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
 from tinymq.proto import partition_pb2 as pb
 from tinymq.types import GroupId
+from tinymq.value import value
 
 T = TypeVar("T")
 Key = tuple[GroupId, str]  # a channel of a partition
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Record:
     """One message as it is stored."""
 
@@ -44,7 +44,7 @@ class Record:
     timestamp_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Look:
     """What lies at an offset, or the first behind it; and where the partition begins and ends."""
 

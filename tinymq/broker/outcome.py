@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tinymq.errors import TinymqError
+from tinymq.value import value
 
 
 class Extent(NamedTuple):
@@ -16,7 +16,7 @@ class Extent(NamedTuple):
     now_us: int  # the entry's append time: there is no other clock
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """Of one command. With an error nothing was changed; the rest is as of that entry all the same, 0 where it means
     nothing."""

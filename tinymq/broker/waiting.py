@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -12,6 +11,7 @@ import structlog
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.entry import Entry
 from tinymq.errors import OutcomeUnknown, TinymqError
+from tinymq.value import value
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -24,7 +24,7 @@ class Acks(Enum):
     NONE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Produced:
     """Where a batch is."""
 

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from tinymq.batch import SCHEMA, Codec, Headers, encode
 from tinymq.client.checks import check_wait
 from tinymq.errors import Closed, TinymqError, Unsent
 from tinymq.types import RecordMetadata
+from tinymq.value import value
 
 if TYPE_CHECKING:
     from tinymq.client.lane import Lane
@@ -32,7 +32,7 @@ _COMPLETION = threading.Lock()
 FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BatchMetadata:
     """Where an acknowledged batch lies: record i has offset base_offset + i."""
 

@@ -9,12 +9,12 @@ arrived. Errors that a broker *answers* are not raised here: they are in the rep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.value import value
 
 
 class Method(Enum):
@@ -41,7 +41,7 @@ class Method(Enum):
     HOLD = "tinymq.v1.Channels/Hold"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fetched:
     """A FetchReply whose frames are still in the bytes that arrived."""
 

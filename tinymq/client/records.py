@@ -6,7 +6,6 @@ Cost is per batch: a frame is two checksums and one validation; messages are mad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import repeat
@@ -21,6 +20,7 @@ from tinymq.client.delivery import rows_of
 from tinymq.client.values import as_datetime
 from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, parse_header
 from tinymq.errors import CorruptData, InvalidBatch, UnsupportedVersion
+from tinymq.value import value
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
 """What `to_arrow` gives."""
@@ -49,13 +49,13 @@ class Message(NamedTuple):
 
     def header(self, name: str) -> bytes | None:
         """The value of the last header of that name; None if there is none."""
-        for found, value in reversed(self.headers):
+        for found, content in reversed(self.headers):
             if found == name:
-                return value
+                return content
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Chunk:
     """Records of one partition with offsets in a row: a batch, or what is wanted of it."""
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tinymq.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.value import value
 
 MAGIC = b"tinymqix"
 VERSION = 1
@@ -90,7 +90,7 @@ class SparseIndex:
             del column[keep:]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class IndexFile:
     """All that a file holds. `runs` are (first index, term) of the segment's entries."""
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tinymq.errors import DiskFull
 from tinymq.log.files import File, Files
 from tinymq.log.layout import MARKS
 from tinymq.log.rounds import SNAPSHOT, RoundFile, parse_rounds, read_whole
 from tinymq.types import GroupId, TopicId
+from tinymq.value import value
 
 MAGIC = int.from_bytes(b"tqmk", "little")
 FILE_BYTES_MIN = 1 << 20
@@ -49,7 +50,7 @@ RECORD_SIZE = 88
 assert _RECORD.size == RECORD_SIZE
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Mark:
     """One group's record, as drawn above."""
 
@@ -71,7 +72,7 @@ class Mark:
         return replace(lower, first_index=max(self.first_index, other.first_index), flags=self.flags)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LoadedMarks:
     """What the file said at opening."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tinymq.errors import DiskFull, StorageError
 from tinymq.log.files import File, Files
 from tinymq.log.marks import Mark
+from tinymq.value import value
 
 OPEN_FILES_MAX = 256
 AHEAD_BYTES_MIN = 4 * 1024
@@ -21,7 +22,7 @@ AHEAD_FRAMES_MIN = 4  # writes of this size that the zeros must take
 _ZEROS = bytes(AHEAD_BYTES_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Create:
     """A new segment; its folder exists."""
 
@@ -30,7 +31,7 @@ class Create:
     header: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Write:
     """Frames at the end of a segment."""
 
@@ -39,7 +40,7 @@ class Write:
     chunks: Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Truncate:
     """Entries above `mark.index` go: `path` is cut to `size`, later files are removed.
     The group's mark must be durably at or below `mark` before."""
@@ -51,7 +52,7 @@ class Truncate:
     mark: Mark
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Remove:
     """Whole segments at the head go, with what belongs to them.
     The group's mark must durably say `first_index` before."""
@@ -61,7 +62,7 @@ class Remove:
     first_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Seal:
     """A segment is full: cut off the zeros behind its end, and keep its index beside it."""
 
@@ -72,7 +73,7 @@ class Seal:
     index: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PutState:
     """An applied state, whole."""
 

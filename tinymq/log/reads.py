@@ -7,16 +7,16 @@ one before. Anything else is CorruptData, never fewer frames.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c, parse_header
 from tinymq.errors import CorruptData
 from tinymq.log.files import File, Files
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.scan import frames
+from tinymq.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Span:
     """Where to read: frame `index` begins at `position` of `path`, and `last_index` is the last to return."""
 
@@ -27,7 +27,7 @@ class Span:
     max_before_us: int = NO_TIMESTAMP  # greatest record timestamp before it in the segment
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Located:
     """A frame's header, where it begins, and the greatest record timestamp up to it in its segment."""
 

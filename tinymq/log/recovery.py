@@ -249,7 +249,7 @@ class _Recovery:
         for segment in found.segments[:-1]:
             segment.sealed = True
         last = found.segments[-1]
-        last.sealed = last.end >= self._segment_bytes
+        last.sealed = last.is_full(self._segment_bytes)
         dirty: list[File] = []
         try:
             for segment in self._scanned:

@@ -14,11 +14,12 @@ from tinymq.log.layout import BALLOTS, MARKS, group_folder
 from tinymq.log.marks import LAZY, Mark, Marks
 from tinymq.log.operations import Disk, Operation, Remove, Truncate, mark_before
 from tinymq.types import GroupId
+from tinymq.value import value
 
 SHARED = frozenset((*BALLOTS, MARKS))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Work:
     """One log's part of a round."""
 

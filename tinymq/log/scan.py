@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tinymq.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 from tinymq.errors import CorruptData
 from tinymq.log.files import File
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment
+from tinymq.value import value
 
 SLAB_BYTES = 256 * 1024  # read at a time: several frames, or the zeros behind them
 LARGE_BYTES = SLAB_BYTES // 2  # payloads from here on are read by themselves: what is cut out of a slab is copied twice
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Problem:
     """Why reading ended before the file did. Zeros to the end of the file are none: they are allocated space."""
 
@@ -22,7 +22,7 @@ class Problem:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Frame:
     """A whole frame, verified but for its place in the chain."""
 

@@ -28,6 +28,7 @@ from tinymq.types import GroupId, TopicId
 MAGIC = b"tinymqsg"
 VERSION = 1
 SEGMENT_HEADER_SIZE = 64
+ENTRIES_MAX = 8192  # a start looks at each entry of the newest segment, and applies it: docs/adr/0023
 
 _HEADER = struct.Struct("<8sHHI16sIIQQQ")
 assert _HEADER.size == SEGMENT_HEADER_SIZE
@@ -140,7 +141,7 @@ class Segment:
 
     def is_full(self, segment_bytes: int) -> bool:
         """Was the last entry the one that filled it?"""
-        return self.end >= segment_bytes
+        return self.end >= segment_bytes or self.last_index - self.first_index + 1 >= ENTRIES_MAX
 
     def is_over(self, append_time_us: int, segment_us: int) -> bool:
         """Is an entry of this append time too late for it? Each replica's log says the same, whoever asks when."""

@@ -7,12 +7,12 @@ that one round trip repairs it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.entry import Entry
 from tinymq.errors import BrokenInvariant
 from tinymq.raft.messages import Append, AppendAck
+from tinymq.value import value
 
 
 class LogView(Protocol):
@@ -27,7 +27,7 @@ class LogView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conflict:
     """The entry before does not match: the leader goes on at `next`, or, if its term there is not
     `next_term`, after our commit index, up to which all logs agree."""
@@ -36,7 +36,7 @@ class Conflict:
     next_term: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Accept:
     """It matches. `truncate_from`: drop our entries from there first. `verified`: the last index shown to match."""
 

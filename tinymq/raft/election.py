@@ -11,6 +11,7 @@ from enum import Enum
 
 from tinymq.raft.membership import Membership, has_quorum
 from tinymq.raft.messages import RequestVote
+from tinymq.value import value
 
 
 class Answer(Enum):
@@ -19,7 +20,7 @@ class Answer(Enum):
     IGNORE = "ignore"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Voter:
     """What a replica knows when it is asked for its vote."""
 

@@ -12,6 +12,7 @@ from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.liveness import Liveness, Verdict
 from tinymq.raft.messages import group_from_wire, group_to_wire
 from tinymq.types import GroupId
+from tinymq.value import value
 
 STEPPED_DOWN_MAX = 2_000  # named in one heartbeat; the rest follow in the next
 
@@ -26,7 +27,7 @@ class _Pair:
     acknowledge: list[pb.GroupTerm] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Heard:
     """What a heartbeat told."""
 

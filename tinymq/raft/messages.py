@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from tinymq.entry import Entry, crc32c, iter_entries
 from tinymq.errors import CorruptData, InvalidRequest
 from tinymq.proto import peer_pb2 as pb
 from tinymq.types import GroupId, TopicId
+from tinymq.value import value
 
 GROUPS_KEPT = 4096
 STATE_PIECE_BYTES = 256 << 10  # of an applied state, in one message
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestVote:
     """A candidate asks. `pre`: would you vote? `transfer`: the leader itself asked for this election."""
 
@@ -29,7 +30,7 @@ class RequestVote:
     config_term: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Vote:
     """An answer to RequestVote. `term` is the voter's own, or the term asked for when a pre-vote is granted."""
 
@@ -39,7 +40,7 @@ class Vote:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Append:
     """Entries that follow (prev_index, prev_term) in the leader's log; empty: do we match there?"""
 
@@ -50,7 +51,7 @@ class Append:
     entries: Sequence[Entry] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppendAck:
     """What a follower holds. `durable` is synced and matches this term's leader; `received` matches only. On conflict
     nothing is said to match, and `received` is where the follower's log ends."""
@@ -66,7 +67,7 @@ class AppendAck:
     round: int = 0  # the greatest round of a CommitNotice of this term that it saw
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitNotice:
     """min(commit, matchIndex of the receiver), valid in `term` alone."""
 
@@ -76,7 +77,7 @@ class CommitNotice:
     round: int = 0  # above 0: to be answered with it
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TimeoutNow:
     """The leader hands over: stand for election at once. `by_hand`: because an operator said so."""
 
@@ -84,7 +85,7 @@ class TimeoutNow:
     by_hand: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StateOffer:
     """The applied state right before the leader's first entry, for who is behind that. `index` is committed."""
 
@@ -98,7 +99,7 @@ class StateOffer:
     crc: int  # of the whole state
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StatePiece:
     """Bytes of the state that (index, crc) names, from `position`; at most STATE_PIECE_BYTES."""
 
@@ -109,7 +110,7 @@ class StatePiece:
     body: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StateAck:
     """How much of a state a follower holds without a gap. That it has all of it, or needs none, an AppendAck says."""
 

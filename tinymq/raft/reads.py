@@ -12,9 +12,9 @@ that was seen, and that is an answer to all before it. A round that got lost is 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from tinymq.errors import TinymqError
+from tinymq.value import value
 
 ROUND_RETRY_S = 0.09  # looked at every 0.1 s while somebody waits
 
@@ -22,7 +22,7 @@ Answer = Callable[[int | TinymqError], None]
 """Told once: up to which index everything is applied, or why nobody knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Read:
     index: int  # committed when it was asked for: it must be applied before the answer
     round: int  # the first that began after it was asked for; 0: none has yet

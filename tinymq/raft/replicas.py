@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -28,13 +28,14 @@ from tinymq.raft.repair import Repairs
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
 from tinymq.types import GroupId
+from tinymq.value import value
 
 logger = structlog.get_logger("tinymq.raft")
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Origin:
     """What a replica is made from, the first time and again."""
 

@@ -11,7 +11,6 @@ about the other, as on a real network.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from tinymq.config import Limits
 from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.types import PeerAddress
+from tinymq.value import value
 
 __all__ = [
     "CONTROL_BUFFER_BYTES_MAX",
@@ -62,7 +62,7 @@ class Channel(IntEnum):
     BULK = 1  # entries
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PeerIdentity:
     """What a peer has proven in a handshake to be."""
 
@@ -71,7 +71,7 @@ class PeerIdentity:
     session: int  # random per process start: another one means that it restarted
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Invitation:
     """What a broker without a cluster is to join, as one of its peers has proven it."""
 
