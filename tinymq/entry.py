@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 import google_crc32c
+import pyarrow as pa
 
 from tinymq.errors import CorruptData
 from tinymq.value import value
@@ -56,6 +57,11 @@ class Kind(IntEnum):
 def crc32c(data: bytes | memoryview, seed: int = 0) -> int:
     """CRC-32C (Castagnoli) of `data`, continuing from `seed`."""
     return int(google_crc32c.extend(seed, data))
+
+
+def crc32c_of(part: memoryview) -> int:
+    """CRC-32C of a part of something larger, uncopied: the C code takes no memoryview."""
+    return int(google_crc32c.value(pa.py_buffer(part)))
 
 
 @value

@@ -26,7 +26,7 @@ class FakeLog:
     def tail_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
         return None if self.cold else self._frames(offset, end_offset, bytes_max)
 
-    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
+    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
         return self._frames(offset, end_offset, bytes_max)
 
     async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:

@@ -37,7 +37,7 @@ class Answer:
     log_start: int
     leader_epoch: int
     leader: int  # 0: unknown
-    frames: bytes
+    frames: bytes | memoryview
     next_offset: int  # where to go on when frames holds no record
     history: int = 0  # of the frames
     error: TinymqError | None = None
@@ -200,7 +200,7 @@ class Fetch:
             )
         return error, end
 
-    def _answer(self, frames: bytes, error: TinymqError | None) -> Answer:
+    def _answer(self, frames: bytes | memoryview, error: TinymqError | None) -> Answer:
         partition, offset = self._partition, self._ask.offset
         if partition.closed is not None:
             return Answer(0, 0, 0, 0, b"", offset, error=partition.closed)

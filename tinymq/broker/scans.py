@@ -106,7 +106,7 @@ def _total(scan_id: str, rows: list[Sent]) -> Total:
     )
 
 
-def count_records(frames: bytes, offset: int, end: int) -> int:
+def count_records(frames: bytes | memoryview, offset: int, end: int) -> int:
     """How many records from `offset` on, and below `end` (0: all), lie in the frames of one answer. Their offsets are
     dense, so the first header and the last one tell; checksums are who reads' business."""
     at = last = 0

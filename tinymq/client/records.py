@@ -11,14 +11,13 @@ from functools import lru_cache, partial
 from itertools import repeat
 from typing import NamedTuple
 
-import google_crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tinymq.batch import SCHEMA, BatchLimits, decode_batch
 from tinymq.client.delivery import rows_of
 from tinymq.client.values import as_datetime
-from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, parse_header
+from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
 from tinymq.errors import CorruptData, InvalidBatch, UnsupportedVersion
 from tinymq.value import value
 
@@ -145,7 +144,7 @@ def read_chunks(
             continue
         start = position + HEADER_SIZE
         payload = frames[start : start + header.length]
-        if int(google_crc32c.value(pa.py_buffer(payload))) != header.payload_crc:  # it takes no memoryview
+        if crc32c_of(payload) != header.payload_crc:
             raise CorruptData("a payload's checksum does not match", index=header.index, partition=partition)
         try:
             batch = decode_batch(payload, limits)

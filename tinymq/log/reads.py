@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c, parse_header
+from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
 from tinymq.errors import CorruptData
 from tinymq.log.files import File, Files
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
@@ -68,13 +68,13 @@ def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) 
     return found
 
 
-def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes:
+def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
     """Frames with records, as stored, from the one that holds `offset`, which the span has, to `end_offset`; at least
-    one, up to about `bytes_max` bytes."""
+    one, up to about `bytes_max` bytes. Copied once, from the file."""
     data, found = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
     wanted = [(at, at + h.size) for at, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
     if wanted[-1][1] == sum(end - at for at, end in wanted):
-        return data[: wanted[-1][1]]  # one run from the start: nothing to put together
+        return memoryview(data)[: wanted[-1][1]]  # one run from the start: nothing to put together
     return b"".join([data[at:end] for at, end in wanted])
 
 
@@ -145,6 +145,7 @@ def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
 
 def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> list[tuple[int, EntryHeader]]:
     found: list[tuple[int, EntryHeader]] = []
+    view = memoryview(data)
     position = 0
     prev_crc: int | None = None
     while index <= span.last_index and position + HEADER_SIZE <= len(data):
@@ -159,7 +160,7 @@ def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> lis
             break
         if end > len(data):
             raise _damaged(span.path, base + position, index, "truncated entry payload")
-        if crc32c(data[position + HEADER_SIZE : end]) != header.payload_crc:
+        if crc32c_of(view[position + HEADER_SIZE : end]) != header.payload_crc:
             raise _damaged(span.path, base + position, index, "entry payload checksum mismatch")
         found.append((position, header))
         position, prev_crc = end, header.header_crc

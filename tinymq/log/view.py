@@ -178,7 +178,7 @@ class LogView:
             return b""
         return self._tail.frames(offset, end_offset, bytes_max)
 
-    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes:
+    async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
         """As `tail_from_offset`, from disk when need be. Raises OffsetOutOfRange below log_start_offset,
         CorruptData."""
         while True:

@@ -16,7 +16,7 @@ class FetchAnswer:
     """A FetchReply, but for its frames, and those."""
 
     head: pb.FetchReply
-    frames: bytes
+    frames: bytes | memoryview
 
     def SerializeToString(self) -> bytes:
         """The message as it travels. The frames come last: a message's fields may come in any order."""
