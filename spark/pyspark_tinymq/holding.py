@@ -151,6 +151,7 @@ class Renewal:
                     hold_id=holding.hold_id,
                     lease=holding.lease_s,
                     partial=True,
+                    light=True,
                     timeout=HOLD_TIMEOUT_S,
                 )
             except TinymqError as error:

@@ -176,6 +176,7 @@ class Lookup:
                     lease=self._source.hold_s,
                     enough=0,
                     partial=True,
+                    light=True,
                     timeout=holding.HOLD_TIMEOUT_S,
                 )
             except OffsetOutOfRange:

@@ -43,9 +43,9 @@ class Led:
         assert not found.HasField("error"), found.error
         return found
 
-    async def hold(self, offset: int, lease_ms: int, hold_id: bytes = ID) -> pb.HoldOutcome:
+    async def hold(self, offset: int, lease_ms: int, hold_id: bytes = ID, *, light: bool = False) -> pb.HoldOutcome:
         ranges = [pb.HoldRange(offset=offset)]
-        request = pb.HoldRequest(topic_id=self.topic_id, hold_id=hold_id, ranges=ranges, lease_ms=lease_ms)
+        request = pb.HoldRequest(topic_id=self.topic_id, hold_id=hold_id, ranges=ranges, lease_ms=lease_ms, light=light)
         reply = await self.stub.Hold(request, timeout=WAIT_S)
         return pb.HoldOutcome(error=reply.error) if reply.HasField("error") else reply.outcomes[0]
 
@@ -169,20 +169,23 @@ def test_a_new_consumer_fences_the_one_before(tinymq_cluster: Cluster) -> None:
     run(tinymq_cluster, "fencing", 5, scenario)
 
 
-def test_a_hold_keeps_a_trim_away(tinymq_cluster: Cluster) -> None:
+@pytest.mark.parametrize("light", [False, True])
+def test_a_hold_keeps_a_trim_away(tinymq_cluster: Cluster, light: bool) -> None:
     async def scenario(led: Led) -> None:
-        held = await led.hold(4, 60_000)
+        held = await led.hold(4, 60_000, light=light)
         assert not held.HasField("error"), held.error
         assert held.until_us > TIME_US
-        assert (await led.hold(4, 120_000)).until_us > held.until_us + 30_000_000
+        assert (await led.hold(4, 120_000, light=light)).until_us > held.until_us + 30_000_000
+        assert [hold.offset for hold in (await led.listed()).holds] == [4]
         refused = await led.trim(BY_OFFSET, 6)
         assert refused.error.code == "Held"
         assert (await led.trim(BY_OFFSET, 4)).log_start == 4
-        assert (await led.hold(2, 1000, b"j" * 16)).error.code == "OffsetOutOfRange"
+        assert (await led.hold(2, 1000, b"j" * 16, light=light)).error.code == "OffsetOutOfRange"
         assert not (await led.hold(0, 0)).HasField("error")
         assert (await led.trim(BY_OFFSET, 6)).log_start == 6
+        assert not (await led.listed()).holds
 
-    run(tinymq_cluster, "held", 8, scenario)
+    run(tinymq_cluster, f"held-{light}", 8, scenario)
 
 
 def test_what_is_wrong_is_said_of_each_command(tinymq_cluster: Cluster) -> None:

@@ -16,10 +16,12 @@ from tinymq.broker.commands import CommandQueue
 from tinymq.broker.commands import Done as CommandsDone
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.group_port import RaftGroup, RecordLog
+from tinymq.broker.holds import Hold
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.overlay import Overlay
 from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, judge
-from tinymq.broker.retention import due_start
+from tinymq.broker.promises import Promises
+from tinymq.broker.retention import clamped, due_start
 from tinymq.broker.state import PartitionState
 from tinymq.broker.waiting import Acks, Done, Produced, Waiters
 from tinymq.broker.watching import Watchers
@@ -49,11 +51,12 @@ class Partition:
         self.leading = False  # may accept: has applied a NOOP of its own term
         self.closed: TinymqError | None = None
         self.config = TopicConfig()
+        self.promises = Promises()
         self._group: RaftGroup | None = None
         self._address_of = address_of
         self._overlay = Overlay()
         self._uncommitted = Uncommitted()
-        self._retaining = 0  # index of the entry that is to move the log start, while it is not applied
+        self._moving = 0  # index of the last entry of this leader's that moves the log start
         self._waiters = Waiters(name, deadlines)
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._commanding = Commanding(
@@ -73,6 +76,9 @@ class Partition:
     def configure(self, config: TopicConfig) -> None:
         """The topic's settings, from now on: the next batch and the next `retain` go by them."""
         self.config = config
+        if self.leading and (due := self.promises.due(config, self.state, self.group.stamp_now_us())):
+            with suppress(TinymqError):  # who made them asks again
+                self._propose_commands(due)
 
     @property
     def group(self) -> RaftGroup:
@@ -88,25 +94,17 @@ class Partition:
         """The first offset that is shown; more may be stored. The log knows what is removed, the state may lag."""
         return max(self.state.log_start, self.group.log.log_start_offset)
 
-    def not_leader(self, message: str = "") -> NotLeader:
+    def not_leader(self) -> NotLeader:
         """The error that sends a client to the leader, as far as this replica knows it."""
         leader = self.group.leader
-        return NotLeader(
-            message or f"{self}: broker {leader} leads" if leader else f"{self}: no leader known",
-            leader=leader,
-            leader_address=self._address_of(leader) if leader else None,
-            leader_epoch=self.group.term,
-        )
+        address = self._address_of(leader) if leader else None
+        said = f"{self}: broker {leader} leads" if leader else f"{self}: no leader known"
+        return NotLeader(said, leader=leader, leader_address=address, leader_epoch=self.group.term)
 
     def _check_leading(self) -> None:
-        """Raise why this replica does not accept: a full disk is said as such, for somebody has to make room."""
-        if self.closed is not None:
-            raise self.closed
-        if not self.leading:
-            failure = self.group.failure
-            if isinstance(failure, DiskFull) and not self.group.leader:
-                raise DiskFull(f"{self}: this replica stopped: {failure.message}")
-            raise self.not_leader()
+        """Raise why this replica does not accept."""
+        if self.closed is not None or not self.leading:
+            raise self.closed or _refusal(self)
 
     # ---- produce: decide and append ---------------------------------------------------------------
 
@@ -134,7 +132,7 @@ class Partition:
                 payload_crc=payload_crc,
             )  # fmt: skip
         except NotLeader:
-            raise self._handing_over() from None
+            raise _handing_over(self) from None
         end_bytes = self._uncommitted.end_bytes(self.state.record_bytes) + len(payload)
         self._uncommitted.appended(position.index, position.base_offset + header.record_count, end_bytes)
         if header.producer_id:
@@ -146,9 +144,6 @@ class Partition:
             done(produced)
         else:
             self._waiters.add(position.index, produced, timeout_s, done)
-
-    def _handing_over(self) -> NotLeader:
-        return NotLeader(f"{self}: the leadership is being handed over", leader_epoch=self.group.term)
 
     def _projected(self, producer_id: int) -> Producer | None:
         return self._overlay.projected(self.state.producers, producer_id)
@@ -191,14 +186,22 @@ class Partition:
         try:
             position = self.group.propose(Kind.COMMAND, pb.Commands(commands=said).SerializeToString())
         except NotLeader:
-            raise self._handing_over() from None
+            raise _handing_over(self) from None
         for command in said:
             if command.HasField("hold"):
                 self._uncommitted.held(position.index, command.hold.offset)
+            elif command.HasField("move_start"):
+                self._moving = position.index
         return position
 
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
+
+    def promise(self, said: pb.Hold) -> Hold | None:
+        """A hold that this leader only remembers; None: it takes one in the log. Raises NotLeader, as Holds.hold."""
+        self._check_leading()
+        at, moving = self.state.extent(self.group.stamp_now_us()), self._moving > self.state.applied_index
+        return None if moving else self.promises.make(said, self.config, self.state, at)
 
     def retain(self) -> None:
         """Called now and then on every replica: the leader moves the log start over what is due to go, and each removes
@@ -213,9 +216,9 @@ class Partition:
             group.log.remove_before_offset(self.state.log_start)
 
     def _retain(self, now_us: int) -> None:
-        start = due_start(self.config, self.state, now_us)
-        if start > self.state.log_start and not self._retaining:
-            self._retaining = self._move_start(start, pb.MoveStart.RETENTION).index
+        start = clamped(due_start(self.config, self.state, now_us), self.promises.lowest(now_us))
+        if start > self.state.log_start and self._moving <= self.state.applied_index:
+            self._move_start(start, pb.MoveStart.RETENTION)
         if self.config.on_full is OnFull.DROP_OLDEST:
             self._make_room(0, 0)  # the bound may be another one than when the last batch came
 
@@ -234,8 +237,6 @@ class Partition:
     def _settle(self, entry: Entry) -> None:
         """An entry of this leader's is applied: drop what the overlay no longer adds."""
         self._uncommitted.settle(entry.index)
-        if entry.index >= self._retaining:
-            self._retaining = 0
         if len(self._overlay) and entry.header.kind == Kind.DATA:
             self._overlay.settle(entry)
 
@@ -251,7 +252,8 @@ class Partition:
         self.leading = False
         self._overlay.clear()
         self._uncommitted.clear()
-        self._retaining = 0
+        self._moving = 0
+        self.promises.clear()
         self._waiters.lost()
         if not self._queue.idle:
             self._queue.lost(self.closed or self.not_leader())
@@ -282,3 +284,15 @@ class Partition:
         """The replica goes away (its topic is deleted, its broker stops): everyone who waits is told."""
         self.closed = error
         self.follow()
+
+
+def _refusal(partition: Partition) -> TinymqError:
+    """Of a replica that does not lead: a full disk is said as such, for somebody has to make room."""
+    failure = partition.group.failure
+    if isinstance(failure, DiskFull) and not partition.group.leader:
+        return DiskFull(f"{partition}: this replica stopped: {failure.message}")
+    return partition.not_leader()
+
+
+def _handing_over(partition: Partition) -> NotLeader:
+    return NotLeader(f"{partition}: the leadership is being handed over", leader_epoch=partition.group.term)

@@ -169,6 +169,7 @@ class AsyncChannelAdmin:
         lease: float = LEASE_S,
         enough: float = ENOUGH,
         partial: bool = False,
+        light: bool = False,
         timeout: float | None = None,
     ) -> dict[int, int]:
         """Keep, in each partition of `ranges`, what lies from its offset on for `lease` seconds, 1 to 3600, all under
@@ -179,13 +180,25 @@ class AsyncChannelAdmin:
         Raises, after all others were held: OffsetOutOfRange, QuotaExceeded (detail: partition); DeadlineExceeded,
         OutcomeUnknown. What was held meanwhile ends with its lease, or by a release. With `partial`, only
         OffsetOutOfRange is raised for partitions: others that could not be held are said in the log, and left out.
+
+        `light`: for those who renew, and can do with an error in the rarest case. Where nothing would be removed within
+        the lease, as settings are, the leader remembers it and writes nothing. A new leader does not know of it: until
+        it is renewed there a trim, or other settings, may remove what it was to keep.
         """
         check_topic(topic)
         wanted = read_ranges(ranges)
         lease_s = 0.0 if lease == 0 else check_lease(lease)
         check_hold_id(hold_id)
         return await hold_many(
-            self._cluster, topic, wanted, hold_id, lease_s, self._timeout_s(timeout), enough=enough, partial=partial
+            self._cluster,
+            topic,
+            wanted,
+            hold_id,
+            lease_s,
+            self._timeout_s(timeout),
+            enough=enough,
+            partial=partial,
+            light=light,
         )
 
     async def kept_sizes(

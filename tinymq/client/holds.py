@@ -88,6 +88,7 @@ async def hold_many(
     *,
     enough: float = ENOUGH,
     partial: bool = False,
+    light: bool = False,
 ) -> dict[int, int]:
     """Make, renew or release one hold in many partitions, by `ranges` (partition -> offset); their log starts.
 
@@ -106,10 +107,9 @@ async def hold_many(
     backoff_s = BACKOFF_S_MIN
     while True:
         open_ones = [p for p in ranges if p not in found and p not in refused]
-        groups = _by_leader(cluster, known, open_ones)
         asked = []
-        for address, group in groups:
-            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, enough)
+        for address, group in _by_leader(cluster, known, open_ones):
+            request = _request(known, {p: ranges[p] for p in group}, hold_id, lease_s, enough, light)
             attempt_s = max(0.001, min(left(), cluster.attempt_s + len(group) * ATTEMPT_S_EACH))
             asked.append(_hold_at(cluster, address, request, attempt_s))
         for answers in await asyncio.gather(*asked):
@@ -173,11 +173,12 @@ async def _hold_at(
 
 
 def _request(
-    topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, enough: float = 0.0
+    topic: Topic, ranges: Mapping[int, int], hold_id: bytes, lease_s: float, enough: float = 0.0, light: bool = False
 ) -> pb.HoldRequest:
     """`enough`: a hold there is with such a part of its lease left is left as it is."""
     return pb.HoldRequest(
         enough_ms=int(lease_s * enough * 1000),
+        light=light,
         topic_id=topic.topic_id,
         hold_id=hold_id,
         lease_ms=int(lease_s * 1000),

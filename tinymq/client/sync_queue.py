@@ -293,11 +293,12 @@ class ChannelAdmin:
         lease: float = LEASE_S,
         enough: float = ENOUGH,
         partial: bool = False,
+        light: bool = False,
         timeout: float | None = None,
     ) -> dict[int, int]:
         """As AsyncAdmin.hold_many."""
         made = self._core.hold_many(
-            topic, ranges, hold_id=hold_id, lease=lease, enough=enough, partial=partial, timeout=timeout
+            topic, ranges, hold_id=hold_id, lease=lease, enough=enough, partial=partial, light=light, timeout=timeout
         )
         return self._engine.run(made)
 

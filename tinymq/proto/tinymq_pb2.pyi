@@ -1802,7 +1802,7 @@ class ChannelOutcome(_message.Message):
     high_watermark: _builtins.int
     @_builtins.property
     def error(self) -> Global___Error:
-        """unset: done, and on a majority of disks"""
+        """unset: done, and, unless it is light, on a majority of disks"""
 
     def __init__(
         self,
@@ -2047,6 +2047,7 @@ class HoldRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
     ENOUGH_MS_FIELD_NUMBER: _builtins.int
+    LIGHT_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     hold_id: _builtins.bytes
     """16 random bytes; the same ones again renew it"""
@@ -2055,6 +2056,8 @@ class HoldRequest(_message.Message):
     timeout_ms: _builtins.int
     enough_ms: _builtins.int
     """a hold of this id that keeps as much, for so long yet, is left as it is; 0: renewed in any case"""
+    light: _builtins.bool
+    """remembered by the leader alone where nothing is removed before the lease ends, as settings are"""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldRange]:
         """at most one of a partition"""
@@ -2068,10 +2071,11 @@ class HoldRequest(_message.Message):
         timeout_ms: _builtins.int = ...,
         ranges: _abc.Iterable[Global___HoldRange] | None = ...,
         enough_ms: _builtins.int = ...,
+        light: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enough_ms", b"enough_ms", "hold_id", b"hold_id", "lease_ms", b"lease_ms", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enough_ms", b"enough_ms", "hold_id", b"hold_id", "lease_ms", b"lease_ms", "light", b"light", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

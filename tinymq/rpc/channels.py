@@ -15,7 +15,7 @@ from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
+from tinymq.errors import Held, InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -124,8 +124,10 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             partition = broker.find(request.topic_id, request.partition)
             offset = await _offset(broker, partition, request.before_us, request.before_offset)
             _check_before(partition, offset)
+            _check_promises(partition, offset)
             move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
-            outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
+            with partition.promises.trimming():
+                outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
         except TinymqError as error:
             return pb.TrimReply(error=to_wire(error))
         return pb.TrimReply(log_start=outcome.log_start)
@@ -145,7 +147,12 @@ class ChannelsService(pb_grpc.ChannelsServicer):
                 there = _held_already(partition, request, asked.offset)
                 if there is not None:
                     return pb.HoldOutcome(log_start=partition.log_start, until_us=there.until_us)
-                outcome = await _one(partition, _holding(request, asked.offset), timeout_s)
+                wanted = _holding(request, asked.offset)
+                promised = _promise(partition, request, wanted)
+                if promised is not None:
+                    return pb.HoldOutcome(log_start=partition.log_start, until_us=promised.until_us)
+                outcome = await _one(partition, wanted, timeout_s)
+                partition.promises.release(request.hold_id)
             except TinymqError as error:
                 return pb.HoldOutcome(error=to_wire(error))
             return pb.HoldOutcome(log_start=outcome.log_start, until_us=outcome.until_us)
@@ -184,11 +191,26 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
 def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) -> Hold | None:
     """A hold there is that is as good as what is asked for, and so is not written anew. It is committed, so whoever
     leads keeps it: nobody has to be asked whether this broker leads still."""
-    there = partition.state.holds.find(request.hold_id) if request.enough_ms and partition.leading else None
+    if not request.enough_ms or not partition.leading:
+        return None
+    there = partition.state.holds.find(request.hold_id)
+    if there is None and request.light:
+        there = partition.promises.find(request.hold_id)
     if there is None or not there.offset <= offset <= partition.high_watermark:
         return None
     left_us = there.until_us - partition.group.stamp_now_us()
     return there if request.lease_ms and left_us >= request.enough_ms * 1000 else None
+
+
+def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
+    """What was promised, or released of it, without an entry in the log; None: it takes one."""
+    if wanted.HasField("hold"):
+        return partition.promise(wanted.hold) if request.light else None
+    promised = partition.promises.find(request.hold_id)
+    partition.promises.release(request.hold_id)
+    if promised is None or partition.state.holds.find(request.hold_id) is not None:
+        return None
+    return promised._replace(until_us=0)
 
 
 def _holding(request: pb.HoldRequest, offset: int) -> part.Command:
@@ -215,6 +237,18 @@ def _check_before(partition: Partition, offset: int) -> None:
             hint=f"there are {partition.log_start} to {partition.high_watermark}; to remove all, say 'latest'",
             log_start=partition.log_start,
             high_watermark=partition.high_watermark,
+        )
+
+
+def _check_promises(partition: Partition, offset: int) -> None:
+    """As a hold in the log, a promise keeps trims away. Raises Held."""
+    now_us = partition.group.stamp_now_us()
+    lowest = partition.promises.lowest(now_us)
+    if lowest is not None and offset > lowest.offset:
+        raise Held(
+            f"records from {lowest.offset} on are held for a planned read",
+            offset=lowest.offset,
+            retry_after_ms=wait_ms(lowest.until_us, now_us),
         )
 
 
@@ -283,10 +317,15 @@ async def _list(broker: Broker, topic_id: bytes, number: int) -> pb.PartitionCha
             consumer=reads.consumer if reads is not None else "",
         )
     now_us = partition.group.stamp_now_us()
-    for hold_id, hold in partition.state.holds.live(now_us):
+    held = [*partition.state.holds.live(now_us), *partition.promises.live(now_us)]
+    for hold_id, hold in sorted(held, key=_by_offset):
         left_ms = wait_ms(hold.until_us, now_us)
         found.holds.add(hold_id=hold_id, offset=hold.offset, until_us=hold.until_us, left_ms=left_ms)
     return found
+
+
+def _by_offset(held: tuple[bytes, Hold]) -> Hold:
+    return held[1]
 
 
 def _cut_to(reply: pb.ListChannelsReply, bytes_max: int) -> None:
