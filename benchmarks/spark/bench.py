@@ -5,8 +5,8 @@
     make bench-spark JSON=FILE                   and everything as JSON
 
 Three brokers of tinymq, three of Kafka (from Maven) and one Spark session with two cores are on this machine at once;
-rounds of the three alternate, the first of each does not count, medians are compared. Absolute figures mean little on a
-shared machine: look at the ratios.
+rounds of the three alternate, the first three of scans do not count, for a JVM compiles what it runs; medians are
+compared. Absolute figures mean little on a shared machine: look at the ratios.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ TOPIC, FLIGHTS, WIDE = "rows", "flights", "wide"
 RECORDS = 2_000_000
 WIDE_PARTITIONS = 1_000
 ALONE_S = 10.0
+WARM_UPS = 3  # rounds of scans that do not count: each source still gets quicker in its second and third
 SMALL_SHARE = 10  # the driver's memory after a scan of a tenth is compared with that after all
 
 progress = Console(stderr=True)
@@ -95,8 +96,9 @@ def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
         "Kafka": lambda: scans.timed(sources.read_kafka()),
         "tinymq, followers": lambda: scans.timed(sources.read_tinymq()),
         "tinymq, leaders": lambda: scans.timed(sources.read_tinymq("leader")),
+        "batches at hand, the limit of Python": lambda: scans.timed(sources.read_ready(records)),
     }
-    took = _rounds("scan", kinds, rounds)
+    took = _rounds("scan", kinds, rounds, WARM_UPS)
     rates = {name: [records * RECORD_BYTES / s / 1e6 for s in some] for name, some in took.items()}
     medians = {name: statistics.median(some) for name, some in rates.items()}
     figures = [Figure(f"scan: {name}", medians[name], "MB/s", None, False, rates[name]) for name in kinds]
@@ -168,14 +170,14 @@ def _driver(sources: scans.Sources, records: int) -> list[Figure]:
     return [Figure("the driver's memory, for each row more", per_row, "B", 8.0, True, [float(grown)])]
 
 
-def _rounds(what: str, kinds: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, in turns, without the first round."""
+def _rounds(what: str, kinds: dict[str, Callable[[], float]], rounds: int, warm_ups: int = 1) -> dict[str, list[float]]:
+    """Seconds of each, in turns, without the first rounds."""
     took: dict[str, list[float]] = {name: [] for name in kinds}
-    for number in range(rounds + 1):
+    for number in range(1 - warm_ups, rounds + 1):
         for name, run in kinds.items():
             progress.print(f"[dim]round {number} of {rounds}: {what}: {name}", highlight=False)
             took[name].append(run())
-    return {name: some[1:] for name, some in took.items()}
+    return {name: some[warm_ups:] for name, some in took.items()}
 
 
 def table(figures: list[Figure]) -> Table:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from benchmarks.measure import MIB
+from benchmarks.spark.ready import Ready
 from pyspark_tinymq import register
 from pyspark_tinymq.source import DefaultSource
 
@@ -52,6 +53,7 @@ def session(folder: Path, java_home: Path, jars: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
+    spark.dataSource.register(Ready)
     return spark
 
 
@@ -77,6 +79,9 @@ class Sources:
 
     def read_tinymq(self, replica: str = "follower") -> DataFrame:
         return tinymq(self.spark, self.tinymq, self.topic, replica=replica)
+
+    def read_ready(self, records: int) -> DataFrame:
+        return self.spark.read.format("ready").option("records", records).load()
 
     def read_kafka(self) -> DataFrame:
         """With as large fetches as its consumers take."""
