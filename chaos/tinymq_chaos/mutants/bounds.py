@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from tinymq.broker import capacity, channels, retention
+from tinymq.broker import capacity, channels, promises, retention
 from tinymq.broker import partition as partitions
 from tinymq.broker import state as states
 from tinymq.broker.channels import Channels
 from tinymq.broker.holds import Hold, Holds
 from tinymq.broker.outcome import Extent, Outcome
 from tinymq.broker.partition import Partition
+from tinymq.broker.promises import Promises
 from tinymq.broker.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.topic_config import OnFull, TopicConfig
@@ -30,6 +32,7 @@ BEGUN = Focus(
 TRIMMED = Focus(faults=("client_reset", "kill"), workloads=("trimmed",), pace=0.3)
 SIZED = Focus(faults=("kill",), workloads=("sized",), pace=0.15)
 HELD = "tests/broker/test_holds.py::test_"
+PROMISED = "tests/broker/test_promises.py::test_"
 MOVES = frozenset(("commit", "seek", "consume"))
 ROOM = Focus(faults=("kill", "slow_disk"), workloads=("room",), pace=0.3)
 
@@ -206,6 +209,24 @@ def trims_take_what_is_held(p: Patches) -> None:
 
     real = retention.new_start
     p.set(states, "new_start", new_start)
+
+
+@mutant(
+    "a promise keeps retention away, as a hold does",
+    test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
+)
+def promises_keep_nothing(p: Patches) -> None:
+    p.set(Promises, "lowest", lambda self, now_us: None)
+
+
+@mutant("what endangers a promise makes it a hold", test=f"{PROMISED}settings_that_endanger_a_promise_make_it_a_hold")
+def promises_are_never_written(p: Patches) -> None:
+    p.set(promises, "endangered", lambda config, kept, offset, now_us, lease_us: False)
+
+
+@mutant("nothing is promised while a trim is on its way", test=f"{PROMISED}what_takes_a_hold_in_the_log")
+def promises_are_made_beside_trims(p: Patches) -> None:
+    p.set(Promises, "trimming", lambda self: nullcontext())
 
 
 @mutant("where a log starts never moves back", TRIMMED)
