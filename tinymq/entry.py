@@ -28,7 +28,6 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 import google_crc32c
-import pyarrow as pa
 
 from tinymq.errors import CorruptData
 from tinymq.value import value
@@ -61,6 +60,8 @@ def crc32c(data: bytes | memoryview, seed: int = 0) -> int:
 
 def crc32c_of(part: memoryview) -> int:
     """CRC-32C of a part of something larger, uncopied: the C code takes no memoryview."""
+    import pyarrow as pa  # here, for the command line knows entries, and starts without Arrow
+
     return int(google_crc32c.value(pa.py_buffer(part)))
 
 

@@ -22,7 +22,7 @@ from tinymq_chaos.sim.run import Plan, run
 print(*run(Plan({seed}, seconds=9.5)).transcript, sep="\\n")
 """
 SECONDS = 13.0  # virtual: enough for each kind to happen
-SEEDS = {"power_cut": 4}  # others than the usual 3, in which nothing was unsynced
+SEEDS = {"power_cut": 4, "power_cut_of_all": 1}  # others than the usual 3, in which nothing was unsynced, or lost
 # What has to have happened in a run with one kind alone that waits for its moment.
 HAPPENS = {f"crash_at_{point.replace(' ', '_').replace('-', '_')}": (f"crash at {point}",) for point in POINTS}
 HAPPENS |= {"crash_anywhere": (BETWEEN_STEPS,), "power_cut": (UNSYNCED,), "power_cut_of_all": (UNSYNCED, LOST)}

@@ -19,9 +19,9 @@ SECONDS = 14.0
 SEED = 3
 
 
-def told(workload: str, *faults: str, seconds: float = SECONDS, pace: float = 0.5) -> History:
+def told(workload: str, *faults: str, seconds: float = SECONDS, pace: float = 0.5, seed: int = SEED) -> History:
     """The history of one run, in which nothing is wrong."""
-    plan = Plan(SEED, seconds=seconds, workloads=(workload,), faults=faults, pace=pace)
+    plan = Plan(seed, seconds=seconds, workloads=(workload,), faults=faults, pace=pace)
     result = run(plan)
     assert not result.anomalies, "\n".join([*result.anomalies, f"replay it: {plan.command}"])
     assert result.history is not None
@@ -56,7 +56,7 @@ def test_takers_share_a_channel_and_ask_again() -> None:
 
 
 def test_who_rushes_is_refused_what_is_old() -> None:
-    history = told("rush", "client_reset")
+    history = told("rush", "client_reset", seed=1)  # with seed 3 no commit comes late enough to be out of range
     assert len(done(history, "commit")) > 20
     assert done(history, "seek")
     assert done(history, "seek_again")
