@@ -9,7 +9,7 @@ from tests.fakes.raft_group import NOW_US
 from tinymq.broker.holds import HOLDS_MAX, Hold
 from tinymq.broker.promises import endangered
 from tinymq.entry import Kind
-from tinymq.errors import NotLeader, OffsetOutOfRange
+from tinymq.errors import DiskFull, NotLeader, OffsetOutOfRange
 from tinymq.proto import partition_pb2 as pb
 from tinymq.topic_config import DAY_MS, OnFull, TopicConfig
 
@@ -90,7 +90,7 @@ def test_what_takes_a_hold_in_the_log() -> None:
     bench = filled(TopicConfig(retention_bytes=1 << 20))
     assert bench.partition.promise(hold(3)) is None
     bench.partition.configure(TopicConfig())
-    with bench.partition.promises.trimming():
+    with bench.partition.promises.trimming(0, NOW_US):
         assert bench.partition.promise(hold(3)) is None, "a trim that knows nothing of it is on its way"
     trim = pb.Command(move_start=pb.MoveStart(offset=5, reason=pb.MoveStart.TRIM))
     bench.partition.command([trim], 1.0, lambda _: None)
@@ -109,6 +109,38 @@ def test_holds_are_bounded_together() -> None:
         bench.partition.command([held], 1.0, lambda _: None)
         bench.group.commit()
     assert bench.partition.promise(hold(3)) is None
+
+
+def test_promises_count_with_holds() -> None:
+    bench = filled()
+    for number in range(HOLDS_MAX):
+        assert bench.partition.promise(hold(number % 9, hold_id=b"%16d" % number)) is not None
+    assert bench.partition.promise(hold(3)) is None
+    assert bench.partition.promise(hold(4, hold_id=b"%16d" % 7)) is not None, "it is renewed"
+    bench.partition.promises.release(b"%16d" % 7)
+    assert bench.partition.promise(hold(3)) is not None
+
+
+def test_a_promise_that_cannot_be_written_stays_one() -> None:
+    bench = filled()
+    promised = bench.partition.promise(hold(3))
+
+    def full(commands: list[pb.Command]) -> None:
+        raise DiskFull("no room")
+
+    with pytest.raises(DiskFull):
+        bench.partition.promises.write(
+            TopicConfig(retention_bytes=1), bench.partition.state, bench.group.stamp_now_us(), full
+        )
+    assert bench.partition.promises.find(ID) == promised
+
+
+def test_what_only_another_hold_keeps_is_endangered() -> None:
+    """That one may be released first, and a new leader knows of no promise."""
+    bench = filled(TopicConfig(retention_ms=1000))
+    bench.partition.command([pb.Command(hold=hold(0, hold_id=b"o" * 16))], 1.0, lambda _: None)
+    bench.group.commit()
+    assert bench.partition.promise(hold(3, lease_ms=60_000)) is None
 
 
 def test_promises_end_with_the_leadership() -> None:

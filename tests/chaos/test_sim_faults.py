@@ -30,7 +30,7 @@ from tests.chaos.worlds import (
 )
 from tinymq.errors import DiskFull, StorageError
 from tinymq.raft import Role
-from tinymq.testing.faulty_inodes import SECTOR_BYTES, Inode
+from tinymq.testing.faulty_inodes import Inode
 from tinymq.testing.memory_network import Pipe
 from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.brokers import SimBroker
@@ -574,27 +574,3 @@ async def read_error(world: World) -> None:
     next(fault, None)
     assert broker.files.open(path).read(0, 10)
     assert all(group.role is not Role.QUARANTINED for other in others(world, broker.id) for group in other.groups())
-
-
-def test_a_power_cut_keeps_what_was_synced_and_any_sectors_of_what_was_not() -> None:
-    """Of SimBroker.power_cut, after which 16 sectors are looked at: written anew, all of them, and not synced."""
-
-    async def check(world: World) -> None:
-        broker, kept = world.brokers[1], set()
-        for n in range(12):
-            file = broker.files.open(SCRATCH, create=True)
-            for content in (b"old", b"new"):
-                file.write(0, [content.ljust(SECTOR_BYTES) * 16])
-                if content == b"old":
-                    broker.files.sync([file])
-                    broker.files.sync_folder("")
-            broker.kill() if n == 0 else broker.power_cut()
-            sectors = [broker.files.content(SCRATCH)[at : at + 3] for at in range(0, 16 * SECTOR_BYTES, SECTOR_BYTES)]
-            assert {*sectors} <= {b"old", b"new"}
-            assert n > 0 or {*sectors} == {b"new"}, "a killed process loses nothing that it has written"
-            kept.add(sectors.count(b"new"))
-            broker.revive()
-            await world.clock.sleep(0.1)
-        assert len(kept - {0, 16}) > 2
-
-    assert in_world(check).brokers[1].happened["power cut that lost some"] == 11

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_tinymq.session import close_all
 from tests.spark import java_setup
+from tinymq.client import Client
 from tinymq.testing.cluster import Cluster
 
 SPARK = Path(__file__).parents[2] / "spark"
@@ -51,3 +53,15 @@ def cluster() -> Iterator[Cluster]:
     """Three brokers in this process."""
     with Cluster(nodes=3) as brokers:
         yield brokers
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    return cluster.client()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients() -> Iterator[None]:
+    """Those of the data source that readers in this process made are closed behind each module."""
+    yield
+    close_all()

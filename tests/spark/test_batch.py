@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
-from pyspark_tinymq import session
 from pyspark_tinymq.batch import BatchReader
 from pyspark_tinymq.columns import ROWS_MAX, arrow_schema, joined, spark_schema
 from pyspark_tinymq.lookup import Lookup
@@ -30,12 +28,6 @@ from tinymq.types import Offset
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_tinymq import holding, session
+from pyspark_tinymq import holding
 from pyspark_tinymq.holding import Holding, Ledger, together
 from pyspark_tinymq.offsets import Partition
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
@@ -22,17 +21,6 @@ from tinymq.types import Offset
 
 A, B = Partition("t", 0), Partition("t", 1)
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
 
 
 def held(mq: Client, topic: str) -> dict[int, int]:

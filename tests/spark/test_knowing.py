@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from pyspark_tinymq import session
 from tests.spark.reading import batch, numbers, planned, ranges, read, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
 from tinymq.errors import DeadlineExceeded
 from tinymq.testing.cluster import Cluster
 from tinymq.types import Offset
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
 
 
 def test_bytes_are_limited_by_what_is_kept_rather_than_by_what_lies_on_a_disk(cluster: Cluster, mq: Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,17 +16,6 @@ from tests.spark.test_stream import Query
 from tinymq import Client
 from tinymq.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

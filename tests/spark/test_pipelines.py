@@ -46,11 +46,6 @@ RUN_S_MAX = 240.0
 pytestmark = pytest.mark.timeout(600)  # of a machine with much else to do; seconds where there is nothing
 
 
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
-
-
 @pytest.fixture
 def all_run(cluster: Cluster) -> Iterator[None]:
     """Whatever was killed runs again afterwards."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from pyspark_tinymq import progress, session
+from pyspark_tinymq import progress
 from pyspark_tinymq.offsets import Partition
 from pyspark_tinymq.progress import Progress
 from tests.spark.reading import send, stream
@@ -16,17 +15,6 @@ from tinymq import Client
 from tinymq.errors import Fenced
 from tinymq.testing.cluster import Cluster
 from tinymq.types import Offset
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
 
 
 def position(mq: Client, topic: str) -> int:

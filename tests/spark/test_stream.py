@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from pyspark_tinymq import session
 from pyspark_tinymq.stream import StreamReader
 from tests.spark.reading import numbers, ranges, read, send, spans, stream
 from tinymq import Client
@@ -18,17 +16,6 @@ from tinymq.testing.cluster import Cluster
 from tinymq.types import Offset
 
 Written = dict[str, Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
 
 
 class Query:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pyspark_tinymq import session
 from pyspark_tinymq.batch import BatchReader
 from pyspark_tinymq.task import RangePartition
 from tests.spark.reading import Row, batch, numbers, planned, read, rows, send, stream
@@ -19,12 +18,6 @@ from tinymq.testing.cluster import Cluster
 
 VALUE_BYTES = 10_000
 COUNT = 1_200
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
 
 
 @pytest.fixture(scope="module")

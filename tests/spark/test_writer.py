@@ -21,17 +21,6 @@ from tinymq.testing.cluster import Cluster
 TASK = TaskPlace("app", 0, 2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def clients() -> Iterator[None]:
-    yield
-    session.close_all()
-
-
-@pytest.fixture(scope="module")
-def mq(cluster: Cluster) -> Client:
-    return cluster.client()
-
-
 def sink(cluster: Cluster, **options: str) -> Sink:
     return read_sink({"servers": cluster.servers, "deliveryTimeoutMs": "20000"} | options)
 

@@ -76,9 +76,9 @@ class Partition:
     def configure(self, config: TopicConfig) -> None:
         """The topic's settings, from now on: the next batch and the next `retain` go by them."""
         self.config = config
-        if self.leading and (due := self.promises.due(config, self.state, self.group.stamp_now_us())):
-            with suppress(TinymqError):  # who made them asks again
-                self._propose_commands(due)
+        if self.leading:
+            with suppress(TinymqError):  # they keep retention away as promises, too
+                self.promises.write(config, self.state, self.group.stamp_now_us(), self._propose_commands)
 
     @property
     def group(self) -> RaftGroup:

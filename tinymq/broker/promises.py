@@ -8,12 +8,12 @@ unless somebody alters the topic or trims it; and whoever made it asks again in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tinymq.broker.holds import HOLDS_MAX, Hold, Holds
 from tinymq.broker.outcome import Extent
-from tinymq.broker.retention import Kept, due_start
+from tinymq.broker.retention import Kept, check_trim, outlived
 from tinymq.proto import partition_pb2 as pb
 from tinymq.topic_config import OnFull, TopicConfig
 
@@ -23,7 +23,7 @@ def endangered(config: TopicConfig, kept: Kept, offset: int, now_us: int, lease_
     comes."""
     if config.retention_bytes is not None or config.on_full is OnFull.DROP_OLDEST:
         return True
-    return due_start(config, kept, now_us + lease_us) > offset
+    return outlived(config, kept, now_us + lease_us) > offset
 
 
 class Promises:
@@ -35,8 +35,10 @@ class Promises:
 
     def make(self, said: pb.Hold, config: TopicConfig, kept: Kept, at: Extent) -> Hold | None:
         """Make or renew one; None: it takes a hold. Raises as Holds.hold."""
-        holds = kept.holds
-        if self._trims or holds.find(said.hold_id) is not None or len(holds) >= HOLDS_MAX:  # who is refused hears why
+        if self._trims or kept.holds.find(said.hold_id) is not None:
+            return None
+        others = [hold_id for hold_id, _ in self.live(at.now_us) if hold_id != said.hold_id]
+        if len(kept.holds) + len(others) >= HOLDS_MAX:  # the log says so to who is refused
             return None
         if endangered(config, kept, said.offset, at.now_us, said.lease_ms * 1000):
             return None
@@ -58,23 +60,28 @@ class Promises:
         return self._made.live(now_us) if len(self._made) else []
 
     @contextmanager
-    def trimming(self) -> Iterator[None]:
-        """While the block runs none is made: a trim that was checked against them is on its way."""
+    def trimming(self, start: int, now_us: int) -> Iterator[None]:
+        """A trim is carried out in the block, in which none is made that it knows nothing of. Raises Held."""
+        check_trim(start, self.lowest(now_us), now_us)
         self._trims += 1
         try:
             yield
         finally:
             self._trims -= 1
 
-    def due(self, config: TopicConfig, kept: Kept, now_us: int) -> list[pb.Command]:
-        """Those that settings endanger now, as holds to be written. They are promises no more."""
-        found = []
-        for hold_id, hold in self.live(now_us):
-            if endangered(config, kept, hold.offset, now_us, hold.until_us - now_us):
-                lease_ms = max(1, (hold.until_us - now_us) // 1000)
-                found.append(pb.Command(hold=pb.Hold(hold_id=hold_id, offset=hold.offset, lease_ms=lease_ms)))
-                self.release(hold_id)
-        return found
+    def write(
+        self, config: TopicConfig, kept: Kept, now_us: int, propose: Callable[[list[pb.Command]], object]
+    ) -> None:
+        """Make holds of those that these settings endanger. Raises as `propose` does: they stay promises then."""
+        due = [
+            pb.Hold(hold_id=hold_id, offset=hold.offset, lease_ms=max(1, (hold.until_us - now_us) // 1000))
+            for hold_id, hold in self.live(now_us)
+            if endangered(config, kept, hold.offset, now_us, hold.until_us - now_us)
+        ]
+        if due:
+            propose([pb.Command(hold=hold) for hold in due])
+            for hold in due:
+                self.release(hold.hold_id)
 
     def clear(self) -> None:
         """Somebody else leads."""

@@ -39,12 +39,17 @@ def due_start(config: TopicConfig, kept: Kept, now_us: int) -> int:
     Nothing younger than `retention_ms` goes by age, and what stays is at least `retention_bytes`. Never below the
     present start, and nothing that is held goes.
     """
+    return max(kept.log_start, clamped(outlived(config, kept, now_us), kept.holds.lowest(now_us)))
+
+
+def outlived(config: TopicConfig, kept: Kept, now_us: int) -> int:
+    """The same, if nothing were held."""
     start = kept.log_start
     if config.retention_ms is not None:
         start = max(start, kept.milestones.older_than(now_us - config.retention_ms * 1000, kept.high_watermark))
     if config.retention_bytes is not None:
         start = max(start, kept.milestones.with_at_most(kept.record_bytes - config.retention_bytes))
-    return max(kept.log_start, clamped(start, kept.holds.lowest(now_us)))
+    return start
 
 
 def clamped(start: int, lowest: Hold | None) -> int:
@@ -59,10 +64,16 @@ def new_start(said: pb.MoveStart, at: Extent, lowest: Hold | None) -> int:
     start = min(said.offset, at.end)
     if said.reason != pb.MoveStart.TRIM:
         start = clamped(start, lowest)
-    elif lowest is not None and start > lowest.offset:
+    else:
+        check_trim(start, lowest, at.now_us)
+    return max(start, at.log_start)
+
+
+def check_trim(start: int, lowest: Hold | None, now_us: int) -> None:
+    """Raises Held for what is in the way of a trim up to `start`."""
+    if lowest is not None and start > lowest.offset:
         raise Held(
             f"records from {lowest.offset} on are held for a planned read",
             offset=lowest.offset,
-            retry_after_ms=wait_ms(lowest.until_us, at.now_us),
+            retry_after_ms=wait_ms(lowest.until_us, now_us),
         )
-    return max(start, at.log_start)

@@ -15,7 +15,7 @@ from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
-from tinymq.errors import Held, InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -124,9 +124,8 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             partition = broker.find(request.topic_id, request.partition)
             offset = await _offset(broker, partition, request.before_us, request.before_offset)
             _check_before(partition, offset)
-            _check_promises(partition, offset)
             move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
-            with partition.promises.trimming():
+            with partition.promises.trimming(offset, partition.group.stamp_now_us()):
                 outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
         except TinymqError as error:
             return pb.TrimReply(error=to_wire(error))
@@ -237,18 +236,6 @@ def _check_before(partition: Partition, offset: int) -> None:
             hint=f"there are {partition.log_start} to {partition.high_watermark}; to remove all, say 'latest'",
             log_start=partition.log_start,
             high_watermark=partition.high_watermark,
-        )
-
-
-def _check_promises(partition: Partition, offset: int) -> None:
-    """As a hold in the log, a promise keeps trims away. Raises Held."""
-    now_us = partition.group.stamp_now_us()
-    lowest = partition.promises.lowest(now_us)
-    if lowest is not None and offset > lowest.offset:
-        raise Held(
-            f"records from {lowest.offset} on are held for a planned read",
-            offset=lowest.offset,
-            retry_after_ms=wait_ms(lowest.until_us, now_us),
         )
 
 

@@ -226,7 +226,7 @@ def promises_are_never_written(p: Patches) -> None:
 
 @mutant("nothing is promised while a trim is on its way", test=f"{PROMISED}what_takes_a_hold_in_the_log")
 def promises_are_made_beside_trims(p: Patches) -> None:
-    p.set(Promises, "trimming", lambda self: nullcontext())
+    p.set(Promises, "trimming", lambda self, start, now_us: nullcontext())
 
 
 @mutant("where a log starts never moves back", TRIMMED)
