@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -37,10 +36,12 @@ from tinymq.registry.values import BrokerRecord
 from tinymq.rpc.admin import AdminService
 from tinymq.rpc.channels import ChannelsService
 from tinymq.rpc.forwarding import Forwarding, GrpcForwarding
+from tinymq.rpc.ports import ClientPorts, MakeServer
 from tinymq.rpc.queue import QueueService
 from tinymq.rpc.server import RpcServer, Services
 from tinymq.rpc.services import BrokerService
 from tinymq.rpc.serving import Serving, State
+from tinymq.rpc.stream_server import StreamServer
 from tinymq.types import METADATA_GROUP
 
 EXECUTOR_THREADS = 8
@@ -50,17 +51,6 @@ logger = structlog.get_logger("tinymq.app")
 
 MakeTransport = Callable[[Store, int], Transport]
 """(data folder, session) to one broker's end of a network."""
-
-
-class Server(Protocol):
-    """Where clients are served (tinymq.rpc.RpcServer)."""
-
-    async def start(self, host: str, port: int) -> int: ...
-    async def set_serving(self, serving: bool) -> None: ...
-    async def stop(self, grace_s: float | None) -> None: ...
-
-
-MakeServer = Callable[[Limits, Services], Server]
 MakeForwarding = Callable[[Limits], Forwarding]
 
 
@@ -97,12 +87,11 @@ class BrokerApp:
         self.quotas = Quotas(outside.clock, config.limits)
         self.quotas.tell(self.metrics.meter.throttled)
         self._forwarding = outside.forwarding(config.limits)
-        self._client_port = 0
         self._failed: asyncio.Future[TinymqError] | None = None
         self._store: Store | None = None
         self._transport: Transport | None = None
         self._host: Host | None = None
-        self._server: Server | None = None
+        self._ports: ClientPorts | None = None
         self._member: Member | None = None
         self._entrance: Entrance | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,8 +105,7 @@ class BrokerApp:
     @property
     def address(self) -> str:
         """Where clients dial, host:port."""
-        host, _ = parse_address(self.config.listen)
-        return self.config.advertise or format_address(host, self._client_port)
+        return self._ports.address if self._ports is not None else self.config.advertise or self.config.listen
 
     @property
     def peer_address(self) -> str:
@@ -188,8 +176,11 @@ class BrokerApp:
         recovery = Recovery(host, self._clock, self._rng.randbytes)
         transfers = Transfers(host, self._clock, config.timing.hand_over_s)
         admin = AdminService(self.serving, formation, self, recovery, transfers, config.secret)
-        self._server = self._make_server(config.limits, self._services(admin))
-        self._client_port = await self._server.start(*parse_address(config.listen))
+        services = self._services(admin)
+        streams = StreamServer(config.limits, services.broker)
+        self._ports = ClientPorts(config, self._make_server(config.limits, services), streams)
+        await self._ports.start()
+        self.serving.stream_address = self._ports.stream_address
         means = Means(config, store, host, self._clock, self._rng, self._runner)
         if formation.first_entry is not None:  # long since, or joined meanwhile
             await self._run(means, formation.first_entry)
@@ -231,8 +222,8 @@ class BrokerApp:
 
     async def _serve_once_ready(self, member: Member) -> None:
         await member.wait_ready()
-        if self._server is not None and self.state is State.RUNNING:
-            await self._server.set_serving(True)
+        if self._ports is not None and self.state is State.RUNNING:
+            await self._ports.set_serving(True)
 
     # ---- stop ----------------------------------------------------------------------------------------
 
@@ -241,8 +232,8 @@ class BrokerApp:
         failed = self.state is State.FAILED
         if not failed:
             self._enter(State.STOPPING)
-        if self._server is not None:
-            await self._server.set_serving(False)
+        if self._ports is not None:
+            await self._ports.set_serving(False)
         if self._member is not None:
             await self._member.leave(politely=hand_over and not failed)
         if self._host is not None:
@@ -251,8 +242,8 @@ class BrokerApp:
         if self._member is not None:
             await self._member.stop()
         await self._forwarding.close()
-        if self._server is not None:
-            await self._server.stop(STREAM_GRACE_S)
+        if self._ports is not None:
+            await self._ports.stop(STREAM_GRACE_S)
         await self.metrics.stop()
         if self._store is not None:
             await (self._store.abandon() if failed else self._store.close())
@@ -265,8 +256,8 @@ class BrokerApp:
 
     async def kill(self) -> None:
         """Stop as a crash would: nothing is handed over, said or written. For tests, and for a start that failed."""
-        if self._server is not None:
-            await self._server.stop(None)
+        if self._ports is not None:
+            await self._ports.stop(None)
         await self._forwarding.close()
         await self.metrics.stop()
         if self._transport is not None:
@@ -315,8 +306,8 @@ class BrokerApp:
         """The disk refused what no replica can do without: serve nothing more."""
         logger.error("broker_failed", broker=self.config.broker_id, error=error.code, reason=str(error))
         self._enter(State.FAILED)
-        if self._server is not None:
-            self._spawn(self._server.set_serving(False))
+        if self._ports is not None:
+            self._spawn(self._ports.set_serving(False))
         if self._member is not None:
             self._spawn(self._member.leave(politely=False))
         if self._failed is not None and not self._failed.done():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 
 from tinymq.entry import PAYLOAD_BYTES_MAX
 from tinymq.errors import InvalidConfig
@@ -136,6 +137,14 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Does nobody but this machine reach it? A name is looked up by nobody here: only localhost is one."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def parse_peer(text: str, what: str = "a voter") -> PeerAddress:
     """ "1@host:port" as a PeerAddress; `what` names it in the error. Raises InvalidConfig."""
     number, at, address = text.partition("@")
@@ -183,8 +192,10 @@ class BrokerConfig:
     secret: bytes = field(repr=False)  # shared by all brokers of a cluster
     join: tuple[str, ...] = ()  # brokers of the cluster, host:port for other brokers; for one that is no voter
     listen: str = "127.0.0.1:0"  # clients
+    stream_listen: str = "127.0.0.1:0"  # clients' streams of records, as frames over TCP; "": they take `listen`
     peer_listen: str = "127.0.0.1:0"  # other brokers
     advertise: str = ""  # what clients dial, when it is not `listen`
+    stream_advertise: str = ""  # the same for `stream_listen`
     peer_advertise: str = ""
     dial: tuple[PeerAddress, ...] = ()  # where this broker dials those, wherever else they are said to be
     forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it passes on to who leads
@@ -213,7 +224,8 @@ class BrokerConfig:
         if self.registry == "memory" and len(self.voters) > 1:
             hint = "brokers of one cluster share a registry: use 'replicated'"
             raise InvalidConfig("a registry in memory with more than one broker", hint=hint)
-        for text in (self.listen, self.peer_listen, self.advertise, self.peer_advertise, self.metrics_listen):
+        listens = self.listen, self.stream_listen, self.peer_listen, self.metrics_listen
+        for text in (*listens, self.advertise, self.stream_advertise, self.peer_advertise):
             if text:
                 parse_address(text)
 

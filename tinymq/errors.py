@@ -83,9 +83,9 @@ class InvalidConfig(InvalidRequest):
 
 
 class InvalidFrame(InvalidRequest):
-    """What a peer sent is no frame of the protocol between brokers, or over its bound, or cut short."""
+    """What came is no frame of the protocol that is spoken on this port, or over its bound, or cut short."""
 
-    default_hint = "check what connects to the port between brokers"
+    default_hint = "check what connects to the port between brokers, and to the stream port"
 
 
 class UnsupportedVersion(InvalidRequest):

@@ -3,6 +3,7 @@
     broker_id = 1
     data_dir = "/var/lib/tinymq"
     listen = "127.0.0.1:7070"
+    stream_listen = "127.0.0.1:7370"
     peer_listen = "127.0.0.1:7170"
     metrics_listen = "127.0.0.1:9470"
     voters = ["1@127.0.0.1:7170", "2@127.0.0.1:7171", "3@127.0.0.1:7172"]  # else join = ["127.0.0.1:7170"]
@@ -60,8 +61,10 @@ class BrokerSettings(BaseSettings):
     join: list[str] = []
     secret_file: str
     listen: str = "127.0.0.1:7070"
+    stream_listen: str = "127.0.0.1:0"
     peer_listen: str = "127.0.0.1:7170"
     advertise: str = ""
+    stream_advertise: str = ""
     peer_advertise: str = ""
     dial: list[str] = []
     forward: list[str] = []

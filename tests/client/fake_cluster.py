@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,8 +17,8 @@ from tests.broker.values import takes_over
 from tinymq.batch import check_batch, parse_batch_header
 from tinymq.broker.histories import Histories
 from tinymq.broker.producers import Producer, extend, judge
-from tinymq.client.ports import Fetched, Method
-from tinymq.client.wire import read_fetched
+from tinymq.client.ports import Fetched, Method, PackedBatch
+from tinymq.client.wire import join, read_fetched
 from tinymq.config import Limits
 from tinymq.entry import Kind, crc32c, make_entry, parse_header
 from tinymq.errors import (
@@ -416,7 +416,10 @@ class _Stream:
 
 
 class FakeProduceStream(_Stream):
-    async def write(self, request: bytes) -> None:
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        await self.take(join(batches))
+
+    async def take(self, request: bytes) -> None:
         self.check()
         cluster = self.cluster
         await asyncio.sleep(0)

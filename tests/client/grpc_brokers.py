@@ -58,7 +58,7 @@ class _Broker(grpc.GenericRpcHandler):
 
         async def take() -> None:
             async for request in requests:
-                await stream.write(request)
+                await stream.take(request)
 
         taking = asyncio.create_task(take())
         try:

@@ -16,12 +16,12 @@ from tinymq.client.routing import read_topic
 from tinymq.config import parse_address
 from tinymq.entry import crc32c, make_entry, parse_header
 from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest
+from tinymq.framing import pack_frame
 from tinymq.log import ballots, marks
 from tinymq.log.index import parse_index
 from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.raft.framing import pack_frame
 from tinymq.registry.state import RegistryState
 
 

@@ -20,11 +20,11 @@ from tinymq.client.wire import read_error, read_fetched
 from tinymq.config import KIB, Limits, Timing
 from tinymq.entry import HEADER_SIZE, parse_header
 from tinymq.errors import CorruptData, InvalidFrame, InvalidRequest, NotLeader, TinymqError
+from tinymq.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire as error_to_wire
 from tinymq.raft.connection import Connection
-from tinymq.raft.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.raft.handshake import Credentials, Handshake, State
 from tinymq.raft.heartbeats import Heartbeats
 from tinymq.raft.inbound import Inbound

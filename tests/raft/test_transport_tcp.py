@@ -26,8 +26,8 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.framing import PREFIX, pack_frame
 from tinymq.proto import peer_pb2
-from tinymq.raft.framing import PREFIX, pack_frame
 from tinymq.raft.handshake import Credentials, Handshake
 from tinymq.raft.tcp import TcpTransport, Tls
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel, PeerAddress

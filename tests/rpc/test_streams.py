@@ -20,7 +20,7 @@ from tinymq.log.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.packing import FetchAnswer
-from tinymq.rpc.produce import ProduceStream
+from tinymq.rpc.produce import ProduceStream, unpacked
 from tinymq.rpc.serving import Serving, State
 
 T = b"t" * 16
@@ -76,7 +76,7 @@ class Streams:
         self.serving.broker = OneTopic(self.bench.partition, self.bench.deadlines, limits)  # type: ignore[assignment]
 
     def produce(self, line: Line) -> asyncio.Task[None]:
-        return asyncio.ensure_future(ProduceStream(self.serving, line).run(line.incoming()))
+        return asyncio.ensure_future(ProduceStream(self.serving, line).run(unpacked(line.incoming())))
 
     def fetch(self, line: Line) -> asyncio.Task[None]:
         return asyncio.ensure_future(FetchStream(self.serving, line, self.limits).run(line.incoming()))

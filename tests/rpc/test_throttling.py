@@ -20,7 +20,7 @@ from tinymq.broker.quotas import Rate
 from tinymq.config import Limits
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
-from tinymq.rpc.produce import ProduceStream
+from tinymq.rpc.produce import ProduceStream, unpacked
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.sim.run import no_collection
 from tinymq_chaos.sim.transcript import Transcript
@@ -40,7 +40,7 @@ class Limited(Streams):
 
     def produce_as(self, client: str, line: Line) -> asyncio.Task[None]:
         return asyncio.ensure_future(
-            ProduceStream(self.serving, line, self.rate.share(client)).run(line.incoming())
+            ProduceStream(self.serving, line, self.rate.share(client)).run(unpacked(line.incoming()))
         )  # fmt: skip
 
     def fetch_as(self, client: str, line: Line) -> asyncio.Task[None]:

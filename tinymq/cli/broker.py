@@ -34,6 +34,9 @@ def broker(
     broker_id: Annotated[int | None, Parameter(help="This broker's number, from 1.")] = None,
     data_dir: Annotated[Path | None, Parameter(help="Where everything is kept.")] = None,
     listen: Annotated[str | None, Parameter(help="host:port for clients.")] = None,
+    stream_listen: Annotated[
+        str | None, Parameter(help='host:port for the record streams of Python clients; "": they use --listen.')
+    ] = None,
     peer_listen: Annotated[str | None, Parameter(help="host:port for other brokers.")] = None,
     metrics_listen: Annotated[str | None, Parameter(help='host:port for /metrics and /status; "": none.')] = None,
     voter: Annotated[
@@ -64,6 +67,7 @@ def broker(
         "BROKER_ID": broker_id,
         "DATA_DIR": data_dir,
         "LISTEN": listen,
+        "STREAM_LISTEN": stream_listen,
         "PEER_LISTEN": peer_listen,
         "METRICS_LISTEN": metrics_listen,
         "VOTERS": voter,

@@ -209,10 +209,10 @@ class AsyncClient:
         if self._cluster is None:
             self._loop = asyncio.get_running_loop()
             if self._connector is None:
-                from tinymq.client.channel import GrpcConnector  # grpc is loaded when it is needed
+                from tinymq.client.streams import BrokerConnector  # grpc is loaded when it is needed
 
                 client_id = self.config.client_id or default_client_id()
-                self._connector = GrpcConnector(self.config.limits, client_id)
+                self._connector = BrokerConnector(self.config.limits, client_id, self._clock)
             self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
         return self._cluster
 

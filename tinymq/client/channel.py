@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 
 # gRPC's C core has fork handlers for its synchronous API, on unless told otherwise; with grpc.aio in the parent they
@@ -18,8 +19,8 @@ import grpc
 import grpc.aio
 
 from tinymq.client.delivery import FORK_HINT
-from tinymq.client.ports import Fetched, Method
-from tinymq.client.wire import read_fetched
+from tinymq.client.ports import Fetched, Method, PackedBatch
+from tinymq.client.wire import join, read_fetched
 from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
@@ -129,8 +130,8 @@ class _Stream:
 
 
 class _Produce(_Stream):
-    async def write(self, request: bytes) -> None:
-        await self.send(request)
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        await self.send(join(batches))
 
     async def read(self) -> pb.ProduceReply:
         return pb.ProduceReply.FromString(await self.receive())

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
-from tinymq.client.ports import Fetched, FetchStream, Link, ProduceStream
-from tinymq.client.wire import Piece, join
+from tinymq.client.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream
 from tinymq.clock import Clock
 from tinymq.config import MIB
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, TinymqError
@@ -56,7 +55,7 @@ class ProducePipe:
         self._open_timeout_s = open_timeout_s
         self._task: asyncio.Task[None] | None = None
         self._stream: ProduceStream | None = None
-        self._outbox: deque[tuple[int, tuple[Piece, ...], int]] = deque()
+        self._outbox: deque[tuple[int, PackedBatch, int]] = deque()
         self._more: asyncio.Future[None] | None = None  # the writer waits
         self._waiting: dict[int, tuple[Answered, int, float]] = {}  # (told, bytes, since) by request id
         self._unanswered_bytes = 0
@@ -76,10 +75,10 @@ class ProducePipe:
             self.state = State.OPENING
             self._task = asyncio.create_task(self._run())
 
-    def submit(self, request_id: int, pieces: tuple[Piece, ...], size: int, told: Answered | None) -> None:
+    def submit(self, request_id: int, batch: PackedBatch, size: int, told: Answered | None) -> None:
         """Send one batch. `told` is called once, with the answer or what became of the stream; None: nobody answers."""
         assert self.state is State.OPEN, "submitted to a pipe that is not open"
-        self._outbox.append((request_id, pieces, size))
+        self._outbox.append((request_id, batch, size))
         if told is not None:
             self._waiting[request_id] = (told, size, self._clock.monotonic())
             self._unanswered_bytes += size
@@ -131,13 +130,13 @@ class ProducePipe:
                 if not outbox:
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
-                pieces: list[Piece] = []
+                batches: list[PackedBatch] = []
                 size = 0
-                while outbox and (not pieces or size + outbox[0][2] <= MESSAGE_BYTES):
-                    _, some, some_bytes = outbox.popleft()
-                    pieces.extend(some)
-                    size += some_bytes
-                await stream.write(join(pieces))
+                while outbox and (not batches or size + outbox[0][2] <= MESSAGE_BYTES):
+                    _, batch, batch_bytes = outbox.popleft()
+                    batches.append(batch)
+                    size += batch_bytes
+                await stream.write(batches)
         except TinymqError:
             stream.cancel()  # the reader hears of it, and ends the pipe
 

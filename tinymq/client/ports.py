@@ -9,8 +9,11 @@ arrived. Errors that a broker *answers* are not raised here: they are in the rep
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
@@ -57,11 +60,19 @@ class Fetched:
     history: int = 0
 
 
-class ProduceStream(Protocol):
-    """One open Produce call."""
+class PackedBatch(NamedTuple):
+    """One batch on its way, for whichever connection it takes. Its payload is `head` and `message`."""
 
-    async def write(self, request: bytes) -> None:
-        """Send a serialised ProduceRequest. Returns when the transport took it. Raises OutcomeUnknown."""
+    fields: bytes  # a ProduceBatch without its payload
+    head: bytes
+    message: pa.Buffer
+
+
+class ProduceStream(Protocol):
+    """One open stream of batches."""
+
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        """Send them, in order. Returns when the transport took them. Raises OutcomeUnknown."""
         ...
 
     async def read(self) -> pb.ProduceReply:
@@ -74,7 +85,7 @@ class ProduceStream(Protocol):
 
 
 class FetchStream(Protocol):
-    """One open Fetch call."""
+    """One open stream of fetches."""
 
     async def write(self, request: pb.FetchRequest) -> None: ...
     async def read(self) -> Fetched: ...

@@ -17,10 +17,10 @@ from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import Pending
 from tinymq.client.lane import Ended, Lane
 from tinymq.client.pipes import State
-from tinymq.client.ports import Method
+from tinymq.client.ports import Method, PackedBatch
 from tinymq.client.routing import Partition, usable_partitions
 from tinymq.client.undelivered import Undelivered
-from tinymq.client.wire import Piece, batch_head, produce_batch, read_error
+from tinymq.client.wire import batch_head, produce_batch, read_error
 from tinymq.clock import Clock, Timer
 from tinymq.errors import (
     BatchTooLarge,
@@ -188,13 +188,13 @@ class Sender:
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
         producer_id = self._producer_id if self._config.numbered else 0
-        pieces, size = _pieces(lane, batch, producer_id, self._acks)
+        packed, size = _pack(lane, batch, producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
-            submit(request_id, pieces, size, None)
+            submit(request_id, packed, size, None)
             lane.acknowledged(batch)
             self._succeed(batch, -1, 0, False)
         else:
-            submit(request_id, pieces, size, partial(self._answered, batch, request_id))
+            submit(request_id, packed, size, partial(self._answered, batch, request_id))
 
     def _look_at_deadlines(self) -> None:
         self._tick = None
@@ -374,7 +374,7 @@ def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> TinymqError:
     return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
 
 
-def _pieces(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[tuple[Piece, ...], int]:
+def _pack(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
     assert batch.message is not None, "taken before it was encoded"
     head = batch_head(
         codec=batch.codec,

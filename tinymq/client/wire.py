@@ -7,20 +7,19 @@ one is joined once from the Arrow buffers, the other sliced. The tests hold both
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import google_crc32c
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from tinymq import batch as batches
-from tinymq.client.ports import Fetched
+from tinymq.client.ports import Fetched, PackedBatch
 from tinymq.errors import Closed, CorruptData, NotReady, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_BATCHES = 1 << 3 | _LENGTH  # ProduceRequest.batches
+_BATCHES = bytes([1 << 3 | _LENGTH])  # ProduceRequest.batches
 _REQUEST_ID = bytes([1 << 3 | _VARINT])  # ProduceBatch, from here on
 _TOPIC_ID = bytes([2 << 3 | _LENGTH])
 _PARTITION = bytes([3 << 3 | _VARINT])
@@ -29,9 +28,6 @@ _PAYLOAD = bytes([5 << 3 | _LENGTH])
 _ACKS = bytes([6 << 3 | _VARINT])
 _TIMEOUT_MS = bytes([7 << 3 | _VARINT])
 _FRAMES = 6 << 3 | _LENGTH  # FetchReply.frames
-
-Piece = Any
-"""bytes or pa.Buffer."""
 
 
 def varint(value: int) -> bytes:
@@ -48,22 +44,17 @@ def varint(value: int) -> bytes:
 
 def produce_batch(
     *, request_id: int, topic_id: bytes, partition: int, head: bytes, message: pa.Buffer, acks: int, timeout_ms: int
-) -> tuple[tuple[Piece, ...], int]:
-    """(pieces, bytes) of one entry of ProduceRequest.batches; its payload is `head` and `message`.
-
-    A ProduceRequest is any number of such pieces, joined.
-    """
+) -> tuple[PackedBatch, int]:
+    """(the batch, its bytes: of its fields and its payload)."""
     crc = int(google_crc32c.extend(int(google_crc32c.value(head)), message))
     fields = b"".join(
         (
             _REQUEST_ID, varint(request_id), _TOPIC_ID, varint(len(topic_id)), topic_id, _PARTITION,
             varint(partition), _PAYLOAD_CRC, crc.to_bytes(4, "little"), _ACKS, varint(acks),
-            _TIMEOUT_MS, varint(timeout_ms), _PAYLOAD, varint(len(head) + message.size), head,
+            _TIMEOUT_MS, varint(timeout_ms),
         )
     )  # fmt: skip
-    length = len(fields) + message.size
-    opening = bytes((_BATCHES,)) + varint(length) + fields
-    return (opening, message), len(opening) + message.size
+    return PackedBatch(fields, head, message), len(fields) + len(head) + message.size
 
 
 def batch_head(*, codec: int, record_count: int, producer_id: int, producer_epoch: int, first_sequence: int) -> bytes:
@@ -73,8 +64,13 @@ def batch_head(*, codec: int, record_count: int, producer_id: int, producer_epoc
     )
 
 
-def join(pieces: Sequence[Piece]) -> bytes:
+def join(batches: Sequence[PackedBatch]) -> bytes:
     """The serialised ProduceRequest: the one copy of the payloads."""
+    pieces: list[bytes | pa.Buffer] = []
+    for fields, head, message in batches:
+        payload = _PAYLOAD + varint(len(head) + message.size)
+        length = len(fields) + len(payload) + len(head) + message.size
+        pieces += [_BATCHES, varint(length), fields, payload, head, message]
     return b"".join(pieces)
 
 
@@ -111,8 +107,17 @@ def read_fetched(data: bytes) -> Fetched:
                 raise CorruptData("a fetch reply has a field of an unknown kind")
         if at != len(data):
             raise CorruptData("a fetch reply is cut short")
-        reply = pb.FetchReply.FromString(data[:field_start] + data[field_end:])
-    except (IndexError, ValueError, DecodeError) as error:
+        head = data[:field_start] + data[field_end:]
+    except (IndexError, ValueError) as error:
+        raise CorruptData(f"not a fetch reply: {error}") from None
+    return fetched(head, memoryview(data)[start:end])
+
+
+def fetched(head: bytes, frames: memoryview) -> Fetched:
+    """A serialised FetchReply without its frames, and those. Raises CorruptData."""
+    try:
+        reply = pb.FetchReply.FromString(head)
+    except DecodeError as error:
         raise CorruptData(f"not a fetch reply: {error}") from None
     return Fetched(
         reply.request_id,
@@ -121,7 +126,7 @@ def read_fetched(data: bytes) -> Fetched:
         reply.leader_epoch,
         reply.leader,
         reply.next_offset,
-        memoryview(data)[start:end],
+        frames,
         read_error(reply.error) if reply.HasField("error") else None,
         reply.throttled_ms,
         reply.history,

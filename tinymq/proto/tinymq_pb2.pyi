@@ -46,6 +46,24 @@ ACKS_NONE: Acks.ValueType  # 2
 """no answer is sent"""
 Global___Acks: _TypeAlias = Acks  # noqa: Y015
 
+class _StreamKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StreamKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StreamKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STREAM_NONE: _StreamKind.ValueType  # 0
+    STREAM_PRODUCE: _StreamKind.ValueType  # 1
+    STREAM_FETCH: _StreamKind.ValueType  # 2
+
+class StreamKind(_StreamKind, metaclass=_StreamKindEnumTypeWrapper):
+    """The first frame of a stream over TCP, and what it is answered with: docs/wire-protocol.md."""
+
+STREAM_NONE: StreamKind.ValueType  # 0
+STREAM_PRODUCE: StreamKind.ValueType  # 1
+STREAM_FETCH: StreamKind.ValueType  # 2
+Global___StreamKind: _TypeAlias = StreamKind  # noqa: Y015
+
 @_typing.final
 class Header(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -779,11 +797,14 @@ class MetadataReply(_message.Message):
     BROKERS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    STREAM_ADDRESS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     broker_id: _builtins.int
     """who answers"""
     version: _builtins.int
     """of the registry state this was read from"""
+    stream_address: _builtins.str
+    """where who answers takes Produce and Fetch as frames over TCP; "": nowhere"""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerInfo]: ...
     @_builtins.property
@@ -801,10 +822,11 @@ class MetadataReply(_message.Message):
         brokers: _abc.Iterable[Global___BrokerInfo] | None = ...,
         topics: _abc.Iterable[Global___TopicInfo] | None = ...,
         error: Global___Error | None = ...,
+        stream_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "error", b"error", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "error", b"error", "stream_address", b"stream_address", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2918,3 +2940,61 @@ class TakeOverResult(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TakeOverResult: _TypeAlias = TakeOverResult  # noqa: Y015
+
+@_typing.final
+class StreamHello(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    protocol: _builtins.int
+    kind: Global___StreamKind.ValueType
+    cluster_id: _builtins.bytes
+    """and"""
+    broker_id: _builtins.int
+    """whom the client means, as a MetadataReply said; unset: whoever answers"""
+    client_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        protocol: _builtins.int = ...,
+        kind: Global___StreamKind.ValueType = ...,
+        cluster_id: _builtins.bytes = ...,
+        broker_id: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "client_id", b"client_id", "cluster_id", b"cluster_id", "kind", b"kind", "protocol", b"protocol"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamHello: _TypeAlias = StreamHello  # noqa: Y015
+
+@_typing.final
+class StreamWelcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    protocol: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___Error:
+        """then the connection ends"""
+
+    def __init__(
+        self,
+        *,
+        protocol: _builtins.int = ...,
+        error: Global___Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "protocol", b"protocol"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamWelcome: _TypeAlias = StreamWelcome  # noqa: Y015

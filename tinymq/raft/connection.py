@@ -2,9 +2,6 @@
 
 Both roles are this class; a callback each tells its owner that it opened, what arrived, and how it
 ended. What belongs here: one socket. What may not: which peers there are, and dialling again.
-
-Sending copies nothing that is long: chunks wait here by reference and are handed to asyncio in slices,
-each only when it has taken the one before, for asyncio copies whatever the system does not take at once.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
@@ -20,15 +16,14 @@ from google.protobuf.message import DecodeError
 from tinymq.clock import Clock, Timer
 from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
+from tinymq.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
+from tinymq.outbox import Outbox
 from tinymq.proto import peer_pb2
 from tinymq.raft import handshake
-from tinymq.raft.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
 from tinymq.raft.handshake import Handshake, State
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 
-SLICE_BYTES = 256 * 1024  # what asyncio is given at once, hence the most that it copies
 BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
-JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -60,9 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
         self._reason: TinymqError | None = None
-        self._queue: deque[Chunk] = deque()
-        self._queued_bytes = 0  # invariant: the bytes of _queue
-        self._full = False  # asyncio holds bytes that the system has not taken
+        self._outbox = Outbox()
         self._flush_due = False
         self._wrote_s = -math.inf  # when the last frame that did not wait was written
         self._out_bytes_max = 0
@@ -79,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def buffered_bytes(self) -> int:
         """Bytes that send() took and the system has not."""
-        return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
+        return self._outbox.bytes
 
     def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
         """Queue one frame. False when closing, or when what waits already would be over its bound.
@@ -92,11 +85,10 @@ class Connection(asyncio.BufferedProtocol):
         chunks, total = pack_frame(head, body)
         assert len(head) <= HEAD_BYTES_MAX, "a head over its bound"
         assert total - PREFIX_BYTES <= self._limits.peer_frame_bytes_max, "a frame over its bound"
-        if (self._full or self._queue) and self.buffered_bytes + total > self._out_bytes_max:
+        if self._outbox.waiting and self._outbox.bytes + total > self._out_bytes_max:
             return False
-        self._queue.extend(chunks)
-        self._queued_bytes += total
-        if self._flush_due or self._full:
+        self._outbox.put(chunks, total)
+        if self._flush_due or self._outbox.full:
             return True
         if self._clock.monotonic() - self._wrote_s < BURST_S:
             self._flush_due = True
@@ -112,8 +104,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.closing = True
         self._reason = reason
-        self._queue.clear()
-        self._queued_bytes = 0
+        self._outbox.drop()
         self._cancel_deadline()
         if self._transport is None:
             self._loop.call_soon(self.connection_lost, None)  # asyncio tells nothing of what was never connected
@@ -131,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.remote:
             host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
             self.remote = format_address(host, port)
-        transport.set_write_buffer_limits(high=1, low=0)  # with 0, asyncio's TLS pauses an empty buffer
+        self._outbox.open(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             # A peer whose machine vanished sends no end: without this an accepted connection stays for good.
@@ -166,19 +157,18 @@ class Connection(asyncio.BufferedProtocol):
         return None  # asyncio closes: nobody sends on a connection whose other end reads no more
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._outbox.pause()
 
     def resume_writing(self) -> None:
-        self._full = False
-        self._flush()
+        self._flush_due = False
+        self._outbox.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost.done():
             return
         reason = self._reason or self._end(exc)
         self.closing = True
-        self._queue.clear()
-        self._queued_bytes = 0
+        self._outbox.close()
         self._cancel_deadline()
         self._transport = None
         self.lost.set_result(reason)
@@ -188,25 +178,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         self._flush_due = False
-        queue, transport = self._queue, self._transport
-        while queue and not self._full and transport is not None:
-            chunk = queue.popleft()
-            if len(chunk) > SLICE_BYTES:
-                view = memoryview(chunk)
-                queue.appendleft(view[SLICE_BYTES:])
-                chunk = view[:SLICE_BYTES]
-            elif queue and len(chunk) + len(queue[0]) <= JOIN_BYTES_MAX:
-                chunk = self._join(chunk)
-            self._queued_bytes -= len(chunk)
-            transport.write(chunk)
-
-    def _join(self, first: Chunk) -> bytes:
-        chunks, total = [first], len(first)
-        while self._queue and total + len(self._queue[0]) <= JOIN_BYTES_MAX:
-            chunk = self._queue.popleft()
-            chunks.append(chunk)
-            total += len(chunk)
-        return b"".join(chunks)
+        self._outbox.flush()
 
     def _shake(self, head: bytes, body: Chunk) -> None:
         if body:

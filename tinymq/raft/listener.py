@@ -16,9 +16,9 @@ import structlog
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
+from tinymq.framing import Chunk
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
-from tinymq.raft.framing import Chunk
 from tinymq.raft.handshake import Handshake
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
 

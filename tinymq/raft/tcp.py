@@ -18,9 +18,9 @@ import structlog
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, TinymqError
+from tinymq.framing import Chunk
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
-from tinymq.raft.framing import Chunk
 from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
 from tinymq.raft.link import Link
 from tinymq.raft.listener import Listener

@@ -28,7 +28,7 @@ CALL = "Broker.Fetch"  # to the meter
 
 
 class Replies(Protocol):
-    """What a stream writes to (a grpc.aio.ServicerContext)."""
+    """What a stream writes to (a grpc.aio.ServicerContext, for one)."""
 
     async def write(self, message: FetchAnswer) -> None: ...
 

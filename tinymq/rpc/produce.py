@@ -7,7 +7,7 @@ callback, not a task. What is taken in and not yet answered is bounded: over it,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -29,8 +29,12 @@ CALL = "Broker.Produce"  # to the meter
 _ACKS = {pb.ACKS_QUORUM: Acks.QUORUM, pb.ACKS_LEADER: Acks.LEADER, pb.ACKS_NONE: Acks.NONE}
 
 
+Batch = tuple[pb.ProduceBatch, bytes]
+"""What is said of a batch, and its payload, which lies beside it."""
+
+
 class Replies(Protocol):
-    """What a stream writes to (a grpc.aio.ServicerContext)."""
+    """What a stream writes to (a grpc.aio.ServicerContext, for one)."""
 
     async def write(self, message: pb.ProduceReply) -> None: ...
 
@@ -45,6 +49,12 @@ class _Taken(NamedTuple):
     arrived_s: float
     appended_s: float | None  # None: the leader's own copy is enough
     throttled_s: float  # that the stream is not read after it
+
+
+async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[Sequence[Batch]]:
+    """The batches of messages that have their payloads in them."""
+    async for request in requests:
+        yield [(batch, batch.payload) for batch in request.batches]  # each access to a payload copies it
 
 
 class ProduceStream:
@@ -62,13 +72,13 @@ class ProduceStream:
         self._ready = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it
 
-    async def run(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
+    async def run(self, arriving: AsyncIterator[Sequence[Batch]]) -> None:
         """Until the client ends its side and everything is answered, or the stream breaks."""
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
-            async for request in requests:
-                for batch in request.batches:
-                    await self._take(batch)
+            async for batches in arriving:
+                for batch, payload in batches:
+                    await self._take(batch, payload)
             self._ended = True
             self._ready.set()
             await writer
@@ -76,12 +86,11 @@ class ProduceStream:
             self._ended = True
             writer.cancel()
 
-    async def _take(self, batch: pb.ProduceBatch) -> None:
+    async def _take(self, batch: pb.ProduceBatch, payload: bytes) -> None:
         arrived_s = self._meter.now()
         throttled_s = 0.0
         try:
             broker = self._serving.running()
-            payload = batch.payload  # each access copies
             throttled_s = self._share.charge(len(payload))
             limit = broker.limits.stream_inflight_bytes_max
             while self._inflight_bytes + len(payload) > limit and self._inflight:

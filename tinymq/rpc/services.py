@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -11,14 +11,15 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.quotas import Quotas
 from tinymq.config import Limits
-from tinymq.errors import InvalidRequest, NotReady, TinymqError
+from tinymq.errors import InvalidRequest, NotReady, TinymqError, WrongBroker
 from tinymq.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.rpc import fetch, produce
 from tinymq.rpc.fetch import FetchStream
-from tinymq.rpc.produce import ProduceStream
+from tinymq.rpc.produce import Batch, ProduceStream, unpacked
 from tinymq.rpc.serving import Serving
 
 # An item of a request takes two bytes at the least, and its answer a hundred times as many.
@@ -42,12 +43,29 @@ class BrokerService(pb_grpc.BrokerServicer):
         return self._serving.meter
 
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
-        share = self._quotas.produce.share(client_of(context))
-        await ProduceStream(self._serving, context, share).run(request_iterator)
+        await self.produce(unpacked(request_iterator), context, client_of(context))
 
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        share = self._quotas.fetch.share(client_of(context))
-        await FetchStream(self._serving, context, self._limits, share).run(request_iterator)
+        await self.fetch(request_iterator, context, client_of(context))
+
+    async def produce(self, arriving: AsyncIterator[Sequence[Batch]], replies: produce.Replies, client: str) -> None:
+        """One stream of batches, from whichever port. `client` is whose quota it counts to."""
+        await ProduceStream(self._serving, replies, self._quotas.produce.share(client)).run(arriving)
+
+    async def fetch(self, requests: AsyncIterator[pb.FetchRequest], replies: fetch.Replies, client: str) -> None:
+        """One stream of fetches, likewise."""
+        await FetchStream(self._serving, replies, self._limits, self._quotas.fetch.share(client)).run(requests)
+
+    def check_meant(self, cluster_id: bytes, broker_id: int) -> None:
+        """Raises WrongBroker unless that is this one; b"" and 0: whichever it is."""
+        broker = self._serving.broker
+        if broker is None:
+            return
+        if cluster_id not in (b"", broker.around.cluster_id) or broker_id not in (0, broker.around.broker_id):
+            raise WrongBroker(
+                f"this is broker {broker.around.broker_id} of cluster {broker.around.cluster_id.hex()}",
+                hint="ask for the metadata again: another broker listens there by now",
+            )
 
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataReply:
         try:
@@ -58,7 +76,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             return pb.MetadataReply(error=to_wire(error))
         except NotReady as error:
             topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics[:TOPICS_ASKED_MAX]]
-            return pb.MetadataReply(topics=topics, error=to_wire(error))
+            return pb.MetadataReply(topics=topics, error=to_wire(error), stream_address=self._serving.stream_address)
         if request.fresh:
             try:
                 await broker.refresh()
@@ -74,6 +92,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             cluster_id=broker.around.cluster_id,
             broker_id=broker.around.broker_id,
             version=broker.registry.version,
+            stream_address=self._serving.stream_address,
             brokers=brokers_to_wire(broker.registry.get_all_brokers()),
             topics=[
                 pb.TopicInfo(name=name, error=to_wire(topic))

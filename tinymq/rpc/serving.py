@@ -34,6 +34,7 @@ class Serving:
         self.state = State.STARTING
         self.meter: Meter = Unmetered()
         self.metrics_address = ""  # where what is measured is shown; "": nowhere
+        self.stream_address = ""  # where clients dial the stream port; "": nowhere
         self.broker: Broker | None = None  # set once running; kept while stopping, for answers under way
 
     def running(self) -> Broker:

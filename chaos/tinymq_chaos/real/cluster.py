@@ -5,8 +5,8 @@
     folder/proxies/                                    what the proxies say
 
 Every broker listens on ports of its own, and nobody dials those but this harness: clients are told the proxy
-(CLIENTS, b) by `advertise`; `dial`, and `forward` for calls of clients that are passed on, have a reach b through
-the proxy (a, b).
+(CLIENTS, b) by `advertise` and `stream_advertise`; `dial`, and `forward` for calls of clients that are passed on, have
+a reach b through the proxy (a, b).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cluster:
         self.version = version("tinymq")
         self.brokers = tuple(range(1, nodes + 1))
         self._ports = Ports()
-        self._own = {b: _Addresses(*(f"{HOST}:{port}" for port in self._ports.take(3))) for b in self.brokers}
+        self._own = {b: _Addresses(*(f"{HOST}:{port}" for port in self._ports.take(4))) for b in self.brokers}
         self._disks = disks
         self._mutants = tuple(mutants)
         self._commands = dict(commands or {})
@@ -225,7 +225,7 @@ class Cluster:
     # ---- inside --------------------------------------------------------------------------------------
 
     def _upstreams(self) -> dict[Direction, str | Sequence[str]]:
-        clients = {(CLIENTS, b): self._own[b].clients for b in self.brokers}
+        clients = {(CLIENTS, b): (self._own[b].clients, self._own[b].streams) for b in self.brokers}
         pairs = [(a, b) for a in self.brokers for b in self.brokers if a != b]
         return {**clients, **{(a, b): (self._own[b].brokers, self._own[b].clients) for a, b in pairs}}
 
@@ -241,6 +241,8 @@ class Cluster:
                 "data_dir": str(self.data(broker)),
                 "listen": own.clients,
                 "advertise": self.net.address(CLIENTS, broker),
+                "stream_listen": own.streams,
+                "stream_advertise": self.net.address(CLIENTS, broker, 1),
                 "peer_listen": own.brokers,
                 "metrics_listen": own.metrics,
                 "voters": [f"{b}@{self._own[b].brokers}" for b in self.brokers],
@@ -286,8 +288,9 @@ class Cluster:
 class _Addresses:
     """Where one broker really listens, host:port."""
 
-    def __init__(self, clients: str, brokers: str, metrics: str) -> None:
+    def __init__(self, clients: str, brokers: str, metrics: str, streams: str) -> None:
         self.clients = clients
+        self.streams = streams
         self.brokers = brokers
         self.metrics = metrics
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message_factory import GetMessageClass
 
-from tinymq.client.ports import Fetched, Method
-from tinymq.client.wire import read_fetched
+from tinymq.client.ports import Fetched, Method, PackedBatch
+from tinymq.client.wire import join, read_fetched
 from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
@@ -153,8 +153,8 @@ class _StreamCall:
 
 
 class ProduceCall(_StreamCall):
-    async def write(self, request: bytes) -> None:
-        await self.send(request)
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        await self.send(join(batches))
 
     async def read(self) -> pb.ProduceReply:
         return pb.ProduceReply.FromString(await self.receive())

@@ -98,8 +98,8 @@ class World:
         at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
         join = tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else ()
         return BrokerConfig(
-            broker_id, "data", () if joins else voters, self.secret, listen=at, peer_listen=at, limits=self.limits,
-            timing=self.timing, registry=self.registry, join=join,
+            broker_id, "data", () if joins else voters, self.secret, listen=at, stream_listen="", peer_listen=at,
+            limits=self.limits, timing=self.timing, registry=self.registry, join=join,
         )  # fmt: skip
 
     async def form(self) -> None:
@@ -107,7 +107,7 @@ class World:
         for broker_id in self.brokers:
             self.links(broker_id, *self.link_s)
             self.brokers[broker_id].start()
-        await self.until(lambda: all(b.running or b.app._server for b in self.brokers.values()), 10.0, "brokers listen")
+        await self.until(lambda: all(b.running or b.app._ports for b in self.brokers.values()), 10.0, "brokers listen")
         await self.clock.sleep(0.05)
         replicas = []
         voters = [self.brokers[n] for n in self.voters]
@@ -127,9 +127,9 @@ class World:
         await self.healthy(20.0)
 
     async def _admin(self, broker: SimBroker, method: str, request: Any) -> Any:
-        server = broker.app._server
-        assert server is not None
-        return await broker.process.run(server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
+        ports = broker.app._ports
+        assert ports is not None
+        return await broker.process.run(ports.server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
 
     def add_broker(self) -> SimBroker:
         """One more machine, whose broker joins the voters once it is started."""

@@ -181,11 +181,11 @@ class Hasty:
             return False
         left_s = deadline_s - self._context.clock.monotonic()
         number = cluster.next_request()
-        pieces, size = produce_batch(
+        packed, size = produce_batch(
             request_id=number, topic_id=topic.topic_id, partition=self._partition, head=batch.head,
             message=batch.message, acks=pb.ACKS_QUORUM, timeout_ms=max(1, int(left_s * 1000)),
         )  # fmt: skip
-        pipe.submit(number, pieces, size, lambda answer: answers.put_nowait((cluster, answer)))
+        pipe.submit(number, packed, size, lambda answer: answers.put_nowait((cluster, answer)))
         return True
 
     def _learn(self, cluster: Cluster, error: TinymqError) -> None:

@@ -28,7 +28,7 @@ from tinymq_chaos.real.figures.load import Load
 from tinymq_chaos.real.figures.measures import PARTITIONS, TOPIC, Trial
 
 BROKERS = 3
-STRAIGHT = {"advertise": "", "dial": [], "forward": []}  # settings: nobody is told of a proxy
+STRAIGHT = {"advertise": "", "stream_advertise": "", "dial": [], "forward": []}  # settings: nobody is told of a proxy
 THROUGH_PROXIES = {"failover-unseen", "chain"}
 Measure = Callable[[Trial], Awaitable[Figure]]
 

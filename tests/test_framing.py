@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.errors import InvalidFrame
-from tinymq.raft.framing import JOIN_BYTES_MAX, PREFIX, READ_BUFFER_BYTES, Chunk, FrameReader, pack_frame
+from tinymq.framing import JOIN_BYTES_MAX, PREFIX, READ_BUFFER_BYTES, Chunk, FrameReader, pack_frame
 
 FRAME_BYTES_MAX = 8 << 20
 HEAD_BYTES_MAX = 1 << 20

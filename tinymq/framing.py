@@ -13,7 +13,7 @@ one only what came along with its first bytes is copied, the rest is received wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinymq.errors import InvalidFrame
 
@@ -52,15 +52,24 @@ def pack_frame(head: bytes, body: Sequence[Chunk] = ()) -> tuple[list[Chunk], in
     return chunks, total
 
 
+def zeroed(count: int) -> memoryview:
+    """New memory."""
+    return memoryview(bytearray(count))
+
+
 class FrameReader:
     """One connection's received bytes. Use: get_buffer, receive into it, received, next_frame until None.
 
     Both bounds may be changed between frames. After InvalidFrame nothing more can be read.
     """
 
-    def __init__(self, frame_bytes_max: int, head_bytes_max: int) -> None:
+    def __init__(
+        self, frame_bytes_max: int, head_bytes_max: int, allocate: Callable[[int], memoryview] = zeroed
+    ) -> None:
+        """`allocate` makes room for a large frame: writable bytes, of as many as it is asked for."""
         self.frame_bytes_max = frame_bytes_max
         self.head_bytes_max = head_bytes_max
+        self._allocate = allocate
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._start = 0  # invariant: unread bytes are _buffer[_start:_end]
         self._end = 0
@@ -128,7 +137,7 @@ class FrameReader:
 
     def _begin_large(self, frame_bytes: int, head_bytes: int) -> None:
         here = self._buffer[self._start + PREFIX_BYTES : self._end]
-        self._large = memoryview(bytearray(frame_bytes))
+        self._large = self._allocate(frame_bytes)
         self._large[: len(here)] = here
         self._large_filled = len(here)
         self._large_head_bytes = head_bytes

@@ -1,0 +1,230 @@
+"""Which way a stream takes: frames over TCP where the broker has that, gRPC where it does not or nobody is reached; and
+what is said of it when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.client.running import run
+from tests.fakes.manual_clock import ManualClock
+from tests.rpc.test_stream_server import streams_of
+from tinymq.client.ports import Method, PackedBatch
+from tinymq.client.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
+from tinymq.config import Limits
+from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.frame_stream import FrameStream
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.testing.cluster import Cluster
+
+WELCOME = pb.StreamWelcome(protocol=1).SerializeToString()
+Answer = Callable[[FrameStream, bytes], Any]
+
+
+class ByGrpc:
+    """A link that says where the stream port is, and whose own streams are known by their names."""
+
+    address = "broker:1"
+
+    def __init__(self, stream_address: str) -> None:
+        self.stream_address = stream_address
+        self.asked = 0
+        self.failure: TinymqError | None = None
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> pb.MetadataReply:
+        assert method is Method.METADATA
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        return pb.MetadataReply(cluster_id=b"c", broker_id=7, stream_address=self.stream_address)
+
+    async def open_produce(self, timeout_s: float) -> Any:
+        return "produce by gRPC"
+
+    async def open_fetch(self, timeout_s: float) -> Any:
+        assert timeout_s > 0
+        return "fetch by gRPC"
+
+    async def close(self) -> None:
+        pass
+
+
+class Port:
+    """A stream port that does as a test says with each connection's first frame."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.hellos: list[pb.StreamHello] = []
+        self.streams: list[FrameStream] = []
+        self.address = ""
+
+    def made(self, stream: FrameStream) -> None:
+        self.streams.append(stream)
+        self._task = asyncio.get_running_loop().create_task(self._serve(stream))
+
+    async def _serve(self, stream: FrameStream) -> None:
+        head, _ = await stream.receive()
+        self.hellos.append(pb.StreamHello.FromString(head))
+        await self._answer(stream, head)
+
+
+@asynccontextmanager
+async def port(answer: Answer) -> AsyncIterator[Port]:
+    made = Port(answer)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: FrameStream(1 << 22, 1 << 20, on_made=made.made), "127.0.0.1", 0)
+    made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        server.close()
+        for stream in made.streams:
+            stream.abort()
+
+
+def link_to(grpc: ByGrpc, clock: ManualClock | None = None) -> BrokerLink:
+    return BrokerLink(grpc, Limits(), "me", clock or ManualClock())  # type: ignore[arg-type]
+
+
+async def welcome(stream: FrameStream, head: bytes) -> None:
+    await stream.send(WELCOME)
+
+
+async def refuse(stream: FrameStream, head: bytes) -> None:
+    await stream.send(pb.StreamWelcome(error=pb.Error(code="WrongBroker", message="not me")).SerializeToString())
+
+
+async def gibberish(stream: FrameStream, head: bytes) -> None:
+    await stream.send(b"\xff\xff")
+
+
+async def hang_up(stream: FrameStream, head: bytes) -> None:
+    stream.abort()
+
+
+def test_frames_where_the_broker_takes_them() -> None:
+    async def scenario() -> None:
+        async with port(welcome) as there:
+            link = link_to(ByGrpc(there.address))
+            produce, fetch = await link.open_produce(5), await link.open_fetch(5)
+            assert (type(produce), type(fetch)) == (FramedProduce, FramedFetch)
+            assert [h.kind for h in there.hellos] == [pb.STREAM_PRODUCE, pb.STREAM_FETCH]
+            assert {(h.protocol, h.cluster_id, h.broker_id, h.client_id) for h in there.hellos} == {(1, b"c", 7, "me")}
+
+            big = pa.py_buffer(b"m" * 300_000)
+            await produce.write([PackedBatch(b"one", b"head", pa.py_buffer(b"")), PackedBatch(b"two", b"", big)])
+            at_broker = there.streams[0]
+            assert [(h, len(b)) for h, b in [await at_broker.receive(), await at_broker.receive()]] == [
+                (b"one", 4), (b"two", 300_000)
+            ]  # fmt: skip
+            await at_broker.send(pb.ProduceReply(results=[pb.ProduceResult(request_id=3)]).SerializeToString())
+            assert (await produce.read()).results[0].request_id == 3
+
+            await fetch.write(pb.FetchRequest(request_id=4))
+            assert pb.FetchRequest.FromString((await there.streams[1].receive())[0]).request_id == 4
+            frames = bytes(range(256)) * 1000
+            await there.streams[1].send(pb.FetchReply(request_id=4, next_offset=9).SerializeToString(), (frames,))
+            answered = await fetch.read()
+            assert (answered.request_id, answered.next_offset, bytes(answered.frames)) == (4, 9, frames)
+            await there.streams[1].send(b"\xff\xff")
+            with pytest.raises(CorruptData):
+                await fetch.read()
+
+            for stream in there.streams:
+                stream.abort()
+            for broken in (produce.read(), fetch.read(), produce.write([PackedBatch(b"", b"", big)] * 9)):
+                with pytest.raises(OutcomeUnknown, match="broker:1"):
+                    await broken
+            produce.cancel()
+            fetch.cancel()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("answer", [refuse, gibberish, hang_up])
+def test_grpc_where_the_port_is_of_no_use_and_not_asked_again_for_a_while(answer: Answer) -> None:
+    async def scenario() -> None:
+        async with port(answer) as there:
+            clock, grpc = ManualClock(), ByGrpc(there.address)
+            link = link_to(grpc, clock)
+            assert await link.open_fetch(5) == "fetch by gRPC"
+            assert await link.open_produce(5) == "produce by gRPC"
+            assert len(there.hellos) == 1
+            clock.advance(SHUNNED_S + 1)
+            assert await link.open_fetch(5) == "fetch by gRPC"
+            assert len(there.hellos) == 2
+            grpc.stream_address = f"localhost:{there.address.rpartition(':')[2]}"  # it says another place now
+            await link.open_fetch(5)
+            assert len(there.hellos) == 3
+
+    run(scenario())
+
+
+def test_grpc_where_nobody_listens_or_nobody_answers_or_there_is_no_port() -> None:
+    async def silence(stream: FrameStream, head: bytes) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with port(welcome) as there:
+            gone = there.address
+        for address in (gone, "", "no such host.invalid:1", "not an address"):
+            assert await link_to(ByGrpc(address)).open_fetch(5) == "fetch by gRPC", address
+        async with port(silence) as there:
+            assert await link_to(ByGrpc(there.address)).open_fetch(0.2) == "fetch by gRPC"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [BrokerUnreachable("refused"), OutcomeUnknown("no answer in time")])
+def test_what_nobody_answers_was_never_sent(error: TinymqError) -> None:
+    async def scenario() -> None:
+        grpc = ByGrpc("127.0.0.1:1")
+        grpc.failure = error
+        for opened in (link_to(grpc).open_produce(5), link_to(grpc).open_fetch(5)):
+            with pytest.raises(BrokerUnreachable, match=error.message):
+                await opened
+
+    run(scenario())
+
+
+def test_who_is_cancelled_while_it_dials_leaves_nothing_open() -> None:
+    async def scenario() -> None:
+        reached, left = asyncio.Event(), asyncio.Event()
+
+        async def silence(stream: FrameStream, head: bytes) -> None:
+            reached.set()
+            with pytest.raises(TinymqError):
+                await stream.receive()
+            left.set()
+
+        async with port(silence) as there:
+            opening = asyncio.ensure_future(link_to(ByGrpc(there.address)).open_fetch(60))
+            await reached.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            await left.wait()
+
+    run(scenario())
+
+
+def test_a_client_takes_the_port_and_goes_on_without_it() -> None:
+    """Real brokers: records go by the stream port; once it is closed for good, by gRPC."""
+    with Cluster(nodes=1) as cluster:
+        client = cluster.client()
+        client.admin.create_topic("t", partitions=1)
+        assert client.send("t", b"0").offset == 0
+        streams = streams_of(cluster, 1)
+        assert len(streams._streams) == 1, "the producer's"
+        with client.reader("t", start="earliest") as reader:
+            assert reader.poll(timeout=20)[0].value == b"0"
+            assert len(streams._streams) == 2
+            cluster.run(streams.stop(None))
+            assert client.send("t", b"1").offset == 1
+            assert [record.value for record in reader.poll(timeout=20)] == [b"1"]
+        assert not streams._streams

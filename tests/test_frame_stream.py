@@ -1,0 +1,182 @@
+"""Frames over a real connection: in order and whole, held back by who does not take them, and ended once, with a reason
+that everybody who waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.client.running import run
+from tinymq.errors import Closed, InvalidFrame, TinymqError
+from tinymq.frame_stream import UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX, FrameStream
+from tinymq.framing import PREFIX, READ_BUFFER_BYTES, pack_frame
+
+FRAME_BYTES_MAX = 4 << 20
+HEAD_BYTES_MAX = 1024
+Scenario = Callable[[FrameStream, FrameStream], Awaitable[None]]
+
+
+def between(scenario: Scenario) -> None:
+    """Run `scenario` with the two ends of one connection; the dialler's first."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[FrameStream] = loop.create_future()
+        server = await loop.create_server(
+            lambda: FrameStream(FRAME_BYTES_MAX, HEAD_BYTES_MAX, on_made=accepted.set_result), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        _, dialler = await loop.create_connection(
+            lambda: FrameStream(FRAME_BYTES_MAX, HEAD_BYTES_MAX), "127.0.0.1", port
+        )
+        acceptor = await accepted
+        try:
+            await scenario(dialler, acceptor)
+        finally:
+            dialler.abort()
+            acceptor.abort()
+            server.close()
+
+    run(main())
+
+
+def wire(stream: FrameStream) -> asyncio.Transport:
+    assert stream._transport is not None
+    return stream._transport
+
+
+@pytest.mark.parametrize("size", [0, 1, READ_BUFFER_BYTES - 16, READ_BUFFER_BYTES, READ_BUFFER_BYTES + 1, 3 << 20])
+def test_frames_arrive_whole_and_in_order_both_ways(size: int) -> None:
+    bodies = [bytes([i]) * size for i in range(3)]
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        async def send(stream: FrameStream) -> None:
+            for i, body in enumerate(bodies):
+                await stream.send(b"%d" % i, (body[: size // 2], body[size // 2 :]))
+
+        async def receive(stream: FrameStream) -> list[tuple[bytes, bytes]]:
+            return [(head, bytes(body)) for head, body in [await stream.receive() for _ in bodies]]
+
+        wanted = [(b"%d" % i, body) for i, body in enumerate(bodies)]
+        _, _, at_a, at_b = await asyncio.gather(send(a), send(b), receive(a), receive(b))
+        assert at_a == at_b == wanted
+        assert a.remote_host == "127.0.0.1"
+
+    between(scenario)
+
+
+@pytest.mark.parametrize(("size", "frames"), [(256 << 10, 400), (100, 120_000)])
+def test_what_nobody_receives_is_not_read_and_holds_its_sender_back(size: int, frames: int) -> None:
+    """However much is sent: what one end holds is bounded, and so is what the other has unsent."""
+    body = b"x" * size
+    sent = 0
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        async def send() -> None:
+            nonlocal sent
+            for _ in range(frames):
+                await a.send(b"h", (body,))
+                sent += 1
+
+        sending = asyncio.ensure_future(send())
+        while a._taken is None and not sending.done():  # the sender waits, or would have
+            await asyncio.sleep(0)
+        while b._reading:
+            await asyncio.sleep(0)
+        at_rest = -1
+        while sent != at_rest:
+            at_rest = sent
+            for _ in range(200):
+                await asyncio.sleep(0)
+        assert not sending.done()
+        assert b._unread_bytes <= UNREAD_BYTES_MAX + READ_BUFFER_BYTES + size
+        assert len(b._frames) <= UNREAD_FRAMES_MAX + READ_BUFFER_BYTES
+        assert a._outbox.bytes <= UNSENT_BYTES_MAX + size + 1024
+        for _ in range(frames):
+            head, received = await b.receive()
+            assert (head, len(received)) == (b"h", size)
+        await sending
+
+    between(scenario)
+
+
+def test_what_was_sent_before_the_end_is_received_before_it() -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        await a.send(b"one")
+        await a.send(b"two", (b"x" * (2 << 20),))
+        await a.finish()
+        assert (await b.receive())[0] == b"one"
+        assert len((await b.receive())[1]) == 2 << 20
+        for _ in range(2):
+            with pytest.raises(Closed):
+                await b.receive()
+        for refuse in (b.send(b"late"), a.send(b"late"), a.receive(), a.finish()):
+            with pytest.raises(Closed):
+                await refuse
+
+    between(scenario)
+
+
+@pytest.mark.parametrize("who", ["this end", "the other"])
+def test_who_waits_is_told_of_the_end(who: str) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        async def send() -> None:
+            while True:
+                await a.send(b"", (b"x" * (1 << 20),))  # nobody receives: it waits before long
+
+        waiting = [asyncio.ensure_future(a.receive()), asyncio.ensure_future(send())]
+        while a._taken is None or a._arrived is None:
+            await asyncio.sleep(0)
+        (a if who == "this end" else b).abort()
+        for each in waiting:
+            with pytest.raises(Closed):
+                await each
+        assert a._outbox.bytes == 0, "what is unsent is let go"
+
+    between(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (PREFIX.pack(FRAME_BYTES_MAX + 1, 0), "frame of"),
+        (PREFIX.pack(HEAD_BYTES_MAX + 1, HEAD_BYTES_MAX + 1), "head of"),
+        (PREFIX.pack(3, 4), "head of"),
+        (pack_frame(b"whole")[0][0][:-1], "cut off"),
+        (PREFIX.pack(1 << 20, 0) + b"x" * 100_000, "cut off"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "frame of"),
+    ],
+)
+def test_nonsense_ends_it_after_what_came_before(sent: bytes, said: str) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        await a.send(b"before")
+        wire(a).write(sent)
+        wire(a).close()
+        assert (await b.receive())[0] == b"before"
+        error: TinymqError
+        with pytest.raises(InvalidFrame, match=said) as caught:
+            await b.receive()
+        error = caught.value
+        with pytest.raises(InvalidFrame):
+            await b.send(b"to whom?")
+        assert error.hint
+
+    between(scenario)
+
+
+def test_a_receiver_that_is_cancelled_loses_nothing() -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        waiting = asyncio.ensure_future(b.receive())
+        while b._arrived is None:
+            await asyncio.sleep(0)
+        await a.send(b"one")
+        while not b._frames:
+            await asyncio.sleep(0)
+        waiting.cancel()  # woken, and cancelled before its turn
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await b.receive())[0] == b"one"
+
+    between(scenario)

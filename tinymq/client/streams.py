@@ -1,0 +1,181 @@
+"""A broker as the client reaches it: questions by gRPC, and the streams of records as frames over TCP where the broker
+takes those, by gRPC where it does not.
+
+Where its stream port is, a broker says itself, each time that a stream is opened: it may have been started anew. A port
+that it names and nobody reaches (a firewall, a tunnel) costs a moment once in a while, and no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from tinymq.client.channel import GrpcConnector, GrpcLink
+from tinymq.client.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
+from tinymq.client.wire import fetched, read_error
+from tinymq.clock import Clock
+from tinymq.config import GRPC_OVERHEAD_BYTES, Limits, parse_address
+from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.frame_stream import FrameStream
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+PROTOCOL = 1
+DIAL_S_MAX = 1.0
+SHUNNED_S = 30.0  # a port that nobody reached is left alone for so long
+
+
+class FramedProduce:
+    """Batches over TCP."""
+
+    def __init__(self, stream: FrameStream, address: str) -> None:
+        self._stream = stream
+        self._address = address
+
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        try:
+            for fields, head, message in batches:
+                await self._stream.send(fields, (head, _view(message)))
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    async def read(self) -> pb.ProduceReply:
+        try:
+            head, _ = await self._stream.receive()
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+        try:
+            return pb.ProduceReply.FromString(head)
+        except DecodeError as error:
+            raise OutcomeUnknown(f"{self._address}: not a reply: {error}") from None
+
+    def cancel(self) -> None:
+        self._stream.abort()
+
+
+class FramedFetch:
+    """Fetches over TCP."""
+
+    def __init__(self, stream: FrameStream, address: str) -> None:
+        self._stream = stream
+        self._address = address
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        try:
+            await self._stream.send(request.SerializeToString())
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    async def read(self) -> Fetched:
+        try:
+            head, frames = await self._stream.receive()
+            return fetched(head, memoryview(frames))
+        except CorruptData:
+            raise
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    def cancel(self) -> None:
+        self._stream.abort()
+
+
+class BrokerLink:
+    """A link to one broker by both ways."""
+
+    def __init__(self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock) -> None:
+        self._link = link
+        self._limits = limits
+        self._client_id = client_id
+        self._clock = clock
+        self._shunned = ("", 0.0)  # (where nobody was reached, until when it is not tried again)
+        self.call = link.call
+        self.close = link.close
+
+    @property
+    def address(self) -> str:
+        return self._link.address
+
+    async def open_produce(self, timeout_s: float) -> ProduceStream:
+        stream, left_s = await self._framed(pb.STREAM_PRODUCE, timeout_s)
+        return await self._link.open_produce(left_s) if stream is None else FramedProduce(stream, self.address)
+
+    async def open_fetch(self, timeout_s: float) -> FetchStream:
+        stream, left_s = await self._framed(pb.STREAM_FETCH, timeout_s)
+        return await self._link.open_fetch(left_s) if stream is None else FramedFetch(stream, self.address)
+
+    async def _framed(self, kind: pb.StreamKind.ValueType, timeout_s: float) -> tuple[FrameStream | None, float]:
+        """(the stream, or None where it has to be gRPC's; seconds that are left). Raises BrokerUnreachable."""
+        deadline_s = self._clock.monotonic() + timeout_s
+        try:
+            said = await self._link.call(Method.METADATA, pb.MetadataRequest(), timeout_s)
+        except OutcomeUnknown as error:
+            raise BrokerUnreachable(error.message) from None  # of the stream, nothing was sent
+        where, now_s = said.stream_address, self._clock.monotonic()
+        left_s = max(0.0, deadline_s - now_s)
+        if not where or (where == self._shunned[0] and now_s < self._shunned[1]):
+            return None, left_s
+        hello = pb.StreamHello(
+            protocol=PROTOCOL, kind=kind, cluster_id=said.cluster_id, broker_id=said.broker_id,
+            client_id=self._client_id,
+        )  # fmt: skip
+        try:
+            return await self._dial(where, hello, min(DIAL_S_MAX, left_s / 2)), left_s
+        except (TinymqError, OSError, TimeoutError) as error:
+            reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            LOG.info("%s: its stream port %s: %s; using gRPC for now", self.address, where, reason)
+            now_s = self._clock.monotonic()
+            self._shunned = where, now_s + SHUNNED_S
+            return None, max(0.0, deadline_s - now_s)
+
+    async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
+        """An open stream. Raises why there is none."""
+        host, port = parse_address(where)
+        loop = asyncio.get_running_loop()
+        bounds = self._limits.grpc_message_bytes_max, GRPC_OVERHEAD_BYTES
+        async with asyncio.timeout(timeout_s):
+            _, stream = await loop.create_connection(lambda: FrameStream(*bounds, allocate=_unzeroed), host, port)
+            try:
+                await stream.send(hello.SerializeToString())
+                head, _ = await stream.receive()
+                welcome = pb.StreamWelcome.FromString(head)
+                if welcome.HasField("error"):
+                    raise read_error(welcome.error)
+            except DecodeError:
+                stream.abort()
+                raise BrokerUnreachable("another kind of server listens there") from None
+            except BaseException:
+                stream.abort()
+                raise
+        return stream
+
+
+class BrokerConnector:
+    """Links by both ways."""
+
+    def __init__(self, limits: Limits, client_id: str, clock: Clock) -> None:
+        self._grpc = GrpcConnector(limits, client_id)
+        self._limits = limits
+        self._client_id = client_id
+        self._clock = clock
+
+    def link(self, address: str) -> BrokerLink:
+        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock)
+
+
+def _broken(address: str, error: TinymqError) -> OutcomeUnknown:
+    """It was connected when it was opened, so what was sent may have arrived."""
+    return OutcomeUnknown(f"{address}: {error.message}")
+
+
+def _view(message: pa.Buffer) -> memoryview:
+    return memoryview(message).cast("B")
+
+
+def _unzeroed(count: int) -> memoryview:
+    """From Arrow's pool, whose pages are warm; new ones would cost more than what is received into them."""
+    return memoryview(pa.allocate_buffer(count)).cast("B")

@@ -1,0 +1,171 @@
+"""One TCP connection that carries frames, both ways: for one task that receives and one that sends, on one loop.
+
+Both are the back-pressure: what nobody receives is not read from the system, and a send waits until the system has
+taken nearly all that was sent before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from tinymq.config import KIB, MIB
+from tinymq.errors import Closed, TinymqError
+from tinymq.framing import Chunk, Frame, FrameReader, pack_frame, zeroed
+from tinymq.outbox import Outbox
+
+UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
+UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
+UNREAD_FRAMES_MAX = 1024
+
+# Whose machine vanished says nothing: the system asks. TCP_USER_TIMEOUT would end it sooner, but also a connection
+# whose other end is well and reads nothing for that long.
+_KEEPALIVE = {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+class FrameStream(asyncio.BufferedProtocol):
+    """A connection, from its making to its end."""
+
+    def __init__(
+        self,
+        frame_bytes_max: int,
+        head_bytes_max: int,
+        *,
+        allocate: Callable[[int], memoryview] = zeroed,
+        on_made: Callable[[FrameStream], None] | None = None,
+    ) -> None:
+        """Bounds of what is received; `allocate` makes room for large frames. `on_made` is called once connected."""
+        self.remote_host = ""
+        self._reader = FrameReader(frame_bytes_max, head_bytes_max, allocate)
+        self._on_made = on_made
+        self._outbox = Outbox()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._frames: deque[Frame] = deque()
+        self._unread_bytes = 0  # invariant: of _frames
+        self._reading = True
+        self._ended: TinymqError | None = None  # why there is nothing more to receive, once _frames is empty
+        self._arrived: asyncio.Future[None] | None = None  # the receiver waits
+        self._taken: asyncio.Future[None] | None = None  # the sender waits
+
+    # ---- what its owner calls --------------------------------------------------------------------
+
+    async def receive(self) -> Frame:
+        """The next frame, (head, body): both are the receiver's to keep. Raises Closed at the end, InvalidFrame."""
+        while not self._frames:
+            if self._ended is not None:
+                raise self._ended
+            self._arrived = self._loop.create_future()
+            await self._arrived
+        frame = self._frames.popleft()
+        self._unread_bytes -= _size(frame)
+        if not self._reading and not self._too_much() and self._transport is not None:
+            self._reading = True
+            self._transport.resume_reading()
+        return frame
+
+    async def send(self, head: bytes, body: Sequence[Chunk] = ()) -> None:
+        """Send one frame, in order. Nobody may change what lies in `body`. Raises what ended the connection."""
+        if self._ended is not None:
+            raise self._ended
+        self._outbox.put(*pack_frame(head, body))
+        self._outbox.flush()
+        await self._drained(UNSENT_BYTES_MAX)
+
+    async def finish(self) -> None:
+        """Wait until all that was sent is on its way, then close. Raises what ended the connection before."""
+        await self._drained(0)
+        self._end(Closed("this end closed the connection"))
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it now, and lose what is unsent. Who waits in `receive` or `send` hears of it."""
+        self._frames.clear()
+        self._end(Closed("this end closed the connection"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- what asyncio calls ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.remote_host = str((transport.get_extra_info("peername") or ("?", 0))[0])
+        self._outbox.open(transport)
+        _look_for_the_dead(transport.get_extra_info("socket"))
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.received(nbytes)
+        try:
+            while self._ended is None and (frame := self._reader.next_frame()) is not None:
+                self._frames.append(frame)
+                self._unread_bytes += _size(frame)
+        except TinymqError as error:
+            self._end(error)
+            if self._transport is not None:
+                self._transport.abort()
+        if self._reading and self._too_much() and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+        _wake(self._arrived)
+
+    def eof_received(self) -> bool | None:
+        return None  # asyncio closes: nobody sends on a connection whose other end reads no more
+
+    def pause_writing(self) -> None:
+        self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume()
+        if self._outbox.bytes <= UNSENT_BYTES_MAX:
+            _wake(self._taken)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._outbox.close()
+        self._end(self._reader.cut_short() or Closed(f"the connection is lost: {exc or 'the other end closed it'}"))
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    async def _drained(self, most: int) -> None:
+        while self._outbox.bytes > most and self._ended is None:
+            self._taken = self._loop.create_future()
+            await self._taken
+        if self._ended is not None:
+            raise self._ended
+
+    def _too_much(self) -> bool:
+        return self._unread_bytes > UNREAD_BYTES_MAX or len(self._frames) > UNREAD_FRAMES_MAX
+
+    def _end(self, reason: TinymqError) -> None:
+        if self._ended is None:
+            self._ended = reason
+        _wake(self._arrived)
+        _wake(self._taken)
+
+
+def _size(frame: Frame) -> int:
+    return len(frame[0]) + len(frame[1])
+
+
+def _wake(waiting: asyncio.Future[None] | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(None)
+
+
+def _look_for_the_dead(sock: socket.socket | None) -> None:
+    """As far as this system lets one say how."""
+    if sock is None:
+        return
+    for name, value in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,89 @@
+"""What waits to be written to one asyncio transport. Nothing long is copied: chunks wait by reference and are handed
+over in slices, each only when asyncio has taken the one before, for it copies whatever the system does not take at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from tinymq.framing import Chunk
+
+SLICE_BYTES = 256 * 1024  # what asyncio is given at once, hence the most that it copies
+JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
+
+
+class Outbox:
+    """Of a connection, from when it is made. Its owner passes on what asyncio tells: `pause`, `resume`."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._queue: deque[Chunk] = deque()
+        self._queued_bytes = 0  # invariant: the bytes of _queue
+        self._full = False  # asyncio holds bytes that the system has not taken
+
+    @property
+    def bytes(self) -> int:
+        """Put here, and not taken by the system yet."""
+        return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
+
+    @property
+    def waiting(self) -> bool:
+        """Would what is put now have to wait?"""
+        return self._full or bool(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Is a flush of no use, until `resume`?"""
+        return self._full
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """Write there from now on."""
+        transport.set_write_buffer_limits(high=1, low=0)  # with 0, asyncio's TLS pauses an empty buffer
+        self._transport = transport
+
+    def close(self) -> None:
+        """What waits is dropped."""
+        self._transport = None
+        self.drop()
+
+    def drop(self) -> None:
+        """What waits here will not be written. What asyncio has will."""
+        self._queue.clear()
+        self._queued_bytes = 0
+
+    def put(self, chunks: Sequence[Chunk], total: int) -> None:
+        """Next in order; `total` is their bytes. They are kept by reference: nobody may change what lies in them."""
+        self._queue.extend(chunks)
+        self._queued_bytes += total
+
+    def pause(self) -> None:
+        self._full = True
+
+    def resume(self) -> None:
+        self._full = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand over what asyncio takes."""
+        queue, transport = self._queue, self._transport
+        while queue and not self._full and transport is not None:
+            chunk = queue.popleft()
+            if len(chunk) > SLICE_BYTES:
+                view = memoryview(chunk)
+                queue.appendleft(view[SLICE_BYTES:])
+                chunk = view[:SLICE_BYTES]
+            elif queue and len(chunk) + len(queue[0]) <= JOIN_BYTES_MAX:
+                chunk = self._join(chunk)
+            self._queued_bytes -= len(chunk)
+            transport.write(chunk)
+
+    def _join(self, first: Chunk) -> Chunk:
+        chunks, total = [first], len(first)
+        while self._queue and total + len(self._queue[0]) <= JOIN_BYTES_MAX:
+            chunk = self._queue.popleft()
+            chunks.append(chunk)
+            total += len(chunk)
+        return b"".join(chunks)

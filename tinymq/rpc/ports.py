@@ -1,0 +1,65 @@
+"""Where clients are served: gRPC's port, and the stream port beside it. Both open and close together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from tinymq.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
+from tinymq.rpc.server import Services
+from tinymq.rpc.stream_server import StreamServer
+
+
+class Server(Protocol):
+    """Of all services (tinymq.rpc.server.RpcServer)."""
+
+    async def start(self, host: str, port: int) -> int: ...
+    async def set_serving(self, serving: bool) -> None: ...
+    async def stop(self, grace_s: float | None) -> None: ...
+
+
+MakeServer = Callable[[Limits, Services], Server]
+
+
+class ClientPorts:
+    """From `start` to `stop`."""
+
+    def __init__(self, config: BrokerConfig, server: Server, streams: StreamServer) -> None:
+        self.server = server
+        self.streams = streams if config.stream_listen else None
+        self._config = config
+        self._port = 0
+        self._stream_port = 0
+
+    @property
+    def address(self) -> str:
+        """Where clients dial, host:port."""
+        host, _ = parse_address(self._config.listen)
+        return self._config.advertise or format_address(host, self._port)
+
+    @property
+    def stream_address(self) -> str:
+        """Where they dial the stream port; "": nowhere that they reach, so that they use `address` for all."""
+        if not self._stream_port or self._config.stream_advertise:
+            return self._config.stream_advertise if self._stream_port else ""
+        own, _ = parse_address(self.address)
+        host, _ = parse_address(self._config.stream_listen)
+        if is_loopback(host) and not is_loopback(own):
+            return ""  # clients are elsewhere, and would look for it on their own machines
+        return format_address(own if host in ANY_HOST else host, self._stream_port)
+
+    async def start(self) -> None:
+        """Listen. Raises PortInUse, InvalidConfig; then it is to be stopped all the same."""
+        self._port = await self.server.start(*parse_address(self._config.listen))
+        if self.streams is not None:
+            self._stream_port = await self.streams.start(*parse_address(self._config.stream_listen))
+
+    async def set_serving(self, serving: bool) -> None:
+        """What the broker's health is said to be."""
+        await self.server.set_serving(serving)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """End what is open within `grace_s` (None: at once), and close both."""
+        ports = [port for port in (self.server, self.streams) if port is not None]
+        await asyncio.gather(*(port.stop(grace_s) for port in ports))

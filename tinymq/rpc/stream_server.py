@@ -1,0 +1,167 @@
+"""The stream port: Produce and Fetch as frames over TCP, beside the same two on the gRPC port.
+
+What is said on it is what gRPC carries, but for the large part of a message, which travels behind it and is never
+packed into one: a batch's payload, an answer's frames. What that saves: docs/adr/0026.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Sequence
+
+from google.protobuf.message import DecodeError
+
+from tinymq.config import GRPC_OVERHEAD_BYTES, KIB, Limits, format_address
+from tinymq.errors import (
+    InvalidConfig,
+    InvalidFrame,
+    InvalidRequest,
+    PortInUse,
+    TinymqError,
+    UnsupportedVersion,
+)
+from tinymq.frame_stream import FrameStream
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
+from tinymq.rpc.packing import FetchAnswer
+from tinymq.rpc.produce import Batch
+from tinymq.rpc.services import BrokerService
+
+PROTOCOL = 1
+CONNECTIONS_MAX = 4096
+HELLO_BYTES_MAX = 4 * KIB
+HELLO_TIMEOUT_S = 5.0
+HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
+FAREWELL_S = 1.0  # for what is left to be sent to who was refused
+
+
+class StreamServer:
+    """From `start` to `stop`. Any number of times of neither."""
+
+    def __init__(self, limits: Limits, service: BrokerService) -> None:
+        self._limits = limits
+        self._service = service
+        self._server: asyncio.Server | None = None
+        self._streams: dict[asyncio.Task[None], FrameStream] = {}
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port really bound. Raises PortInUse, InvalidConfig for an address that is not this machine's."""
+        where = format_address(host, port)
+        try:
+            self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(
+                    f"{where} is in use", hint="choose another stream_listen, or stop who listens"
+                ) from None
+            raise InvalidConfig(f"stream_listen: cannot listen on {where}: {error.strerror or error}") from None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no new streams; end those that there are within `grace_s` (None: at once)."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._streams and grace_s is not None:
+            await asyncio.wait(self._streams, timeout=grace_s)
+        for stream in self._streams.values():
+            stream.abort()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+    def _connection(self) -> FrameStream:
+        return FrameStream(self._limits.grpc_message_bytes_max, HEAD_BYTES_MAX, on_made=self._begin)
+
+    def _begin(self, stream: FrameStream) -> None:
+        if len(self._streams) >= CONNECTIONS_MAX:
+            stream.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(stream))
+        self._streams[task] = stream
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._streams[task]
+
+    async def _serve(self, stream: FrameStream) -> None:
+        try:
+            hello = await self._greeted(stream)
+            if hello is not None:
+                await self._answer(stream, hello)
+        except (TinymqError, TimeoutError):
+            pass  # it has gone, or speaks nonsense
+        finally:
+            stream.abort()
+
+    async def _greeted(self, stream: FrameStream) -> pb.StreamHello | None:
+        """Who it is and what it wants; None: it was refused, and told why."""
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            head, body = await stream.receive()
+            try:
+                hello = self._checked(head, len(body))
+            except TinymqError as error:
+                await stream.send(_welcome(error))
+                async with asyncio.timeout(FAREWELL_S):
+                    await stream.finish()
+                return None
+            await stream.send(_welcome())
+            return hello
+
+    def _checked(self, head: bytes, body_bytes: int) -> pb.StreamHello:
+        try:
+            hello = pb.StreamHello.FromString(head)
+        except DecodeError:
+            raise InvalidFrame("the first frame is no hello") from None
+        if body_bytes or len(head) > HELLO_BYTES_MAX:
+            raise InvalidFrame("a hello of too many bytes")
+        if hello.protocol != PROTOCOL:
+            raise UnsupportedVersion(f"protocol {hello.protocol} of streams; this broker speaks {PROTOCOL}")
+        if hello.kind not in (pb.STREAM_PRODUCE, pb.STREAM_FETCH):
+            raise InvalidRequest(f"a stream of kind {hello.kind}", hint="1: produce, 2: fetch")
+        self._service.check_meant(hello.cluster_id, hello.broker_id)
+        return hello
+
+    async def _answer(self, stream: FrameStream, hello: pb.StreamHello) -> None:
+        client = hello.client_id or stream.remote_host
+        if hello.kind == pb.STREAM_PRODUCE:
+            await self._service.produce(_batches(stream), _ProduceReplies(stream), client)
+        else:
+            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client)
+
+
+def _welcome(error: TinymqError | None = None) -> bytes:
+    return pb.StreamWelcome(protocol=PROTOCOL, error=None if error is None else to_wire(error)).SerializeToString()
+
+
+async def _batches(stream: FrameStream) -> AsyncIterator[Sequence[Batch]]:
+    while True:
+        head, payload = await stream.receive()
+        try:
+            yield [(pb.ProduceBatch.FromString(head), bytes(payload))]
+        except DecodeError:
+            raise InvalidFrame("a frame whose head is no ProduceBatch") from None
+
+
+async def _fetches(stream: FrameStream) -> AsyncIterator[pb.FetchRequest]:
+    while True:
+        head, _ = await stream.receive()
+        try:
+            yield pb.FetchRequest.FromString(head)
+        except DecodeError:
+            raise InvalidFrame("a frame whose head is no FetchRequest") from None
+
+
+class _ProduceReplies:
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
+
+    async def write(self, message: pb.ProduceReply) -> None:
+        await self._stream.send(message.SerializeToString())
+
+
+class _FetchReplies:
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
+
+    async def write(self, message: FetchAnswer) -> None:
+        await self._stream.send(message.head.SerializeToString(), (message.frames,))
