@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tinymq.config import KIB, MIB
 from tinymq.errors import Closed, TinymqError
-from tinymq.framing import Chunk, Frame, FrameReader, pack_frame, zeroed
+from tinymq.framing import Chunk, Frame, FrameReader, pack_frame
 from tinymq.outbox import Outbox
 
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
@@ -33,12 +33,11 @@ class FrameStream(asyncio.BufferedProtocol):
         frame_bytes_max: int,
         head_bytes_max: int,
         *,
-        allocate: Callable[[int], memoryview] = zeroed,
         on_made: Callable[[FrameStream], None] | None = None,
     ) -> None:
-        """Bounds of what is received; `allocate` makes room for large frames. `on_made` is called once connected."""
+        """Bounds of what is received. `on_made` is called once it is connected."""
         self.remote_host = ""
-        self._reader = FrameReader(frame_bytes_max, head_bytes_max, allocate)
+        self._reader = FrameReader(frame_bytes_max, head_bytes_max)
         self._on_made = on_made
         self._outbox = Outbox()
         self._loop = asyncio.get_running_loop()

@@ -138,7 +138,7 @@ class BrokerLink:
         loop = asyncio.get_running_loop()
         bounds = self._limits.grpc_message_bytes_max, GRPC_OVERHEAD_BYTES
         async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(lambda: FrameStream(*bounds, allocate=_unzeroed), host, port)
+            _, stream = await loop.create_connection(lambda: FrameStream(*bounds), host, port)
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
@@ -174,8 +174,3 @@ def _broken(address: str, error: TinymqError) -> OutcomeUnknown:
 
 def _view(message: pa.Buffer) -> memoryview:
     return memoryview(message).cast("B")
-
-
-def _unzeroed(count: int) -> memoryview:
-    """From Arrow's pool, whose pages are warm; new ones would cost more than what is received into them."""
-    return memoryview(pa.allocate_buffer(count)).cast("B")
