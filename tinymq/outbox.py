@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tinymq.framing import Chunk
 
-SLICE_BYTES = 1024 * 1024  # what asyncio is given at once, hence the most that it copies; a quarter of it costs a tenth more per byte
+SLICE_BYTES = 1024 * 1024  # what asyncio is given at once, hence the most that it copies; less costs more per byte
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages
 
 
