@@ -4,6 +4,8 @@ that everybody who waits is told."""
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -178,5 +180,19 @@ def test_a_receiver_that_is_cancelled_loses_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (await b.receive())[0] == b"one"
+
+    between(scenario)
+
+
+@pytest.mark.parametrize("how", ["abort", "finish"])
+def test_what_a_forked_child_holds_of_it_keeps_nothing_open(how: str) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        with socket.socket(fileno=os.dup(wire(a).get_extra_info("socket").fileno())):
+            if how == "abort":
+                a.abort()
+            else:
+                await a.finish()
+            with pytest.raises(Closed):
+                await b.receive()
 
     between(scenario)

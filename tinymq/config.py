@@ -142,7 +142,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower().rstrip(".") == "localhost"
 
 
 def parse_peer(text: str, what: str = "a voter") -> PeerAddress:

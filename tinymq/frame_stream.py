@@ -7,6 +7,7 @@ taken nearly all that was sent before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from tinymq.outbox import Outbox
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
 UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
+BURST_FRAMES = 64  # received without a wait; then others on the loop have their turn
 
 # Whose machine vanished says nothing: the system asks. TCP_USER_TIMEOUT would end it sooner, but also a connection
 # whose other end is well and reads nothing for that long.
@@ -34,16 +36,19 @@ class FrameStream(asyncio.BufferedProtocol):
         head_bytes_max: int,
         *,
         on_made: Callable[[FrameStream], None] | None = None,
+        on_lost: Callable[[FrameStream], None] | None = None,
     ) -> None:
-        """Bounds of what is received. `on_made` is called once it is connected."""
+        """Bounds of what is received. `on_made` is called once it is connected, `on_lost` once it is no more."""
         self.remote_host = ""
         self._reader = FrameReader(frame_bytes_max, head_bytes_max)
         self._on_made = on_made
+        self._on_lost = on_lost
         self._outbox = Outbox()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._frames: deque[Frame] = deque()
         self._unread_bytes = 0  # invariant: of _frames
+        self._burst = 0  # frames received since the receiver last waited
         self._reading = True
         self._ended: TinymqError | None = None  # why there is nothing more to receive, once _frames is empty
         self._arrived: asyncio.Future[None] | None = None  # the receiver waits
@@ -53,9 +58,14 @@ class FrameStream(asyncio.BufferedProtocol):
 
     async def receive(self) -> Frame:
         """The next frame, (head, body): both are the receiver's to keep. Raises Closed at the end, InvalidFrame."""
+        self._burst += 1
+        if self._burst > BURST_FRAMES:
+            self._burst = 0
+            await asyncio.sleep(0)
         while not self._frames:
             if self._ended is not None:
                 raise self._ended
+            self._burst = 0
             self._arrived = self._loop.create_future()
             await self._arrived
         frame = self._frames.popleft()
@@ -71,21 +81,35 @@ class FrameStream(asyncio.BufferedProtocol):
             raise self._ended
         self._outbox.put(*pack_frame(head, body))
         self._outbox.flush()
-        await self._drained(UNSENT_BYTES_MAX)
+        while self._outbox.bytes > UNSENT_BYTES_MAX:
+            await self._room()
 
     async def finish(self) -> None:
         """Wait until all that was sent is on its way, then close. Raises what ended the connection before."""
-        await self._drained(0)
+        while self._outbox.waiting and self._ended is None:
+            await self._room()
+        if self._ended is not None:
+            raise self._ended
         self._end(Closed("this end closed the connection"))
         if self._transport is not None:
+            self._transport.write_eof()  # see abort
             self._transport.close()
 
     def abort(self) -> None:
         """End it now, and lose what is unsent. Who waits in `receive` or `send` hears of it."""
         self._frames.clear()
         self._end(Closed("this end closed the connection"))
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is None:
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # a child that was forked has it, too: closing it here would not end it
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._transport.abort()
+
+    def expect(self, frame_bytes_max: int, head_bytes_max: int) -> None:
+        """Other bounds from the next frame on."""
+        self._reader.frame_bytes_max, self._reader.head_bytes_max = frame_bytes_max, head_bytes_max
 
     # ---- what asyncio calls ----------------------------------------------------------------------
 
@@ -124,18 +148,20 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._outbox.resume()
-        if self._outbox.bytes <= UNSENT_BYTES_MAX:
-            _wake(self._taken)
+        _wake(self._taken)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._outbox.close()
         self._end(self._reader.cut_short() or Closed(f"the connection is lost: {exc or 'the other end closed it'}"))
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    async def _drained(self, most: int) -> None:
-        while self._outbox.bytes > most and self._ended is None:
+    async def _room(self) -> None:
+        """Wait until the system has taken some more. Raises what ended the connection."""
+        if self._ended is None:
             self._taken = self._loop.create_future()
             await self._taken
         if self._ended is not None:

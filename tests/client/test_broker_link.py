@@ -20,6 +20,7 @@ from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.produce import RESULTS_MAX
 from tinymq.testing.cluster import Cluster
 
 WELCOME = pb.StreamWelcome(protocol=1).SerializeToString()
@@ -77,7 +78,7 @@ class Port:
 async def port(answer: Answer) -> AsyncIterator[Port]:
     made = Port(answer)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: FrameStream(1 << 22, 1 << 20, on_made=made.made), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: FrameStream(1 << 22, 1 << 22, on_made=made.made), "127.0.0.1", 0)
     made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield made
@@ -124,6 +125,9 @@ def test_frames_where_the_broker_takes_them() -> None:
             ]  # fmt: skip
             await at_broker.send(pb.ProduceReply(results=[pb.ProduceResult(request_id=3)]).SerializeToString())
             assert (await produce.read()).results[0].request_id == 3
+            many = [pb.ProduceResult(error=pb.Error(code="NotLeader", message="x" * 500))] * RESULTS_MAX
+            await at_broker.send(pb.ProduceReply(results=many).SerializeToString())
+            assert len((await produce.read()).results) == RESULTS_MAX
 
             await fetch.write(pb.FetchRequest(request_id=4))
             assert pb.FetchRequest.FromString((await there.streams[1].receive())[0]).request_id == 4
@@ -172,7 +176,7 @@ def test_grpc_where_nobody_listens_or_nobody_answers_or_there_is_no_port() -> No
     async def scenario() -> None:
         async with port(welcome) as there:
             gone = there.address
-        for address in (gone, "", "no such host.invalid:1", "not an address"):
+        for address in (gone, "", "no such host.invalid:1", "not an address", "a..b:1", f"{'x' * 64}.invalid:1"):
             assert await link_to(ByGrpc(address)).open_fetch(5) == "fetch by gRPC", address
         async with port(silence) as there:
             assert await link_to(ByGrpc(there.address)).open_fetch(0.2) == "fetch by gRPC"

@@ -117,7 +117,6 @@ def test_it_says_what_grpc_says(tinymq_cluster: Cluster) -> None:
         (pb.StreamHello(protocol=1, kind=7), "InvalidRequest"),  # type: ignore[arg-type]
         (pb.StreamHello(protocol=1, kind=pb.STREAM_FETCH, broker_id=2), "WrongBroker"),
         (pb.StreamHello(protocol=1, kind=pb.STREAM_FETCH, cluster_id=b"another's"), "WrongBroker"),
-        (pb.StreamHello(protocol=1, kind=pb.STREAM_FETCH, client_id="x" * 5000), "InvalidFrame"),
         (b"\xff\xff", "InvalidFrame"),
     ],
 )
@@ -154,6 +153,74 @@ def test_nonsense_ends_its_own_stream_alone(tinymq_cluster: Cluster, hello: pb.S
             assert (await well.receive())[0]
 
     run(main())
+
+
+def test_a_stranger_has_room_for_a_hello_and_no_more(tinymq_cluster: Cluster) -> None:
+    async def main() -> None:
+        async with dialled(port_of(tinymq_cluster, 1)) as stream:
+            await stream.send(FETCH.SerializeToString() + b"\0" * stream_server.HELLO_BYTES_MAX)
+            with pytest.raises(Closed):
+                await stream.receive()
+
+    run(main())
+
+
+def test_the_oldest_of_many_strangers_is_let_go(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_server, "STRANGERS_MAX", 2)
+
+    async def main() -> None:
+        port = port_of(tinymq_cluster, 1)
+        async with welcomed(port, FETCH) as friend, dialled(port) as first, dialled(port) as second:
+            async with dialled(port) as third:
+                with pytest.raises(Closed):
+                    await first.receive()
+                for late in (second, third):
+                    await late.send(FETCH.SerializeToString())
+                    assert not pb.StreamWelcome.FromString((await late.receive())[0]).HasField("error")
+            await friend.send(pb.FetchRequest(request_id=1, topic_id=b"?" * 16).SerializeToString())
+            assert (await friend.receive())[0]
+
+    run(main())
+
+
+@pytest.mark.parametrize("hello", [FETCH, PRODUCE])
+def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hello: pb.StreamHello) -> None:
+    """Its stream stands still, for there is no room to answer; nothing but its end can move it."""
+
+    async def main() -> None:
+        streams, port = streams_of(tinymq_cluster, 1), port_of(tinymq_cluster, 1)
+        before = set(streams._streams)
+        async with welcomed(port, hello) as rude:
+            made = pb.FetchRequest if hello is FETCH else pb.ProduceBatch
+            asked = made(request_id=1, topic_id=b"?" * 16).SerializeToString()
+
+            async def ask() -> None:
+                while True:
+                    await rude.send(asked)
+
+            asking = asyncio.ensure_future(ask())
+            (here,) = set(streams._streams) - before
+            while here._reading or not here._outbox.waiting:  # neither read nor written any more
+                await asyncio.sleep(0.001)
+            asking.cancel()
+        while here in streams._streams:
+            await asyncio.sleep(0.001)
+
+    run(main())
+
+
+def test_who_has_to_wait_for_its_quota_keeps_no_broker_from_stopping() -> None:
+    with Cluster(nodes=1, limits=Limits(client_produce_bytes_per_s=1)) as cluster:
+        cluster.client().admin.create_topic("t", partitions=1)
+
+        async def main() -> None:
+            async with Raw(cluster.address(1)) as raw:
+                topic = await raw.topic("t")
+            async with welcomed(port_of(cluster, 1), PRODUCE) as stream:
+                assert (await sent(stream, batch(topic.topic_id, payload(1000)))).throttled_ms > 20_000
+                await asyncio.to_thread(cluster.stop, 1)
+
+        run(main(), timeout_s=20)
 
 
 def test_who_says_nothing_is_let_go(tinymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tinymq.client.channel import GrpcConnector, GrpcLink
 from tinymq.client.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
 from tinymq.client.wire import fetched, read_error
 from tinymq.clock import Clock
-from tinymq.config import GRPC_OVERHEAD_BYTES, Limits, parse_address
+from tinymq.config import Limits, parse_address
 from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
@@ -123,22 +123,25 @@ class BrokerLink:
             protocol=PROTOCOL, kind=kind, cluster_id=said.cluster_id, broker_id=said.broker_id,
             client_id=self._client_id,
         )  # fmt: skip
+        dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
-            return await self._dial(where, hello, min(DIAL_S_MAX, left_s / 2)), left_s
-        except (TinymqError, OSError, TimeoutError) as error:
+            return await self._dial(where, hello, dial_s), left_s
+        except (TinymqError, OSError, ValueError) as error:  # ValueError: of a name that is none
+            hurried = isinstance(error, TimeoutError) and dial_s < DIAL_S_MAX / 2
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             LOG.info("%s: its stream port %s: %s; using gRPC for now", self.address, where, reason)
             now_s = self._clock.monotonic()
-            self._shunned = where, now_s + SHUNNED_S
+            if not hurried:
+                self._shunned = where, now_s + SHUNNED_S
             return None, max(0.0, deadline_s - now_s)
 
     async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
         """An open stream. Raises why there is none."""
         host, port = parse_address(where)
         loop = asyncio.get_running_loop()
-        bounds = self._limits.grpc_message_bytes_max, GRPC_OVERHEAD_BYTES
+        most = self._limits.grpc_message_bytes_max  # of a head, too: a reply with many results is nothing else
         async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(lambda: FrameStream(*bounds), host, port)
+            _, stream = await loop.create_connection(lambda: FrameStream(most, most), host, port)
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()

@@ -51,9 +51,9 @@ class ClientPorts:
 
     async def start(self) -> None:
         """Listen. Raises PortInUse, InvalidConfig; then it is to be stopped all the same."""
-        self._port = await self.server.start(*parse_address(self._config.listen))
-        if self.streams is not None:
+        if self.streams is not None:  # first: who asks for it by the other one is to find it
             self._stream_port = await self.streams.start(*parse_address(self._config.stream_listen))
+        self._port = await self.server.start(*parse_address(self._config.listen))
 
     async def set_serving(self, serving: bool) -> None:
         """What the broker's health is said to be."""

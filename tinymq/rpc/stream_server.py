@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf.message import DecodeError
@@ -29,7 +30,8 @@ from tinymq.rpc.produce import Batch
 from tinymq.rpc.services import BrokerService
 
 PROTOCOL = 1
-CONNECTIONS_MAX = 4096
+CONNECTIONS_MAX = 1024  # one more goes by gRPC
+STRANGERS_MAX = 64  # who have not said hello yet; one more, and the oldest is let go
 HELLO_BYTES_MAX = 4 * KIB
 HELLO_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = GRPC_OVERHEAD_BYTES
@@ -43,13 +45,19 @@ class StreamServer:
         self._limits = limits
         self._service = service
         self._server: asyncio.Server | None = None
-        self._streams: dict[asyncio.Task[None], FrameStream] = {}
+        self._streams: dict[FrameStream, asyncio.Task[None]] = {}
+        self._strangers: dict[FrameStream, None] = {}  # those of them that have not said hello, the oldest first
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port really bound. Raises PortInUse, InvalidConfig for an address that is not this machine's."""
         where = format_address(host, port)
         try:
-            self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+            loop = asyncio.get_running_loop()
+            if host == "::" and socket.has_dualstack_ipv6():  # as gRPC does: both kinds of addresses
+                sock = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+                self._server = await loop.create_server(self._connection, sock=sock)
+            else:
+                self._server = await loop.create_server(self._connection, host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
@@ -63,34 +71,48 @@ class StreamServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._streams and grace_s is not None:
-            await asyncio.wait(self._streams, timeout=grace_s)
-        for stream in self._streams.values():
+        tasks = list(self._streams.values())
+        if tasks and grace_s is not None:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for stream, task in self._streams.items():
             stream.abort()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _connection(self) -> FrameStream:
-        return FrameStream(self._limits.grpc_message_bytes_max, HEAD_BYTES_MAX, on_made=self._begin)
+        """What a stranger may send is a hello; the bounds of a stream come after it."""
+        return FrameStream(HELLO_BYTES_MAX, HELLO_BYTES_MAX, on_made=self._begin, on_lost=self._end)
 
     def _begin(self, stream: FrameStream) -> None:
-        if len(self._streams) >= CONNECTIONS_MAX:
+        if self._server is None or len(self._streams) >= CONNECTIONS_MAX:
             stream.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(stream))
-        self._streams[task] = stream
-        task.add_done_callback(self._done)
+        while len(self._strangers) >= STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+        self._strangers[stream] = None
+        self._streams[stream] = asyncio.get_running_loop().create_task(self._serve(stream))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        del self._streams[task]
+    def _end(self, stream: FrameStream) -> None:
+        """Its client has gone: what still waits for it, for room to answer or for a quota, waits for nobody."""
+        task = self._streams.get(stream)
+        if task is not None:
+            task.cancel()
 
     async def _serve(self, stream: FrameStream) -> None:
         try:
             hello = await self._greeted(stream)
+            self._strangers.pop(stream, None)
             if hello is not None:
+                stream.expect(self._limits.grpc_message_bytes_max, HEAD_BYTES_MAX)
+                await stream.send(_welcome())
                 await self._answer(stream, hello)
         except (TinymqError, TimeoutError):
             pass  # it has gone, or speaks nonsense
         finally:
+            self._strangers.pop(stream, None)
+            self._streams.pop(stream, None)
             stream.abort()
 
     async def _greeted(self, stream: FrameStream) -> pb.StreamHello | None:
@@ -104,7 +126,6 @@ class StreamServer:
                 async with asyncio.timeout(FAREWELL_S):
                     await stream.finish()
                 return None
-            await stream.send(_welcome())
             return hello
 
     def _checked(self, head: bytes, body_bytes: int) -> pb.StreamHello:
@@ -112,8 +133,8 @@ class StreamServer:
             hello = pb.StreamHello.FromString(head)
         except DecodeError:
             raise InvalidFrame("the first frame is no hello") from None
-        if body_bytes or len(head) > HELLO_BYTES_MAX:
-            raise InvalidFrame("a hello of too many bytes")
+        if body_bytes:
+            raise InvalidFrame("a hello with a body")
         if hello.protocol != PROTOCOL:
             raise UnsupportedVersion(f"protocol {hello.protocol} of streams; this broker speaks {PROTOCOL}")
         if hello.kind not in (pb.STREAM_PRODUCE, pb.STREAM_FETCH):
