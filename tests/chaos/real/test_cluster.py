@@ -118,6 +118,22 @@ def test_every_connection_to_a_broker_is_one_of_its_proxies(cluster: Cluster) ->
             assert there & inodes(child.pid), f"broker {a} does not reach broker {b} through their proxy"
 
 
+def test_records_go_to_the_stream_port_through_the_proxy_of_clients(cluster: Cluster) -> None:
+    async def write() -> None:
+        async with cluster.client() as client:
+            await client.send(TOPIC, b"by the stream port", partition=0)
+            leader = cluster.leader(TOPIC, 0)
+            assert leader is not None
+            child = cluster.net._proxies[CLIENTS, leader]._child
+            assert child is not None
+            port = parse_address(cluster._own[leader].streams)[1]
+            there = {inode for to, inode in dialled() if to == port}
+            assert there
+            assert there <= inodes(child.pid)
+
+    asyncio.run(write())
+
+
 def test_a_message_is_passed_on_through_the_proxy_between_the_two(cluster: Cluster) -> None:
     passed: list[tuple[int, int]] = []
     wait(lambda: passed or passed.extend(_passed_on(cluster)) or passed)  # a busy machine may elect another leader
