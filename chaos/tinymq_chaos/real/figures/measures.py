@@ -84,13 +84,14 @@ class Pauses:
     led: list[float] = field(default_factory=list)  # from the failure until writes resumed, at partitions it hit
     elsewhere: list[float] = field(default_factory=list)  # the longest pause of each of the others meanwhile
 
-    def add(self, load: Load, hit: list[int], at_s: float) -> None:
+    def add(self, load: Load, hit: list[int], at_s: float, done_s: float) -> None:
+        """The failure was begun at `at_s`, and done by `done_s`: until then the old leader may have answered."""
         now_s = time.monotonic()
         for writes in load.partitions:
-            began_s, ended_s = writes.pause(at_s, now_s)
             if writes.partition in hit:
-                self.led.append(ended_s - at_s)
+                self.led.append(writes.pause(done_s, now_s)[1] - at_s)
             else:
+                began_s, ended_s = writes.pause(at_s, now_s)
                 self.elsewhere.append(ended_s - began_s)
 
 
@@ -115,8 +116,9 @@ async def _failover(trial: Trial, failures: int, name: str, what: str, bounds: S
             victim, hit = await trial.victim()
             at_s = time.monotonic()
             await trial.do(trial.cluster.kill, victim)
-            await trial.resumed(at_s)
-            pauses.add(trial.load, hit, at_s)
+            done_s = time.monotonic()
+            await trial.resumed(done_s)
+            pauses.add(trial.load, hit, at_s, done_s)
             trial.say(
                 f"{trial.failures + 1}/{failures}: broker {victim} killed, writes again after {pauses.led[-1]:.3f} s"
             )
@@ -141,8 +143,9 @@ async def paused_leader(trial: Trial, failures: int) -> Figure:
                 await old.admin.offsets(TOPIC)  # it knows who leads
                 at_s = time.monotonic()
                 await trial.do(trial.cluster.pause, victim)
-                await trial.resumed(at_s)
-                pauses.add(trial.load, hit, at_s)
+                done_s = time.monotonic()
+                await trial.resumed(done_s)
+                pauses.add(trial.load, hit, at_s, done_s)
                 await asyncio.sleep(max(0.0, at_s + 6.0 - time.monotonic()))
                 acknowledged = {p: trial.load.partitions[p].acks[-1].offset + 1 for p in hit}
                 asked = [asyncio.create_task(old.admin.offsets(TOPIC, timeout=10.0)) for _ in range(20)]
