@@ -20,7 +20,7 @@ from tinymq.outbox import Outbox
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
 UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
-BURST_FRAMES = 64  # received without a wait; then others on the loop have their turn
+BURST_FRAMES = 8  # received without a wait; then others on the loop have their turn
 
 # Whose machine vanished says nothing: the system asks. TCP_USER_TIMEOUT would end it sooner, but also a connection
 # whose other end is well and reads nothing for that long.

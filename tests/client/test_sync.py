@@ -19,6 +19,7 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.aio import AsyncClient
+from tinymq.client.engine import SWITCH_S_MAX, Engine
 from tinymq.client.holds import AsyncHold
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
@@ -271,3 +272,14 @@ def test_public_names() -> None:
     with pytest.raises(AttributeError):
         tinymq.Nothing  # noqa: B018
     assert os.path.exists(ROOT / "tinymq" / "py.typed")
+
+
+def test_who_computes_makes_way_for_the_clients_loop_soon() -> None:
+    before_s = sys.getswitchinterval()
+    try:
+        for own_s, wanted_s in ((0.005, SWITCH_S_MAX), (0.000_1, 0.000_1)):  # a shorter one is the application's own
+            sys.setswitchinterval(own_s)
+            Engine(lambda: AsyncClient("127.0.0.1:1")).stop()
+            assert sys.getswitchinterval() == pytest.approx(wanted_s)
+    finally:
+        sys.setswitchinterval(before_s)

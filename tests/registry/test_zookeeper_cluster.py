@@ -128,7 +128,8 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
         client.admin.create_topic("meanwhile", partitions=3, replication_factor=2)
         dev.signal(1, signal.SIGCONT)
         until(lambda: dev.registered() == [1, 2, 3], "it does not come back")
-        assert dev.session(1) not in (None, before)
+        # A busy machine may keep it silent for a session once more: then it comes back once more.
+        until(lambda: dev.session(1) not in (None, before), "it comes back without a session of its own")
         until(lambda: is_made(client, "after"), "a broker does not hear that there are three")
         send(client, "after", range(30))
         until(lambda: run(["cluster", "status", "-s", devfolder.load(dev.path).servers]) == Exit.OK, "not healthy")
