@@ -26,6 +26,8 @@ from tinymq.cli import devfolder
 from tinymq.testing import cluster
 from tinymq_chaos.real import ports
 
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # of every process that uses gRPC, and forks: tinymq/rpc
+
 TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.json"  # seconds by group
 SPARK = "spark"

@@ -133,7 +133,7 @@ def test_servers_reach_each_other_and_are_reached_through_proxies_alone(cluster)
 def test_processes_end_stop_still_and_begin_as_they_are_told(cluster):
     cluster.pause(1)
     assert cluster.running(1)
-    assert monitor.ask(cluster.listens[1].monitor, "/varz") is None
+    wait_until(lambda: monitor.ask(cluster.listens[1].monitor, "/varz") is None, "silence")
     assert "server 1" in cluster.unhealthy()
     cluster.resume(1)
     wait_until(lambda: not cluster.unhealthy(), "health")
