@@ -3,9 +3,10 @@
     make bench                                   a table
     python -m benchmarks.bench --json FILE       and everything as JSON
 
-Both systems write the same number of bytes to three files on the same disk over the same kinds of
-connection, synced on a majority before each answer; rounds of the two alternate, the first of each does not
-count, and medians are compared. Absolute figures mean little on a shared machine: look at the ratios.
+Both systems write the same number of bytes to three files on the same disk, synced on a majority before each answer.
+Between brokers both speak framed TCP; from the client the bare one speaks gRPC, and tinymq uses its stream port. Rounds
+of the two alternate, the first of each does not count, and medians are compared. Absolute figures mean little on a
+shared machine: look at the ratios.
 """
 
 from __future__ import annotations

@@ -45,11 +45,16 @@ def group_of(path: Path) -> str:
     return SPARK if home.parts[0] == SPARK else home.as_posix()
 
 
+def group_of_test(root: Path, nodeid: str) -> str:
+    """The same by a test's name. Its place would not do: a library's test lies in the library."""
+    return group_of(root / nodeid.partition("::")[0])
+
+
 class Groups(LoadScopeScheduling):
     """Gives each worker whole groups. xdist's own groups rest on names that pytest 9.2 gives no more."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(self.config.rootpath / nodeid.partition("::")[0])
+        return group_of_test(self.config.rootpath, nodeid)
 
 
 class Stopwatch:
@@ -60,7 +65,7 @@ class Stopwatch:
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[group_of(self._root / report.location[0])] += report.duration  # type: ignore[assignment]
+        self._seconds[group_of_test(self._root, report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
         rounded = {group: round(seconds, 1) for group, seconds in sorted(self._seconds.items())}

@@ -95,7 +95,7 @@ def test_what_nobody_receives_is_not_read_and_holds_its_sender_back(size: int, f
         assert not sending.done()
         assert b._unread_bytes <= UNREAD_BYTES_MAX + READ_BUFFER_BYTES + size
         assert len(b._frames) <= UNREAD_FRAMES_MAX + READ_BUFFER_BYTES
-        assert a._outbox.bytes <= UNSENT_BYTES_MAX + size + 1024
+        assert a._outbox.unsent_bytes <= UNSENT_BYTES_MAX + size + 1024
         for _ in range(frames):
             head, received = await b.receive()
             assert (head, len(received)) == (b"h", size)
@@ -135,7 +135,7 @@ def test_who_waits_is_told_of_the_end(who: str) -> None:
         for each in waiting:
             with pytest.raises(Closed):
                 await each
-        assert a._outbox.bytes == 0, "what is unsent is let go"
+        assert a._outbox.unsent_bytes == 0, "what is unsent is let go"
 
     between(scenario)
 

@@ -81,7 +81,7 @@ class FrameStream(asyncio.BufferedProtocol):
             raise self._ended
         self._outbox.put(*pack_frame(head, body))
         self._outbox.flush()
-        while self._outbox.bytes > UNSENT_BYTES_MAX:
+        while self._outbox.unsent_bytes > UNSENT_BYTES_MAX:
             await self._room()
 
     async def finish(self) -> None:

@@ -25,7 +25,7 @@ class Outbox:
         self._full = False  # asyncio holds bytes that the system has not taken
 
     @property
-    def bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         """Put here, and not taken by the system yet."""
         return self._queued_bytes + (self._transport.get_write_buffer_size() if self._transport else 0)
 
@@ -80,7 +80,7 @@ class Outbox:
             self._queued_bytes -= len(chunk)
             transport.write(chunk)
 
-    def _join(self, first: Chunk) -> Chunk:
+    def _join(self, first: Chunk) -> bytes:
         chunks, total = [first], len(first)
         while self._queue and total + len(self._queue[0]) <= JOIN_BYTES_MAX:
             chunk = self._queue.popleft()

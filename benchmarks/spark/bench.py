@@ -33,8 +33,10 @@ from benchmarks.measure import RECORD_BYTES
 from benchmarks.spark import data, jars, scans
 from benchmarks.spark.kafka import Kafka
 from benchmarks.spark.producing import Producing
+from benchmarks.spark.sending import Sending
 from tests.spark import java_setup
 
+LIMIT = "bytes of another process, the limit of Python"
 TOPIC, FLIGHTS, WIDE = "rows", "flights", "wide"
 RECORDS = 2_000_000
 WIDE_PARTITIONS = 1_000
@@ -77,7 +79,8 @@ def measure(folder: Path, records: int, rounds: int) -> list[Figure]:
         kafka.create_topic(TOPIC, data.PARTITIONS)
         parquet = data.load_parquet(scans.tinymq(spark, ours, TOPIC), folder)
         data.load_kafka(spark, parquet, kafka.servers, TOPIC)
-        sources = scans.Sources(spark, parquet, ours, kafka.servers, TOPIC)
+        sending = stack.enter_context(Sending(folder))
+        sources = scans.Sources(spark, parquet, ours, kafka.servers, TOPIC, sending.port)
         for name, rows in (("Parquet", sources.read_parquet()), ("Kafka", sources.read_kafka())):
             assert rows.count() == records, f"{name} has {rows.count()} of {records} rows"
         return [
@@ -96,15 +99,17 @@ def _scans(sources: scans.Sources, records: int, rounds: int) -> list[Figure]:
         "Kafka": lambda: scans.timed(sources.read_kafka()),
         "tinymq, followers": lambda: scans.timed(sources.read_tinymq()),
         "tinymq, leaders": lambda: scans.timed(sources.read_tinymq("leader")),
-        "batches at hand, the limit of Python": lambda: scans.timed(sources.read_ready(records)),
+        LIMIT: lambda: scans.timed(sources.read_ready(records, sources.sending)),
+        "batches that the task has at hand": lambda: scans.timed(sources.read_ready(records)),
     }
     took = _rounds("scan", kinds, rounds, WARM_UPS)
     rates = {name: [records * RECORD_BYTES / s / 1e6 for s in some] for name, some in took.items()}
     medians = {name: statistics.median(some) for name, some in rates.items()}
     figures = [Figure(f"scan: {name}", medians[name], "MB/s", None, False, rates[name]) for name in kinds]
-    for name, wanted in (("Parquet", 0.6), ("Kafka", 1.5)):
+    for name, wanted in (("Parquet", 0.6), ("Kafka", 1.5), (LIMIT, None)):
         ratio = medians["tinymq, followers"] / medians[name]
         figures.append(Figure(f"scan: tinymq's followers to {name}", ratio, "times", wanted, False, []))
+    figures.append(Figure("scan: that limit to Kafka", medians[LIMIT] / medians["Kafka"], "times", None, False, []))
     return figures
 
 

@@ -1,8 +1,11 @@
-"""The limit of what a Python data source reads in Spark: the same columns, from batches that the task has at hand."""
+"""The limits of what a Python data source reads in Spark: the same columns, from batches that the task has at hand, and
+from bytes that another process sends as they are."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from functools import cache
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -10,14 +13,20 @@ from pyspark.sql.types import StructType
 
 from benchmarks.measure import RECORD_BYTES
 from benchmarks.spark.data import PARTITIONS
+from benchmarks.spark.sending import PIECE_BYTES, WANTED
 from pyspark_tinymq.columns import arrow_schema, spark_schema
 
 BATCH_RECORDS = 1_000
 DIFFERENT = 64  # batches in turns: as with any source, what comes next lies in no cache of the processor
 
 
+@cache
+def _offsets() -> pa.Buffer:
+    return pa.array(range(0, (BATCH_RECORDS + 1) * RECORD_BYTES, RECORD_BYTES), pa.int32()).buffers()[1]
+
+
 class Ready(DataSource):
-    """Options: `records`, of RECORD_BYTES each."""
+    """Options: `records`, of RECORD_BYTES each; `port`: values come from there (see sending.py)."""
 
     @classmethod
     def name(cls) -> str:
@@ -27,31 +36,51 @@ class Ready(DataSource):
         return spark_schema(headers=False)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(int(self.options["records"]), arrow_schema(schema))
+        return _Reader(int(self.options["records"]), int(self.options.get("port", 0)), arrow_schema(schema))
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, records: int, schema: pa.Schema) -> None:
-        self._batches = records // BATCH_RECORDS // PARTITIONS
+    def __init__(self, records: int, port: int, schema: pa.Schema) -> None:
+        self._records = records // PARTITIONS
+        self._port = port
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(number) for number in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        made = [self._batch(partition.value) for _ in range(min(DIFFERENT, self._batches))]
-        for number in range(self._batches):
+        return self._sent(partition.value) if self._port else self._at_hand(partition.value)
+
+    def _at_hand(self, partition: int) -> Iterator[pa.RecordBatch]:
+        count = self._records // BATCH_RECORDS
+        zeros = (pa.py_buffer(bytes(BATCH_RECORDS * RECORD_BYTES)) for _ in range(min(DIFFERENT, count)))
+        made = [self._batch(values, self._others(partition)) for values in zeros]
+        for number in range(count):
             yield made[number % len(made)]
 
-    def _batch(self, partition: int) -> pa.RecordBatch:
+    def _sent(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """Received where Arrow reads them, and nothing else."""
+        others = self._others(partition)
+        size = BATCH_RECORDS * RECORD_BYTES
+        batches, left = PIECE_BYTES // size, self._records // BATCH_RECORDS
+        with socket.create_connection(("127.0.0.1", self._port)) as connection:
+            connection.sendall(WANTED.pack(-(-left // batches)))
+            while left > 0:
+                piece = pa.allocate_buffer(PIECE_BYTES)
+                received = connection.recv_into(memoryview(piece).cast("B"), PIECE_BYTES, socket.MSG_WAITALL)
+                assert received == PIECE_BYTES
+                for number in range(min(batches, left)):
+                    yield self._batch(piece.slice(number * size, size), others)
+                left -= batches
+
+    def _others(self, partition: int) -> list[pa.Array]:
+        """All columns but the value."""
         count = BATCH_RECORDS
-        values = pa.py_buffer(bytes(count * RECORD_BYTES))
-        offsets = pa.array(range(0, (count + 1) * RECORD_BYTES, RECORD_BYTES), pa.int32()).buffers()[1]
-        others = [["rows"] * count, [partition] * count, list(range(count)), [0] * count, [0] * count]
-        kinds = [field.type for field in self._schema]
-        arrays = [
-            pa.nulls(count, kinds[0]),
-            pa.Array.from_buffers(pa.binary(), count, [None, offsets, values]),
-            *(pa.array(column, kind) for column, kind in zip(others, kinds[2:], strict=True)),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        columns = [[None] * count, ["rows"] * count, [partition] * count, list(range(count)), [0] * count, [0] * count]
+        kinds = [field.type for field in self._schema if field.name != "value"]
+        return [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+
+    def _batch(self, values: pa.Buffer, others: list[pa.Array]) -> pa.RecordBatch:
+        count = BATCH_RECORDS
+        value = pa.Array.from_buffers(pa.binary(), count, [None, _offsets(), values])
+        return pa.RecordBatch.from_arrays([others[0], value, *others[1:]], schema=self._schema)

@@ -73,6 +73,7 @@ class Sources:
     tinymq: str
     kafka: str
     topic: str
+    sending: int  # the port of who sends bytes as they are
 
     def read_parquet(self) -> DataFrame:
         return self.spark.read.parquet(self.parquet)
@@ -80,8 +81,8 @@ class Sources:
     def read_tinymq(self, replica: str = "follower") -> DataFrame:
         return tinymq(self.spark, self.tinymq, self.topic, replica=replica)
 
-    def read_ready(self, records: int) -> DataFrame:
-        return self.spark.read.format("ready").option("records", records).load()
+    def read_ready(self, records: int, port: int = 0) -> DataFrame:
+        return self.spark.read.format("ready").options(records=records, port=port).load()
 
     def read_kafka(self) -> DataFrame:
         """With as large fetches as its consumers take."""

@@ -118,7 +118,7 @@ _SOURCE = (
            "How long a task looks for a replica that serves, before it fails (and Spark tries it again).", "20000"),
     Option("requestTimeoutMs", whole(1, 3_600_000), "30000",
            "How long the driver waits for the cluster's answers.", "10000", (BATCH, STREAM, SINK)),
-    Option("fetchBytes", kinds.SIZE, "4m",
+    Option("fetchBytes", kinds.SIZE, "8m",
            "How much a task asks a broker for at once.", "1m"),
     Option("holdMs", whole(0, 3_600_000), "60000 (batch), 600000 (stream)",
            "How long what was planned is kept from retention unless it is renewed, as tasks and the next plan do; "

@@ -118,7 +118,7 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
         replica_wait_ms=values.get("maxReplicaWaitMs", 2_000),
         unreachable_ms=values.get("unreachableMs", 60_000),
         request_timeout_ms=values.get("requestTimeoutMs", 30_000),
-        fetch_bytes=values.get("fetchBytes", 4 << 20),
+        fetch_bytes=values.get("fetchBytes", 8 << 20),
         hold_s=hold_s,
         scan_id=_name(values, "scanId"),
         values=_values(values),

@@ -173,6 +173,7 @@ def test_a_replayed_handshake_opens_nothing() -> None:
         replay.send(opening + proof + framed(heartbeat(1).SerializeToString()))
         await replay.until_closed()
         await turned_away(net, b, WrongSecret)
+        assert 1 not in b.told.sequences, "nothing of the replay's was taken"
 
     run(scenario)
 
@@ -297,7 +298,9 @@ def test_what_the_older_connection_still_holds_is_not_delivered_after_the_newer_
         first.send(half[-10:])
         await first.until_closed()
         second.send(framed(heartbeat(3).SerializeToString()))
-        await b.told.until(lambda: b.told.sequences == [2, 3])
+        await b.told.until(lambda: 3 in b.told.sequences)
+        assert b.told.sequences == [2, 3], "nothing of what the older one held"
+        assert b.told.rejected == []
         second.writer.close()
 
     run(scenario)

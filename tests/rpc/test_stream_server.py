@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.running import run
 from tests.fakes.batches import payload
-from tests.fakes.raw_client import Raw, batch
+from tests.fakes.raw_client import Raw, batch, until
 from tests.test_app import config, refused
 from tinymq.app import BrokerApp
 from tinymq.config import Limits, parse_address
@@ -200,11 +200,10 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
 
             asking = asyncio.ensure_future(ask())
             (here,) = set(streams._streams) - before
-            while here._reading or not here._outbox.waiting:  # neither read nor written any more
-                await asyncio.sleep(0.001)
+            await until(lambda: not here._reading and here._outbox.waiting)  # neither read nor written any more
             asking.cancel()
-        while here in streams._streams:
-            await asyncio.sleep(0.001)
+        await until(lambda: here not in streams._streams)
+        assert set(streams._streams) == before
 
     run(main())
 
@@ -243,8 +242,7 @@ def test_there_are_so_many_connections_and_no_more(tinymq_cluster: Cluster, monk
             async with dialled(port) as one_more:
                 with pytest.raises(Closed):
                     await one_more.receive()
-        while len(streams._streams) >= stream_server.CONNECTIONS_MAX:
-            await asyncio.sleep(0)
+        await until(lambda: len(streams._streams) < stream_server.CONNECTIONS_MAX)
         async with welcomed(port, FETCH):
             pass
 

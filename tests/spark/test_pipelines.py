@@ -33,7 +33,7 @@ from pipelines.returned import returned
 from pipelines.sessions import ended
 from pipelines.streams import Journal
 from pyspark_tinymq.place import PLACE
-from tests.spark.pipeline_runs import WINDOWS, Runs
+from tests.spark.pipeline_runs import TOPIC, WINDOWS, Runs
 from tinymq import Client
 from tinymq.testing.cluster import Cluster
 
@@ -41,7 +41,6 @@ SAMPLE, SUMMARY = "datasets/CDNOW_sample.txt", "datasets/cdnow_customers_summary
 CALIBRATED = date(1997, 9, 30)  # the day up to which the summary goes
 BATCH_RECORDS = 3_000
 FLIGHTS = 4_000
-RUN_S_MAX = 240.0
 
 pytestmark = pytest.mark.timeout(600)  # of a machine with much else to do; seconds where there is nothing
 
@@ -54,25 +53,37 @@ def all_run(cluster: Cluster) -> Iterator[None]:
         cluster.start(broker)
 
 
+def _uncommit(checkpoint: Path) -> int:
+    """As if it had been killed after its last batch was written and before Spark had noted that. Which batch it was."""
+    commits = checkpoint / "commits"
+    batch = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for name in (f"{batch}", f".{batch}.crc"):
+        (commits / name).unlink()
+    return batch
+
+
 @pytest.mark.usefixtures("all_run")
-def test_killed_in_a_batch_and_a_broker_dies_and_every_window_is_there_once(
+def test_batches_are_done_again_and_a_broker_dies_and_every_window_is_there_once(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
-    """The first days of 2013; the whole year, with more kills, is in long/test_pipeline_killed.py. The first run is a
-    process of its own, the second one goes on from its folders in this session."""
+    """The first days of 2013. The whole year, with processes that are killed, is in long/test_pipeline_killed.py."""
     flights = source.load(source.find_data())[:FLIGHTS]
     mq.admin.create_topic("flights", 3)
     mq.admin.create_topic("delays", 2)
     load.send(mq, "flights", flights, lambda _: None)
-    runs = Runs(tmp_path, cluster.servers, FLIGHTS // 4)
-    with runs.start() as run:
-        killed = runs.kill_within(run, WINDOWS, 1, RUN_S_MAX, also=lambda: True)
+    job = flight_delays.parse(Runs(tmp_path, cluster.servers, FLIGHTS // 2).arguments())
+    first = Journal(None, print)
+    assert flight_delays.Pipeline(spark, job, first).run()
+    once = mq.admin.offsets("delays")
+    again = {query: _uncommit(job.checkpoint / query) for query in (WINDOWS, TOPIC)}
     cluster.kill(cluster.wait_leader("flights", 0))
-    journal = Journal(None, print)
-    assert flight_delays.Pipeline(spark, flight_delays.parse(runs.arguments()), journal).run()
+    second = Journal(None, print)
+    assert flight_delays.Pipeline(spark, job, second).run()
 
-    assert killed in [report.batch for report in journal.taken if report.query == WINDOWS], "it was done again"
-    assert sum(report.dropped for report in journal.taken) == 0
+    for query, batch in again.items():
+        assert batch in [report.batch for report in second.taken if report.query == query], "it was done again"
+    assert mq.admin.offsets("delays") != once, "and there are repeats to be dropped"
+    assert sum(report.dropped for report in (*first.taken, *second.taken)) == 0
     table = pd.DataFrame([json.loads(flight.value) for flight in flights])
     expected = reference.rows(reference.of_flights(table.assign(time_hour=pd.to_datetime(table["time_hour"]))))
     assert sum(row["flights"] for row in expected) == FLIGHTS
@@ -113,14 +124,11 @@ def test_orders_are_in_the_table_once_however_often_a_batch_is_done_and_customer
     assert table.num_rows == sent
     assert table.select(["partition", "offset"]).group_by(["partition", "offset"]).aggregate([]).num_rows == sent
 
-    # As if it had been killed after the table's commit and before Spark's.
-    batches = sorted(int(path.name) for path in (tmp_path / "state" / "commits").iterdir() if path.name.isdigit())
-    assert len(batches) > 2
-    for name in (f"{batches[-1]}", f".{batches[-1]}.crc"):
-        (tmp_path / "state" / "commits" / name).unlink()
+    last = _uncommit(tmp_path / "state")
+    assert last > 1
     again = _orders(spark, cluster, tmp_path)
     again.run()
-    assert again.again == batches[-1:]
+    assert again.again == [last]
     assert _table(tmp_path) == (version, table)
 
     with pytest.raises(Refused, match="does not know which"):

@@ -129,7 +129,7 @@ class AsyncClient:
         `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
         None: as the setting `replica` says. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
         count what they serve under it, see admin.describe_scan. `topic_id`: of the topic that was planned; one that has
-        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 4 MiB
+        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB
         if not given. Raises InvalidRequest, InvalidName (scan_id).
         """
         wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms, topic_id)

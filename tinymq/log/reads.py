@@ -15,6 +15,8 @@ from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.scan import frames
 from tinymq.value import value
 
+FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
+
 
 @value
 class Span:
@@ -111,10 +113,28 @@ def _read(
     file = _open(files, span.path)
     try:
         position, first = _skip(file, span, wanted)
-        data = file.read(position, max(bytes_max, first.size))
+        data = file.read(position, _whole(file, span, position, first, bytes_max))
         return data, _walk(data, span, first.index, position, bytes_max)
     finally:
         file.close()
+
+
+def _whole(file: File, span: Span, position: int, first: EntryHeader, bytes_max: int) -> int:
+    """How many bytes to read. Large frames are read to the end of one: what is cut off is read for nothing, a quarter
+    of 4 MiB where a frame has one. Their headers alone are looked at here, and again when all is verified."""
+    if first.size * FRAMES_MANY < bytes_max:
+        return bytes_max
+    total, index = first.size, first.index + 1
+    while index <= span.last_index and total < bytes_max:
+        head = file.read(position + total, HEADER_SIZE)
+        try:
+            size = parse_header(head).size
+        except CorruptData:
+            return bytes_max  # whoever verifies says where and what
+        if total + size > bytes_max:
+            break
+        total, index = total + size, index + 1
+    return total
 
 
 def _skip(file: File, span: Span, wanted: Callable[[EntryHeader], bool]) -> tuple[int, EntryHeader]:

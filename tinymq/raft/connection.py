@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def buffered_bytes(self) -> int:
         """Bytes that send() took and the system has not."""
-        return self._outbox.bytes
+        return self._outbox.unsent_bytes
 
     def send(self, head: bytes, body: Sequence[Chunk]) -> bool:
         """Queue one frame. False when closing, or when what waits already would be over its bound.
@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         chunks, total = pack_frame(head, body)
         assert len(head) <= HEAD_BYTES_MAX, "a head over its bound"
         assert total - PREFIX_BYTES <= self._limits.peer_frame_bytes_max, "a frame over its bound"
-        if self._outbox.waiting and self._outbox.bytes + total > self._out_bytes_max:
+        if self._outbox.waiting and self._outbox.unsent_bytes + total > self._out_bytes_max:
             return False
         self._outbox.put(chunks, total)
         if self._flush_due or self._outbox.full:

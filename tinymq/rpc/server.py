@@ -1,4 +1,4 @@
-"""The gRPC server: one port for clients, with bounds, health and reflection."""
+"""The gRPC server: all services on one port, with bounds, health and reflection."""
 
 from __future__ import annotations
 

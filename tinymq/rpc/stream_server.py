@@ -39,7 +39,7 @@ FAREWELL_S = 1.0  # for what is left to be sent to who was refused
 
 
 class StreamServer:
-    """From `start` to `stop`. Any number of times of neither."""
+    """Listens from `start` to `stop`; serves each connection by a task of its own, which ends with it."""
 
     def __init__(self, limits: Limits, service: BrokerService) -> None:
         self._limits = limits
@@ -158,6 +158,7 @@ async def _batches(stream: FrameStream) -> AsyncIterator[Sequence[Batch]]:
     while True:
         head, payload = await stream.receive()
         try:
+            # As entries keep it: a view, quicker to make, would hold Arrow's memory for as long as the log's tail.
             yield [(pb.ProduceBatch.FromString(head), bytes(payload))]
         except DecodeError:
             raise InvalidFrame("a frame whose head is no ProduceBatch") from None

@@ -1,0 +1,83 @@
+"""Bytes from a file to whoever asks, with no logic: the least that a scan's server can cost. A process of its own:
+
+    python -m benchmarks.spark.sending FILE
+
+prints the port of 127.0.0.1 where it listens, and ends when its standard input does. A connection says how many
+pieces of PIECE_BYTES it wants (u64, little-endian), and gets them, from the page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PIECE_BYTES = 4 << 20
+PIECES = 64  # in the file, in turns: what comes next lies in no cache of the processor
+WANTED = struct.Struct("<Q")
+
+
+class Sending:
+    """Runs with the block. Its file is made in `folder`."""
+
+    def __init__(self, folder: Path, pieces: int = PIECES) -> None:
+        self._path = folder / "pieces"
+        self._pieces = pieces
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        with self._path.open("wb") as file:
+            for _ in range(self._pieces):
+                file.write(os.urandom(PIECE_BYTES))
+        command = [sys.executable, "-m", "benchmarks.spark.sending", str(self._path)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._path.unlink()
+
+
+def _serve(connection: socket.socket, file: int) -> None:
+    with connection:
+        (wanted,) = WANTED.unpack(connection.recv(WANTED.size, socket.MSG_WAITALL))
+        pieces = os.fstat(file).st_size // PIECE_BYTES
+        for number in range(wanted):
+            at = number % pieces * PIECE_BYTES
+            end = at + PIECE_BYTES
+            while at < end:
+                at += os.sendfile(connection.fileno(), file, at, end - at)
+
+
+def main() -> None:
+    file = os.open(sys.argv[1], os.O_RDONLY)
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+
+    def accept() -> None:
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=_serve, args=(connection, file), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What is read from a segment for a fetch: whole frames, verified, and hardly more than those."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.opened import reopened, with_log
+from tests.log.values import append, faulty
+from tinymq.entry import HEADER_SIZE, iter_entries
+from tinymq.errors import CorruptData
+from tinymq.log import Log, Store
+from tinymq.testing.faulty_files import FaultyFile, FaultyFiles
+
+PAYLOAD = 100_000
+COUNT = 8
+BYTES = 1 << 20  # of them all, and more
+
+
+def filled() -> FaultyFiles:
+    """A log of a first entry, and COUNT with a record and PAYLOAD bytes each."""
+    files = faulty()
+
+    async def fill(store: Store, log: Log) -> None:
+        for _ in range(COUNT):
+            append(log, 1, records=1, size=PAYLOAD)
+
+    with_log(fill, files, tail_cache_bytes_max=1, segment_bytes=BYTES)
+    return files
+
+
+@pytest.mark.parametrize("bytes_max", [1, PAYLOAD, 250_000, 399_999, 1_000_000])
+def test_hardly_more_is_read_than_is_served(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    real = FaultyFile.read
+
+    def counted(self: FaultyFile, position: int, length: int) -> bytes:
+        nonlocal read
+        data = real(self, position, length)
+        read += len(data)
+        return data
+
+    async def check(store: Store, log: Log) -> None:
+        nonlocal read
+        monkeypatch.setattr(FaultyFile, "read", counted)
+        read = 0
+        served = await log.read_from_offset(2, log.next_offset, bytes_max)
+        assert next(iter_entries(served)).header.base_offset == 2
+        assert len(served) <= max(bytes_max, PAYLOAD + 1000)
+        assert read - len(served) < 70_000, "a look at the headers, and no frame that is not served"
+
+    reopened(check, filled(), tail_cache_bytes_max=1, segment_bytes=BYTES)
+
+
+@pytest.mark.parametrize("field", [0, 12, 16, 70])
+def test_damage_behind_a_large_frame_is_told_where_it_is(field: int) -> None:
+    """Of the header, of a length that it tells, and of the payload; in the fourth frame of the segment."""
+    files = filled()
+
+    async def check(store: Store, log: Log) -> None:
+        (path,) = [path for path in files.paths() if path.endswith(".log")]
+        fourth = files.content(path).index(b"4.4.4.") - HEADER_SIZE
+        files.flip_bit(path, fourth + field, 3)
+        whole = await log.read_from_offset(0, log.next_offset, PAYLOAD + 1000)
+        assert [entry.index for entry in iter_entries(whole)] == [2]
+        with pytest.raises(CorruptData) as raised:
+            await log.read_from_offset(0, log.next_offset, BYTES)
+        assert raised.value.detail["index"] == "4"
+
+    reopened(check, files, tail_cache_bytes_max=1, segment_bytes=BYTES)
