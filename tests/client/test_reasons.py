@@ -229,3 +229,20 @@ def test_a_change_of_unknown_outcome_says_nothing_of_producers(cluster: FakeClus
             assert "call again" in raised.value.hint
 
     run(scenario())
+
+
+def test_what_a_broker_said_is_not_lost_to_an_attempt_that_the_deadline_cuts_short() -> None:
+    cluster = FakeCluster(nodes=1)
+
+    def damaged(broker: int, method: Method, request: Any) -> Any:
+        cluster.hung.add(1)  # from now on; whoever asks again has less than an attempt's time
+        return pb.CreateTopicReply(error=to_wire(NotReady("its metadata are damaged")))
+
+    async def scenario() -> None:
+        async with client_of(cluster, attempt_timeout_ms=300) as mq:
+            await mq.admin.list_topics()
+            cluster.answer = damaged  # type: ignore[method-assign]
+            with pytest.raises(DeadlineExceeded, match="its metadata are damaged"):
+                await mq.admin.create_topic("more", timeout=0.25)
+
+    run(scenario())

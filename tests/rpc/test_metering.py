@@ -225,3 +225,36 @@ def test_a_unary_call_is_told_of_with_its_errors(name: str, codes: list[str]) ->
 
 def test_calls_of_other_services_are_not_told_of() -> None:
     assert asyncio.run(_told_of("grpc.health.v1.Health", "fine", "whole")) == []
+
+
+def test_a_server_that_stops_waits_for_answers_and_no_longer_than_it_was_told() -> None:
+    async def main() -> None:
+        release, entered = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: pb.CreateTopicRequest, context: Any) -> pb.CreateTopicReply:
+            entered.set()
+            await release.wait()
+            return pb.CreateTopicReply()
+
+        calls = Metering(Told())
+        server = grpc.aio.server(interceptors=[calls])
+        unary = grpc.unary_unary_rpc_method_handler(
+            slow,  # type: ignore[arg-type]
+            request_deserializer=pb.CreateTopicRequest.FromString,
+            response_serializer=pb.CreateTopicReply.SerializeToString,
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tinymq.v1.Some", {"Make": unary}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/tinymq.v1.Some/Make")(b"", timeout=20)
+            await entered.wait()
+            await calls.answered(0.01)
+            assert not call.done()
+            answered = asyncio.ensure_future(calls.answered(20))
+            release.set()
+            await answered
+            await server.stop(None)
+            assert await call.code() is grpc.StatusCode.OK
+
+    asyncio.run(main())

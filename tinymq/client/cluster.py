@@ -144,12 +144,14 @@ class Cluster:
                 left_s = deadline_s - self.clock.monotonic()
                 if left_s <= 0:
                     raise _give_up(method, timeout_s, reasons, last, unclear)
+                whole_s = attempt_s or self.attempt_s
                 try:
-                    reply = await self._attempt(address, method, request, min(left_s, attempt_s or self.attempt_s))
+                    reply = await self._attempt(address, method, request, min(left_s, whole_s))
                 except BrokerUnreachable as error:
                     reasons[address] = _reason(error, address)
                 except OutcomeUnknown as error:
-                    reasons[address] = _reason(error, address)
+                    if left_s >= whole_s or address not in reasons:  # no time to answer says less than an answer before
+                        reasons[address] = _reason(error, address)
                     unclear = error if changes else unclear
                 else:
                     error_in = _error_of(reply)

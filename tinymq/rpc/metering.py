@@ -1,7 +1,11 @@
-"""What the meter is told of unary calls, of whichever service. The streams tell it themselves, batch by batch."""
+"""Around all unary calls, of whichever service: what the meter is told of them, and which are not answered yet.
+
+The streams tell the meter themselves, batch by batch.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,6 +26,12 @@ class Metering(grpc.aio.ServerInterceptor):
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._open: set[asyncio.Task[Any]] = set()
+
+    async def answered(self, timeout_s: float) -> None:
+        """Wait until the calls that are open now have their answers, or the time is up."""
+        if self._open:
+            await asyncio.wait(self._open, timeout=timeout_s)
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         found = await continuation(handler_call_details)
@@ -37,6 +47,7 @@ class Metering(grpc.aio.ServerInterceptor):
     def _metered(self, call: str, answer: Any) -> Any:
         async def answer_metered(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             began_s = self._meter.now()
+            self._keep(asyncio.current_task())
             try:
                 reply = await answer(request, context)
             except Exception:  # not of one that is cancelled: its client has gone, and is told nothing
@@ -48,6 +59,12 @@ class Metering(grpc.aio.ServerInterceptor):
             return reply
 
         return answer_metered
+
+    def _keep(self, task: asyncio.Task[Any] | None) -> None:
+        """gRPC ends a call's task once its answer, or its error, is on its way."""
+        assert task is not None, "gRPC calls handlers in tasks"
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
 
 
 def _status(context: grpc.aio.ServicerContext[Any, Any]) -> str:

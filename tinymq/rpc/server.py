@@ -21,6 +21,7 @@ from tinymq.rpc.queue import QueueService
 from tinymq.rpc.services import BrokerService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
+ANSWERS_S = 2.0  # for calls to be answered that a stop has woken; they end by themselves
 
 
 def options(limits: Limits) -> list[tuple[str, int]]:
@@ -51,8 +52,9 @@ class RpcServer:
     """Serves from `start` to `stop`. NOT_SERVING until told otherwise."""
 
     def __init__(self, limits: Limits, services: Services) -> None:
+        self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
-            interceptors=[Metering(services.broker.meter)], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
+            interceptors=[self._calls], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
         )
         self._health = health.aio.HealthServicer()
         self._services = _register(self._server, services)
@@ -78,7 +80,9 @@ class RpcServer:
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no new calls, end the open ones within `grace_s` (None: at once), close the port."""
+        """Answer who waits, end the open streams within `grace_s`, close the port. None: all at once."""
+        if grace_s is not None:
+            await self._calls.answered(ANSWERS_S)
         await self._server.stop(grace_s)
 
 
