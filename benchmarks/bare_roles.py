@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from tinymq.sockets import prepare
+
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -85,6 +87,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        prepare(transport.get_extra_info("socket"))  # as brokers and clients do
         self._on_made(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -120,6 +123,7 @@ class Follower(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=1, low=0)
+        prepare(transport.get_extra_info("socket"))
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:

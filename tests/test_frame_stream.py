@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -194,5 +195,96 @@ def test_what_a_forked_child_holds_of_it_keeps_nothing_open(how: str) -> None:
                 await a.finish()
             with pytest.raises(Closed):
                 await b.receive()
+
+    between(scenario)
+
+
+SENT_BYTES = 24 << 20  # more than a connection holds
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    """Of SENT_BYTES, each page another one."""
+    path = tmp_path / "file"
+    path.write_bytes(b"".join(number.to_bytes(8, "little") * 512 for number in range(SENT_BYTES // 4096)))
+    opened = os.open(path, os.O_RDONLY)
+    yield opened
+    os.close(opened)
+
+
+def test_a_body_from_a_file_arrives_whole_between_others(file: int) -> None:
+    length = FRAME_BYTES_MAX - 10_000
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        async def send() -> None:
+            await a.send(b"before", (b"x" * (1 << 20),))
+            for number in range(5):
+                await a.send_file(b"%d" % number, file, number * length + 7, length)
+            await a.send(b"after")
+
+        wire(b).pause_reading()
+        sending = asyncio.ensure_future(send())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not sending.done(), "more than a connection holds"
+        wire(b).resume_reading()
+        assert (await b.receive())[0] == b"before"
+        for number in range(5):
+            head, body = await b.receive()
+            assert head == b"%d" % number
+            assert bytes(body) == os.pread(file, length, number * length + 7)
+        assert (await b.receive())[0] == b"after"
+        await sending
+
+    between(scenario)
+
+
+def test_a_file_that_is_too_short_ends_the_connection(file: int) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        with pytest.raises(Closed, match="shorter"):
+            await a.send_file(b"", file, SENT_BYTES - 1000, 1001)
+        with pytest.raises(TinymqError):
+            await b.receive()
+
+    between(scenario)
+
+
+@pytest.mark.parametrize("how", ["the other end goes", "this end aborts", "the sender is cancelled"])
+def test_a_body_from_a_file_that_is_not_taken_ends_with_its_connection(file: int, how: str) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        wire(b).pause_reading()
+        open_before = len(os.listdir("/proc/self/fd"))
+
+        async def send() -> None:
+            for number in range(6):
+                await a.send_file(b"", file, number, SENT_BYTES - number)
+
+        sending = asyncio.ensure_future(send())
+        while len(os.listdir("/proc/self/fd")) == open_before:
+            await asyncio.sleep(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        if how == "the sender is cancelled":
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        else:
+            (b if how == "the other end goes" else a).abort()
+            with pytest.raises(Closed):
+                await sending
+        for refuse in (a.send(b""), a.send_file(b"", file, 0, 10)):
+            with pytest.raises(Closed):
+                await refuse
+
+    between(scenario)
+
+
+def test_within_one_machine_nothing_is_paced() -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        for end in (a, b):
+            sock = wire(end).get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
     between(scenario)

@@ -52,6 +52,11 @@ def pack_frame(head: bytes, body: Sequence[Chunk] = ()) -> tuple[list[Chunk], in
     return chunks, total
 
 
+def pack_prefix(head: bytes, body_bytes: int) -> tuple[list[Chunk], int]:
+    """What comes before a body that is sent in another way: (chunks to write in order, their total bytes)."""
+    return [PREFIX.pack(len(head) + body_bytes, len(head)) + head], PREFIX_BYTES + len(head)
+
+
 def _room(count: int) -> memoryview:
     """Writable bytes, of Arrow's pool: it keeps its pages and clears none, where a bytearray costs a fifth of what is
     received into it. Arrow is loaded by the first large frame: who speaks frames has it, who prints a help has not."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tinymq.sockets import prepare
+
 PIECE_BYTES = 4 << 20
 PIECES = 64  # in the file, in turns: what comes next lies in no cache of the processor
 WANTED = struct.Struct("<Q")
@@ -73,6 +75,7 @@ def main() -> None:
     def accept() -> None:
         while True:
             connection, _ = listening.accept()
+            prepare(connection)  # as brokers do
             threading.Thread(target=_serve, args=(connection, file), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()

@@ -25,6 +25,7 @@ from tinymq.errors import (
     UnknownTopic,
 )
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import to_wire
 
 FOLLOWERS_FIRST = ((2, 3), (1,))
 
@@ -169,6 +170,34 @@ def test_damaged_frames_are_never_given() -> None:
                 await offsets_of(mq.scan("t", 0, 0, 100, replicas=((2,), (3,)), unreachable_ms_max=200))
 
     run(scenario())
+
+
+@pytest.mark.parametrize("finds", [True, False])
+def test_who_sent_damage_is_asked_to_look_at_it(monkeypatch: pytest.MonkeyPatch, finds: bool) -> None:
+    """A broker sends what it has not looked at. It finds the damage, or it was the network's."""
+    asked: list[tuple[int, bool]] = []
+
+    async def scenario() -> None:
+        cluster = filled()
+        fetch = cluster.fetch
+
+        def looking(broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
+            asked.append((broker, request.verify))
+            cluster.corrupt = {2} if broker == 2 and not request.verify and len(asked) < 3 else set()
+            if finds and request.verify:
+                failed = CorruptData("damaged, and now it is known")
+                return pb.FetchReply(request_id=request.request_id, error=to_wire(failed))
+            return fetch(broker, request)
+
+        monkeypatch.setattr(cluster, "fetch", looking)
+        async with client_of(cluster) as mq:
+            scan = mq.scan("t", 0, 0, 100, replicas=((2,), (3,)), fetch_bytes_max=1 << 20)
+            assert await offsets_of(scan) == list(range(100))
+            assert set(scan.served) == {3 if finds else 2}
+
+    run(scenario())
+    assert asked[:2] == [(2, False), (2, True)]
+    assert all(not verify for _, verify in asked[2:])
 
 
 async def failure_of(cluster: FakeCluster, start: int = 0, **settings: Any) -> tuple[type, str]:

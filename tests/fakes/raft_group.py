@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tinymq.entry import Entry, Kind, make_entry
 from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
+from tinymq.log.reads import Frames
 from tinymq.types import GroupId, Position, TopicId
 
 NOW_US = 1_700_000_000_000_000
@@ -28,6 +29,9 @@ class FakeLog:
 
     async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
         return self._frames(offset, end_offset, bytes_max)
+
+    async def find_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> Frames:
+        return await self.read_from_offset(offset, end_offset, bytes_max)
 
     async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:
         data = self._data(end_offset, start_offset)

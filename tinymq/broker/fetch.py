@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.partition import Partition
 from tinymq.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
+from tinymq.log.reads import Frames
 from tinymq.value import value
 
 
@@ -37,7 +38,7 @@ class Answer:
     log_start: int
     leader_epoch: int
     leader: int  # 0: unknown
-    frames: bytes | memoryview
+    frames: Frames
     next_offset: int  # where to go on when frames holds no record
     history: int = 0  # of the frames
     error: TinymqError | None = None
@@ -144,14 +145,16 @@ class Fetch:
         frames = self._partition.group.log.tail_from_offset(self._ask.offset, upto, self._ask.bytes_max)
         return None if frames is None else self._answer(frames, None)
 
-    async def read(self) -> Answer:
-        """The answer, from disk if need be. Errors are in it."""
+    async def read(self, *, sends_files: bool = False) -> Answer:
+        """The answer, from disk if need be; as StoredFrames, perhaps, for who can send those. Errors are in it."""
         error, end = self._look_again()
         if error is not None or self._ask.offset >= end:
             return self._answer(b"", error)
         upto = self._upto(end)
         try:
-            frames = await self._partition.group.log.read_from_offset(self._ask.offset, upto, self._ask.bytes_max)
+            log = self._partition.group.log
+            read = log.find_from_offset if sends_files else log.read_from_offset
+            frames = await read(self._ask.offset, upto, self._ask.bytes_max)
         except TinymqError as failed:
             return self._answer(b"", self._gone() or failed)
         gone = self._gone()
@@ -200,7 +203,7 @@ class Fetch:
             )
         return error, end
 
-    def _answer(self, frames: bytes | memoryview, error: TinymqError | None) -> Answer:
+    def _answer(self, frames: Frames, error: TinymqError | None) -> Answer:
         partition, offset = self._partition, self._ask.offset
         if partition.closed is not None:
             return Answer(0, 0, 0, 0, b"", offset, error=partition.closed)

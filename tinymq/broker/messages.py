@@ -24,6 +24,7 @@ from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.entry import Kind, crc32c, iter_entries
 from tinymq.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
+from tinymq.log.reads import StoredFrames
 from tinymq.proto import partition_pb2 as pb
 from tinymq.types import GroupId
 from tinymq.value import value
@@ -304,6 +305,7 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Reco
     answer = fetch.read_now() or await fetch.read()
     if answer.error is not None:
         raise answer.error
+    assert not isinstance(answer.frames, StoredFrames), "not asked for"
     for entry in iter_entries(answer.frames):
         header = entry.header
         if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:

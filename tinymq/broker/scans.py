@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tinymq.clock import Clock
 from tinymq.entry import HEADER_SIZE
+from tinymq.log.reads import Frames, StoredFrames
 from tinymq.types import GroupId
 
 SCANS_MAX = 1_000
@@ -106,16 +107,20 @@ def _total(scan_id: str, rows: list[Sent]) -> Total:
     )
 
 
-def count_records(frames: bytes | memoryview, offset: int, end: int) -> int:
+def count_records(frames: Frames, offset: int, end: int) -> int:
     """How many records from `offset` on, and below `end` (0: all), lie in the frames of one answer. Their offsets are
     dense, so the first header and the last one tell; checksums are who reads' business."""
+    start, behind = frames.offsets if isinstance(frames, StoredFrames) else _offsets_of(frames)
+    return max(0, (min(end, behind) if end else behind) - max(offset, start))
+
+
+def _offsets_of(frames: bytes | memoryview) -> tuple[int, int]:
+    """Of the first record, and behind the last one."""
     at = last = 0
     while at < len(frames):
         last = at
         at += HEADER_SIZE + int(_LENGTH.unpack_from(frames, at + _LENGTH_AT)[0])
     if not frames:
-        return 0
+        return 0, 0
     base_offset, count = _RECORDS.unpack_from(frames, last + _RECORDS_AT)
-    first = max(offset, int(_RECORDS.unpack_from(frames, _RECORDS_AT)[0]))
-    upto = base_offset + count if not end else min(end, base_offset + count)
-    return max(0, int(upto) - first)
+    return int(_RECORDS.unpack_from(frames, _RECORDS_AT)[0]), int(base_offset + count)

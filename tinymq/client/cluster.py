@@ -130,10 +130,11 @@ class Cluster:
         """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
 
         Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
-        taken effect, else BrokerUnreachable (with every address and its reason), QuotaExceeded if that was
-        the last answer, or DeadlineExceeded. An error answered after an attempt of unknown outcome has the detail
-        `unclear`.
+        taken effect, else BrokerUnreachable (with every address and its reason, the last that it had time to say),
+        QuotaExceeded if that was the last answer, or DeadlineExceeded. An error answered after an attempt of unknown
+        outcome has the detail `unclear`.
         """
+        whole_s = attempt_s or self.attempt_s
         deadline_s = self.clock.monotonic() + timeout_s
         reasons: dict[str, str] = {}
         last: TinymqError | None = None
@@ -144,14 +145,12 @@ class Cluster:
                 left_s = deadline_s - self.clock.monotonic()
                 if left_s <= 0:
                     raise _give_up(method, timeout_s, reasons, last, unclear)
-                whole_s = attempt_s or self.attempt_s
                 try:
                     reply = await self._attempt(address, method, request, min(left_s, whole_s))
                 except BrokerUnreachable as error:
                     reasons[address] = _reason(error, address)
                 except OutcomeUnknown as error:
-                    if left_s >= whole_s or address not in reasons:  # no time to answer says less than an answer before
-                        reasons[address] = _reason(error, address)
+                    reasons[address] = (left_s < whole_s and reasons.get(address)) or _reason(error, address)
                     unclear = error if changes else unclear
                 else:
                     error_in = _error_of(reply)

@@ -105,6 +105,7 @@ class Follower:
     _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
     _backoff_s: float = BACKOFF_S_MIN
     _empty: int = 0  # answers of the leader without a record, in a row
+    _doubted: int | None = None  # who sent what is damaged, and is asked to look at it itself
 
     async def run(self) -> None:
         """Until the cursor's end. Raises what stops this partition."""
@@ -116,7 +117,7 @@ class Follower:
             while not self.cursor.done:
                 if ahead is None:
                     await self.room.wait()
-                    broker = self._choose()
+                    broker = self._doubted or self._choose()
                     if broker is None:
                         await self._wait_for_another("no replica's address is known")
                         continue
@@ -190,6 +191,7 @@ class Follower:
             leader_epoch=self.cursor.epoch,
             leader_only=self.config.replica == "leader",
             history=self.cursor.history,
+            verify=self._doubted is not None,
         )
 
     def _wait_ms(self) -> float:
@@ -254,15 +256,19 @@ class Follower:
             await self._compare(broker)
 
     def _succeeded(self, now_s: float) -> None:
+        self._doubted = None
         self._served_s = now_s
         self._backoff_s = BACKOFF_S_MIN
         self._refusals.clear()
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
         """`broker` did not serve: go on with another one, or raise what is for good."""
-        where = f"{self.topic.name}/{self.cursor.partition}"
         address = self.cluster.view.address(broker) or f"broker {broker}"
         self._refusals[address] = error
+        fresh = isinstance(error, CorruptData) and self._doubted is None
+        self._doubted = broker if fresh else None  # it may have sent what it has not looked at
+        if fresh:
+            return
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
                 return
@@ -274,7 +280,7 @@ class Follower:
         elif self._is_for_good(error):
             raise error
         elif not isinstance(error, BrokerUnreachable):
-            LOG.info("%s: leaving broker %d: %s", where, broker, error.message)
+            LOG.info("%s/%d: leaving broker %d: %s", self.topic.name, self.cursor.partition, broker, error.message)
         self._shunned.shun(broker, self.cluster.clock.monotonic())
         await self._wait_for_another(error.message)
 

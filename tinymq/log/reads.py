@@ -1,21 +1,27 @@
 """Reading frames from a segment: pure functions for the executor, which touch nothing but the file.
 
 What is returned was verified: checksums of header and payload, indexes without a gap, each header chained to the
-one before. Anything else is CorruptData, never fewer frames.
+one before. Anything else is CorruptData, never fewer frames. Of StoredFrames, which are sent unread, the payloads
+were not: who receives them verifies, and asks for them to be read here when they are damaged.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 
 from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
 from tinymq.errors import CorruptData
-from tinymq.log.files import File, Files
+from tinymq.log.files import File, Files, RealFile
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.scan import frames
 from tinymq.value import value
 
 FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
+
+SENDS_FILES = sys.platform == "linux"
+SENT_FRAME_BYTES_MIN = 16 * 1024  # a look at a header costs as much as reading so many bytes
+SENT_FRAMES_MAX = 512  # at once
 
 
 @value
@@ -36,6 +42,35 @@ class Located:
     header: EntryHeader
     position: int
     max_timestamp_us: int | None
+
+
+class StoredFrames:
+    """Frames with records where they are stored, in a row, for who sends them from there. Headers were verified,
+    payloads not. Keeps a file open until it is closed or dropped."""
+
+    __slots__ = ("_file", "_length", "offsets", "position")
+
+    def __init__(self, file: RealFile, position: int, length: int, offsets: tuple[int, int]) -> None:
+        self.position = position
+        self.offsets = offsets  # of the first record, and behind the last one
+        self._file = file
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file.close()
+
+    def __del__(self) -> None:  # answers are dropped in many places: when a client leaves, a fetch is cancelled
+        self.close()
+
+
+Frames = bytes | memoryview | StoredFrames
 
 
 def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[Entry]:
@@ -78,6 +113,54 @@ def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, byt
     if wanted[-1][1] == sum(end - at for at, end in wanted):
         return memoryview(data)[: wanted[-1][1]]  # one run from the start: nothing to put together
     return b"".join([data[at:end] for at, end in wanted])
+
+
+def find_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> Frames:
+    """As `read_data_frames`, for who can send a file: unread, where that is cheaper, and then in the system's memory
+    when this returns."""
+    return _find(files, span, offset, end_offset, bytes_max) or read_data_frames(
+        files, span, offset, end_offset, bytes_max
+    )
+
+
+def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> StoredFrames | None:
+    """None: they have to be read."""
+    file = _open(files, span.path)
+    found = None
+    try:
+        if isinstance(file, RealFile) and SENDS_FILES:
+            position, first = _skip(file, span, lambda header: header.next_offset > offset)
+            last, length = _run(file, span, position, first, end_offset, bytes_max)
+            if last is not None and position + length <= file.size():
+                file.load(position, length)
+                found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
+        return found
+    finally:
+        if found is None:
+            file.close()
+
+
+def _run(
+    file: File, span: Span, position: int, first: EntryHeader, end_offset: int, bytes_max: int
+) -> tuple[EntryHeader | None, int]:
+    """(the last of the frames with records that follow one another from `first` on, their bytes). None: there are
+    none, or they are better read: small ones, and what is damaged, for whoever reads says where."""
+    last, length, header = None, 0, first
+    for _ in range(SENT_FRAMES_MAX):
+        if header.kind != Kind.DATA or header.base_offset >= end_offset or header.size < SENT_FRAME_BYTES_MIN:
+            break
+        if last is not None and length + header.size > bytes_max:
+            break
+        last, length = header, length + header.size
+        if header.index == span.last_index:
+            break
+        try:
+            header = parse_header(file.read(position + length, HEADER_SIZE))
+        except CorruptData:
+            return None, 0
+        if header.index != last.index + 1 or header.prev_crc != last.header_crc:
+            return None, 0
+    return last, length
 
 
 def locate(files: Files, span: Span, index: int) -> Located:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from tinymq.entry import Entry, EntryHeader
 from tinymq.errors import CorruptData, OffsetOutOfRange
 from tinymq.log.files import Files
 from tinymq.log.index import NO_TIMESTAMP
-from tinymq.log.reads import Located, Span, locate, read_data_frames, read_entries
+from tinymq.log.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
 from tinymq.log.runner import Runner
 from tinymq.log.segment import Segment, segment_of_index, segment_of_offset
 from tinymq.log.states import AppliedState, read_base
 from tinymq.log.tail import Tail
 from tinymq.log.terms import TermRuns
 from tinymq.types import GroupId
+
+T = TypeVar("T")
 
 WINDOW_BYTES = 1024 * 1024  # read ahead by `entry`
 
@@ -181,6 +184,15 @@ class LogView:
     async def read_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
         """As `tail_from_offset`, from disk when need be. Raises OffsetOutOfRange below log_start_offset,
         CorruptData."""
+        return await self._from_offset(read_data_frames, offset, end_offset, bytes_max)
+
+    async def find_from_offset(self, offset: int, end_offset: int, bytes_max: int) -> Frames:
+        """As `read_from_offset`, for who can send a file: from disk, perhaps StoredFrames."""
+        return await self._from_offset(find_data_frames, offset, end_offset, bytes_max)
+
+    async def _from_offset(
+        self, read: Callable[[Files, Span, int, int, int], T], offset: int, end_offset: int, bytes_max: int
+    ) -> T | bytes:
         while True:
             warm = self.tail_from_offset(offset, end_offset, bytes_max)
             if warm is not None:
@@ -188,9 +200,7 @@ class LogView:
             cuts = self._cuts
             span = self._span_of_offset(offset)
             try:
-                return await self._runner.run(
-                    partial(read_data_frames, self._files, span, offset, end_offset, bytes_max)
-                )
+                return await self._runner.run(partial(read, self._files, span, offset, end_offset, bytes_max))
             except CorruptData as error:
                 if cuts == self._cuts:
                     raise self._damaged(error) from None

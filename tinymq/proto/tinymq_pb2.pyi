@@ -660,6 +660,7 @@ class FetchRequest(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     SCAN_ID_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    VERIFY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
@@ -679,6 +680,8 @@ class FetchRequest(_message.Message):
     """what is sent is counted under it, if it is set: see DescribeScan"""
     end: _builtins.int
     """frames that begin at or behind it are not wanted; 0: all are"""
+    verify: _builtins.bool
+    """the broker is to verify what it sends: a client found it damaged, and asks again"""
     def __init__(
         self,
         *,
@@ -695,10 +698,11 @@ class FetchRequest(_message.Message):
         history: _builtins.int | None = ...,
         scan_id: _builtins.str = ...,
         end: _builtins.int = ...,
+        verify: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "history", b"history"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "cancel", b"cancel", "end", b"end", "history", b"history", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "scan_id", b"scan_id", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history", b"_history", "cancel", b"cancel", "end", b"end", "history", b"history", "leader_epoch", b"leader_epoch", "leader_only", b"leader_only", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "offset", b"offset", "partition", b"partition", "request_id", b"request_id", "scan_id", b"scan_id", "topic_id", b"topic_id", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history: _TypeAlias = _typing.Literal["history"]  # noqa: Y015
     _WhichOneofArgType__history: _TypeAlias = _typing.Literal["_history", b"_history"]  # noqa: Y015

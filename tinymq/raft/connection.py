@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
@@ -22,6 +21,7 @@ from tinymq.proto import peer_pb2
 from tinymq.raft import handshake
 from tinymq.raft.handshake import Handshake, State
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
+from tinymq.sockets import prepare
 
 BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
 
@@ -123,10 +123,7 @@ class Connection(asyncio.BufferedProtocol):
             host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
             self.remote = format_address(host, port)
         self._outbox.open(transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            # A peer whose machine vanished sends no end: without this an accepted connection stays for good.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        prepare(transport.get_extra_info("socket"))
         if self.closing:
             transport.abort()
             return

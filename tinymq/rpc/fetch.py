@@ -18,6 +18,7 @@ from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.broker.scans import count_records
 from tinymq.config import Limits
 from tinymq.errors import QuotaExceeded, TinymqError
+from tinymq.log.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
@@ -25,6 +26,7 @@ from tinymq.rpc.serving import Serving
 from tinymq.types import GroupId, TopicId, check_scan_id
 
 CALL = "Broker.Fetch"  # to the meter
+FILES_MAX = 4  # of a stream, that wait open for their turn
 
 
 class Replies(Protocol):
@@ -42,12 +44,17 @@ class _Asked:
     asked_s: float
     ready_s: float = 0.0
     scan: pb.FetchRequest | None = None
+    verify: bool = False
 
 
 class FetchStream:
     """One client's stream, from its opening to its end."""
 
-    def __init__(self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED) -> None:
+    def __init__(
+        self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED, *, sends_files: bool = False
+    ) -> None:
+        """`sends_files`: answers may have StoredFrames."""
+        self._sends_files = sends_files
         self._serving = serving
         self._meter = serving.meter
         self._limits = limits
@@ -117,7 +124,9 @@ class FetchStream:
         )
         fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
         self._waiting[number] = fetch
-        self._asked[number] = _Asked(request.topic_id, self._meter.now(), scan=request if request.scan_id else None)
+        self._asked[number] = _Asked(
+            request.topic_id, self._meter.now(), scan=request if request.scan_id else None, verify=request.verify
+        )
         fetch.begin()
 
     def _on_ready(self, number: int, fetch: Fetch) -> None:
@@ -167,12 +176,14 @@ class FetchStream:
 
     def _read_ahead(self, number: int, fetch: Fetch) -> None:
         self._read_ahead_bytes += fetch.bytes_max
-        task = asyncio.get_running_loop().create_task(self._read(number, fetch))
+        open_files = sum(isinstance(message.frames, StoredFrames) for message, _ in self._messages)
+        files = self._sends_files and not self._asked[number].verify and open_files + len(self._reading) < FILES_MAX
+        task = asyncio.get_running_loop().create_task(self._read(number, fetch, files))
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
 
-    async def _read(self, number: int, fetch: Fetch) -> None:
-        answer = await fetch.read()
+    async def _read(self, number: int, fetch: Fetch, sends_files: bool) -> None:
+        answer = await fetch.read(sends_files=sends_files)
         if self._waiting.get(number) is fetch:
             self._messages.append((self._answered(number, answer), fetch.bytes_max))
         else:

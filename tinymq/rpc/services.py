@@ -52,9 +52,17 @@ class BrokerService(pb_grpc.BrokerServicer):
         """One stream of batches, from whichever port. `client` is whose quota it counts to."""
         await ProduceStream(self._serving, replies, self._quotas.produce.share(client)).run(arriving)
 
-    async def fetch(self, requests: AsyncIterator[pb.FetchRequest], replies: fetch.Replies, client: str) -> None:
-        """One stream of fetches, likewise."""
-        await FetchStream(self._serving, replies, self._limits, self._quotas.fetch.share(client)).run(requests)
+    async def fetch(
+        self,
+        requests: AsyncIterator[pb.FetchRequest],
+        replies: fetch.Replies,
+        client: str,
+        *,
+        sends_files: bool = False,
+    ) -> None:
+        """One stream of fetches, likewise. `sends_files`: `replies` takes StoredFrames, too."""
+        share = self._quotas.fetch.share(client)
+        await FetchStream(self._serving, replies, self._limits, share, sends_files=sends_files).run(requests)
 
     def check_meant(self, cluster_id: bytes, broker_id: int) -> None:
         """Raises WrongBroker unless that is this one; b"" and 0: whichever it is."""

@@ -23,6 +23,7 @@ from tinymq.errors import (
     UnsupportedVersion,
 )
 from tinymq.frame_stream import FrameStream
+from tinymq.log.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
@@ -147,7 +148,7 @@ class StreamServer:
         if hello.kind == pb.STREAM_PRODUCE:
             await self._service.produce(_batches(stream), _ProduceReplies(stream), client)
         else:
-            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client)
+            await self._service.fetch(_fetches(stream), _FetchReplies(stream), client, sends_files=True)
 
 
 def _welcome(error: TinymqError | None = None) -> bytes:
@@ -186,4 +187,11 @@ class _FetchReplies:
         self._stream = stream
 
     async def write(self, message: FetchAnswer) -> None:
-        await self._stream.send(message.head.SerializeToString(), (message.frames,))
+        head, frames = message.head.SerializeToString(), message.frames
+        if not isinstance(frames, StoredFrames):
+            await self._stream.send(head, (frames,))
+            return
+        try:
+            await self._stream.send_file(head, frames.fileno(), frames.position, len(frames))
+        finally:
+            frames.close()

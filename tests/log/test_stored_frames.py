@@ -1,0 +1,201 @@
+"""What is found for who sends frames from their file: the same bytes as are read; and when they are rather read."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.log.values import LIMITS, append, open_both, run
+from tinymq.entry import HEADER_SIZE, Kind, iter_entries
+from tinymq.errors import CorruptData
+from tinymq.log import Log
+from tinymq.log.files import RealFile, RealFiles
+from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Frames, StoredFrames
+
+SIZE = 100_000
+WHOLE = SIZE + HEADER_SIZE
+COUNT = 6
+
+
+@pytest.fixture
+def open_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[RealFile]]:
+    """Those that are open, of all that were opened during the test; none are left at its end."""
+    found: set[RealFile] = set()
+    real_open, real_close = RealFiles.open, RealFile.close
+
+    def opened(self: RealFiles, path: str, *, create: bool = False) -> RealFile:
+        file = real_open(self, path, create=create)
+        found.add(file)
+        return file
+
+    def closed(self: RealFile) -> None:
+        real_close(self)
+        found.discard(self)
+
+    monkeypatch.setattr(RealFiles, "open", opened)
+    monkeypatch.setattr(RealFile, "close", closed)
+    yield found
+    assert not found
+
+
+def on_disk(tmp_path: Path, fill: Callable[[Log], object], check: Callable[[Log, Path], object]) -> None:
+    """Fill a log, and check it once nothing of it is in memory. All in one segment, whose path is told."""
+
+    async def main() -> None:
+        limits = replace(LIMITS, tail_cache_bytes_max=1, segment_bytes=8 << 20)
+        for step in (fill, check):
+            store, opened = await open_both(RealFiles(tmp_path), limits=limits)
+            if step is fill:
+                fill(opened.log)
+                await store.writer.drain()
+            else:
+                (path,) = glob.glob(f"{tmp_path}/**/*.log", recursive=True)
+                result = check(opened.log, Path(path))
+                if hasattr(result, "__await__"):
+                    await result
+            await store.close()
+
+    run(main())
+
+
+def records(log: Log) -> None:
+    append(log, COUNT, SIZE, records=10)
+
+
+def sent(frames: Frames) -> bytes:
+    """As the system would send it."""
+    assert isinstance(frames, StoredFrames)
+    content = os.pread(frames.fileno(), len(frames), frames.position)
+    frames.close()
+    return content
+
+
+@pytest.mark.parametrize("bytes_max", [1, WHOLE, 3 * WHOLE, 1 << 20])
+@pytest.mark.parametrize(("offset", "end"), [(0, 60), (15, 60), (0, 31), (30, 30), (59, 60)])
+def test_what_is_sent_is_what_is_read(
+    tmp_path: Path, open_files: set[RealFile], offset: int, end: int, bytes_max: int
+) -> None:
+    async def check(log: Log, path: Path) -> None:
+        read = bytes(await log.read_from_offset(offset, max(end, offset + 1), bytes_max))
+        found = await log.find_from_offset(offset, max(end, offset + 1), bytes_max)
+        entries = [entry.header for entry in iter_entries(read)]
+        assert isinstance(found, StoredFrames)
+        assert found.offsets == (entries[0].base_offset, entries[-1].next_offset)
+        assert sent(found) == read
+
+    on_disk(tmp_path, records, check)
+
+
+def test_frames_in_memory_and_what_is_not_there_are_bytes(tmp_path: Path) -> None:
+    async def check(log: Log, path: Path) -> None:
+        assert await log.find_from_offset(log.next_offset, 100, 1 << 20) == b""
+        append(log, 1, SIZE, records=10)
+        assert isinstance(await log.find_from_offset(60, 70, 1 << 20), bytes)
+
+    on_disk(tmp_path, records, check)
+
+
+def test_small_frames_are_read(tmp_path: Path, open_files: set[RealFile]) -> None:
+    def small(log: Log) -> None:
+        append(log, 1, SIZE, records=10)
+        append(log, 20, SENT_FRAME_BYTES_MIN - HEADER_SIZE - 1, records=10)
+        append(log, 1, SENT_FRAME_BYTES_MIN, records=10)
+
+    async def check(log: Log, path: Path) -> None:
+        first = await log.find_from_offset(0, 1000, 1 << 20)
+        assert len(sent(first)) == WHOLE
+        assert not isinstance(await log.find_from_offset(10, 1000, 1 << 20), StoredFrames)
+        last = await log.find_from_offset(210, 1000, 1 << 20)
+        assert len(sent(last)) == SENT_FRAME_BYTES_MIN + HEADER_SIZE
+
+    on_disk(tmp_path, small, check)
+
+
+def test_an_entry_without_records_ends_what_is_sent(tmp_path: Path, open_files: set[RealFile]) -> None:
+    def mixed(log: Log) -> None:
+        append(log, 2, SIZE, records=10)
+        append(log, 1, SIZE, kind=Kind.NOOP)
+        append(log, 1, SIZE, records=10)
+
+    async def check(log: Log, path: Path) -> None:
+        for offset, end in ((0, 20), (20, 30)):
+            found = await log.find_from_offset(offset, 30, 1 << 20)
+            assert isinstance(found, StoredFrames)
+            assert found.offsets == (offset, end)
+            assert [e.header.kind for e in iter_entries(sent(found))] == [Kind.DATA] * (2 if offset == 0 else 1)
+
+    on_disk(tmp_path, mixed, check)
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def position_of(path: Path, index: int) -> int:
+    return path.read_bytes().index(b"%d.%d.%d." % (index, index, index)) - HEADER_SIZE
+
+
+@pytest.mark.parametrize("field", [0, 12, 16, 40])
+def test_a_damaged_header_is_found_by_who_reads_instead(tmp_path: Path, open_files: set[RealFile], field: int) -> None:
+    async def check(log: Log, path: Path) -> None:
+        flip(path, position_of(path, 4) + field)
+        with pytest.raises(CorruptData) as raised:
+            await log.find_from_offset(0, 60, 1 << 20)
+        assert raised.value.detail["index"] == "4"
+
+    on_disk(tmp_path, records, check)
+
+
+def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
+    async def check(log: Log, path: Path) -> None:
+        flip(path, position_of(path, 4) + HEADER_SIZE + 5)
+        found = await log.find_from_offset(0, 60, 1 << 20)
+        with pytest.raises(CorruptData):
+            list(iter_entries(sent(found)))
+        with pytest.raises(CorruptData) as raised:
+            await log.read_from_offset(0, 60, 1 << 20)
+        assert raised.value.detail["index"] == "4"
+
+    on_disk(tmp_path, records, check)
+
+
+def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
+    async def check(log: Log, path: Path) -> None:
+        os.truncate(path, position_of(path, 6) + WHOLE)
+        with pytest.raises(CorruptData):
+            await log.find_from_offset(50, 60, 1 << 20)  # of the seventh entry
+
+    on_disk(tmp_path, records, check)
+
+
+def test_what_is_dropped_keeps_no_file_open(tmp_path: Path, open_files: set[RealFile]) -> None:
+    async def check(log: Log, path: Path) -> None:
+        before = len(open_files)
+        found = await log.find_from_offset(0, 60, 1 << 20)
+        assert isinstance(found, StoredFrames)
+        assert len(open_files) == before + 1
+        del found
+        assert len(open_files) == before
+
+    on_disk(tmp_path, records, check)
+
+
+def test_loading_reads_what_the_system_does_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    fd = os.open(path, os.O_RDONLY)
+    file = RealFile(fd, "file")
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    file.load(0, 1 << 20)
+    file.load(1 << 20, 100)  # nothing is there
+    for at in range(0, 1 << 20, 4096):
+        assert os.preadv(fd, [bytearray(1)], at, os.RWF_NOWAIT) == 1
+    file.close()

@@ -1,0 +1,169 @@
+"""What brokers send from their files on the stream port: the same frames as they read, a few at a time; and what
+becomes of a replica that sends damage without having looked at it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.running import run
+from tests.fakes.raw_client import Raw
+from tests.rpc.test_stream_server import FETCH, port_of, welcomed
+from tinymq import Client, frame_stream
+from tinymq.config import Limits
+from tinymq.entry import iter_entries
+from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.log.reads import StoredFrames
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft.group import Role
+from tinymq.rpc import fetch
+from tinymq.testing.cluster import Cluster
+from tinymq.types import GroupId, TopicId
+
+RECORDS = 40
+VALUE_BYTES = 100_000
+LIMITS = Limits(segment_bytes=64 << 20, tail_cache_bytes_max=1)  # all is on disk, and nothing in memory
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3, limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def mq(cluster: Cluster) -> Client:
+    return cluster.client()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes brokers of this process have sent from files, call by call."""
+    found: list[int] = []
+    real = frame_stream.send_file
+
+    async def counted(sock: int, file: int, position: int, length: int) -> None:
+        found.append(length)
+        await real(sock, file, position, length)
+
+    monkeypatch.setattr(frame_stream, "send_file", counted)
+    return found
+
+
+class Held:
+    """Which StoredFrames there are, in all brokers: they are in this process."""
+
+    def __init__(self) -> None:
+        self.now: set[int] = set()
+        self.most = 0
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    found = Held()
+    made, closed = StoredFrames.__init__, StoredFrames.close
+
+    def make(self: StoredFrames, *values: Any) -> None:
+        made(self, *values)
+        found.now.add(id(self))
+        found.most = max(found.most, len(found.now))
+
+    def close(self: StoredFrames) -> None:
+        found.now.discard(id(self))
+        closed(self)
+
+    monkeypatch.setattr(StoredFrames, "__init__", make)
+    monkeypatch.setattr(StoredFrames, "close", close)
+    return found
+
+
+def filled(cluster: Cluster, mq: Client, name: str) -> tuple[bytes, int, list[bytes]]:
+    """A topic with RECORDS in frames of their own: (its id, a follower that shows all of them, their values)."""
+    topic_id = mq.admin.create_topic(name, partitions=1).topic_id
+    values = [random.Random(f"{name}{n}").randbytes(VALUE_BYTES) for n in range(RECORDS)]
+    for value in values:
+        mq.send(name, value, partition=0)
+    leader = cluster.wait_leader(name)
+    follower = leader % 3 + 1
+
+    def shown() -> bool:
+        broker = cluster.brokers[follower].serving.broker
+        replica = broker.hosting.get(topic_id, 0) if broker is not None else None
+        return replica is not None and replica.high_watermark == RECORDS
+
+    cluster.wait_until(shown)
+    return topic_id, follower, values
+
+
+def test_what_is_sent_is_what_is_read(cluster: Cluster, mq: Client, sent: list[int]) -> None:
+    topic_id, follower, _ = filled(cluster, mq, "same")
+
+    async def main() -> None:
+        async with welcomed(port_of(cluster, follower), FETCH) as stream, Raw(cluster.address(follower)) as raw:
+            for offset, bytes_max, end in ((0, 1 << 20, 0), (7, 1, 0), (3, 16 << 20, 20), (39, 1 << 20, 0)):
+                ask = pb.FetchRequest(request_id=1, topic_id=topic_id, offset=offset, max_bytes=bytes_max, end=end)
+                answers = []
+                for verify in (False, True):
+                    before = len(sent)
+                    ask.verify = verify
+                    await stream.send(ask.SerializeToString())
+                    head, frames = await stream.receive()
+                    answers.append((pb.FetchReply.FromString(head), bytes(frames)))
+                    assert len(sent) - before == (not verify)
+                assert answers[0] == answers[1]
+                reply = await raw.fetch(topic_id, offset, max_bytes=bytes_max, end=end)
+                assert reply.frames == answers[0][1]
+                assert next(iter_entries(reply.frames)).header.base_offset == offset
+
+    run(main())
+
+
+def test_who_asks_for_much_and_takes_nothing_keeps_few_files_open(cluster: Cluster, mq: Client, held: Held) -> None:
+    topic_id, follower, _ = filled(cluster, mq, "slow")
+
+    async def main() -> None:
+        async with welcomed(port_of(cluster, follower), FETCH) as stream:
+            transport = stream._transport
+            assert transport is not None
+            transport.pause_reading()
+            for number in range(60):
+                ask = pb.FetchRequest(request_id=number, topic_id=topic_id, offset=0, max_bytes=4 << 20)
+                await stream.send(ask.SerializeToString())
+            cluster.wait_until(lambda: bool(held.now))
+            transport.resume_reading()
+            answers = [await stream.receive() for _ in range(60)]
+            assert sorted(pb.FetchReply.FromString(head).request_id for head, _ in answers) == list(range(60))
+            assert len({bytes(frames) for _, frames in answers}) == 1
+            assert not held.now
+            assert held.most <= fetch.FILES_MAX + 1, "and the one that is being sent"
+
+    run(main())
+
+
+def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
+    cluster: Cluster, mq: Client, sent: list[int]
+) -> None:
+    topic_id, follower, values = filled(cluster, mq, "damaged")
+    leader = cluster.wait_leader("damaged")
+    folder = cluster._config(follower).data_dir
+    path = Path(folder, in_group(group_folder(GroupId(TopicId(topic_id), 0)), 1, SEGMENT))
+    content = bytearray(path.read_bytes())
+    content[content.index(values[20]) + 5] ^= 1
+    path.write_bytes(content)
+    with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,), (leader,))) as scan:
+        got = [value.as_py() for batch in scan for value in batch.column("value")]
+    assert got == values
+    assert sent, "it had not looked"
+    assert scan.served.get(leader), "once it has, another one serves"
+
+    def whole() -> bool:
+        group = cluster.brokers[follower].host.groups[GroupId(TopicId(topic_id), 0)]
+        return group.role is Role.FOLLOWER and group.commit_index == group.log.last_index
+
+    cluster.wait_until(whole)
+    with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,),)) as scan:
+        assert [value.as_py() for batch in scan for value in batch.column("value")] == values

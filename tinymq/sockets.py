@@ -1,0 +1,31 @@
+"""What the system is told of a TCP connection once it is made. Each wish is the system's to refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+# Whose machine vanished says nothing: the system asks. TCP_USER_TIMEOUT would end it sooner, but also a connection
+# whose other end is well and reads nothing for that long.
+_KEEPALIVE = {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+_NEVER_PACED = b"reno"  # that every Linux has, for every user
+
+
+def prepare(sock: socket.socket | None) -> None:
+    """Of a connection that was just made, at either end."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    for name, value in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP, option, value)
+    with contextlib.suppress(OSError):  # it is gone already
+        if hasattr(socket, "TCP_CONGESTION") and _within_one_machine(sock):
+            # Where BBR is the system's default, each packet waits for a timer: half of what sending costs, and nothing
+            # gained where no packet is lost (0.41 to 0.23 ms/MB from memory, 0.50 to 0.15 from a file).
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NEVER_PACED)
+
+
+def _within_one_machine(sock: socket.socket) -> bool:
+    return bool(sock.getsockname()[0] == sock.getpeername()[0])
