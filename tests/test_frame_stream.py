@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -202,6 +203,26 @@ def test_what_a_forked_child_holds_of_it_keeps_nothing_open(how: str) -> None:
 SENT_BYTES = 24 << 20  # more than a connection holds
 
 
+class Part:
+    """Of a file of SENT_BYTES."""
+
+    def __init__(self, file: int, position: int, length: int, loaded_s: float | None = None) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+        self.loaded_s = time.monotonic() if loaded_s is None else loaded_s
+        self.loaded: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        return self.file
+
+    def load(self, position: int, length: int) -> None:
+        self.loaded.append((position, length))
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[int]:
     """Of SENT_BYTES, each page another one."""
@@ -212,23 +233,35 @@ def file(tmp_path: Path) -> Iterator[int]:
     os.close(opened)
 
 
-def test_a_body_from_a_file_arrives_whole_between_others(file: int) -> None:
+async def stuck(sending: asyncio.Future[None]) -> None:
+    """The system takes no more."""
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert not sending.done()
+
+
+@pytest.mark.parametrize("before", [1 << 20, SENT_BYTES])
+def test_a_body_from_a_file_arrives_whole_between_others(file: int, before: int) -> None:
+    """Also behind one that waits in asyncio's own buffer."""
     length = FRAME_BYTES_MAX - 10_000
+    pieces = before // (1 << 20)
 
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         async def send() -> None:
-            await a.send(b"before", (b"x" * (1 << 20),))
+            a._outbox.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
+            for _ in range(1, pieces):
+                a._outbox.put(*pack_frame(b"before", (b"x" * (1 << 20),)))
             for number in range(5):
-                await a.send_file(b"%d" % number, file, number * length + 7, length)
+                await a.send_file(b"%d" % number, Part(file, number * length + 7, length))
             await a.send(b"after")
 
         wire(b).pause_reading()
         sending = asyncio.ensure_future(send())
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert not sending.done(), "more than a connection holds"
+        await stuck(sending)
         wire(b).resume_reading()
-        assert (await b.receive())[0] == b"before"
+        for _ in range(pieces):
+            head, body = await b.receive()
+            assert (head, bytes(body)) == (b"before", b"x" * (1 << 20))
         for number in range(5):
             head, body = await b.receive()
             assert head == b"%d" % number
@@ -239,12 +272,53 @@ def test_a_body_from_a_file_arrives_whole_between_others(file: int) -> None:
     between(scenario)
 
 
+@pytest.mark.parametrize("left", [1, 2, 5])
+def test_the_last_bytes_of_a_head_are_not_overtaken(file: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio keeps what the system does not take at once, and says nothing of a single byte."""
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        transport = wire(a)
+        real = transport._sock  # type: ignore[attr-defined]
+
+        class Short:
+            """Takes all but the last bytes, the first time."""
+
+            def __init__(self) -> None:
+                self.first = True
+
+            def send(self, data: bytes) -> int:
+                self.first, short = False, self.first
+                return int(real.send(data[:-left] if short else data))
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(real, name)
+
+        monkeypatch.setattr(transport, "_sock", Short())
+        await a.send_file(b"head!", Part(file, 0, 100_000))
+        head, body = await b.receive()
+        assert head == b"head!"
+        assert bytes(body) == os.pread(file, 100_000, 0)
+
+    between(scenario)
+
+
 def test_a_file_that_is_too_short_ends_the_connection(file: int) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         with pytest.raises(Closed, match="shorter"):
-            await a.send_file(b"", file, SENT_BYTES - 1000, 1001)
+            await a.send_file(b"", Part(file, SENT_BYTES - 1000, 1001))
         with pytest.raises(TinymqError):
             await b.receive()
+
+    between(scenario)
+
+
+def test_what_waited_for_long_is_loaded_once_more(file: int) -> None:
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        new, old = Part(file, 5, 1000), Part(file, 5, 1000, time.monotonic() - 10)
+        await a.send_file(b"", new)
+        await a.send_file(b"", old)
+        assert (await b.receive())[1] == (await b.receive())[1]
+        assert (new.loaded, old.loaded) == ([], [(5, 1000)])
 
     between(scenario)
 
@@ -253,18 +327,16 @@ def test_a_file_that_is_too_short_ends_the_connection(file: int) -> None:
 def test_a_body_from_a_file_that_is_not_taken_ends_with_its_connection(file: int, how: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:
         wire(b).pause_reading()
-        open_before = len(os.listdir("/proc/self/fd"))
+        loop = asyncio.get_running_loop()
+        known = len(loop._selector.get_map())  # type: ignore[attr-defined]
 
         async def send() -> None:
             for number in range(6):
-                await a.send_file(b"", file, number, SENT_BYTES - number)
+                await a.send_file(b"", Part(file, number, SENT_BYTES - number))
 
         sending = asyncio.ensure_future(send())
-        while len(os.listdir("/proc/self/fd")) == open_before:
-            await asyncio.sleep(0)
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert not sending.done()
+        await stuck(sending)
+        assert len(loop._selector.get_map()) == known + 1  # type: ignore[attr-defined]
         if how == "the sender is cancelled":
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -273,9 +345,15 @@ def test_a_body_from_a_file_that_is_not_taken_ends_with_its_connection(file: int
             (b if how == "the other end goes" else a).abort()
             with pytest.raises(Closed):
                 await sending
-        for refuse in (a.send(b""), a.send_file(b"", file, 0, 10)):
+        for refuse in (a.send(b""), a.send_file(b"", Part(file, 0, 10))):
             with pytest.raises(Closed):
                 await refuse
+        while a._transport is not None:
+            await asyncio.sleep(0)
+        assert all(fd >= 0 for fd in loop._selector.get_map())  # type: ignore[attr-defined]
+        numbers = set(os.listdir("/proc/self/fd"))
+        waited_for = {str(fd) for fd in loop._selector.get_map()}  # type: ignore[attr-defined]
+        assert waited_for <= numbers, "nothing is waited for that is closed"
 
     between(scenario)
 

@@ -11,8 +11,10 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tinymq.config import KIB, MIB
 from tinymq.errors import Closed, TinymqError
@@ -23,8 +25,26 @@ from tinymq.sockets import prepare
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
 UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
 UNREAD_FRAMES_MAX = 1024
-SENDFILE_BYTES_MAX = 4 * MIB  # at once, if the system takes that much: 0.07 ms/MB
+SENDFILE_BYTES_MAX = MIB  # at once
+LOADED_S = 1.0  # so long a part of a file is taken to be in the system's memory: the loop waits for no disk
 BURST_FRAMES = 8  # received without a wait; then others on the loop have their turn
+
+
+class FilePart(Protocol):
+    """Bytes of a file that are in the system's memory."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def loaded_s(self) -> float:
+        """When they were last known to be there, by time.monotonic."""
+        ...
+
+    def __len__(self) -> int: ...
+    def fileno(self) -> int: ...
+    def load(self, position: int, length: int) -> None:
+        """Have the system read some of them once more. Blocks."""
+        ...
 
 
 class FrameStream(asyncio.BufferedProtocol):
@@ -40,6 +60,7 @@ class FrameStream(asyncio.BufferedProtocol):
     ) -> None:
         """Bounds of what is received. `on_made` is called once it is connected, `on_lost` once it is no more."""
         self.remote_host = ""
+        self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max)
         self._on_made = on_made
         self._on_lost = on_lost
@@ -84,19 +105,19 @@ class FrameStream(asyncio.BufferedProtocol):
         while self._outbox.unsent_bytes > UNSENT_BYTES_MAX:
             await self._room()
 
-    async def send_file(self, head: bytes, file: int, position: int, length: int) -> None:
+    async def send_file(self, head: bytes, body: FilePart) -> None:
         """As `send`, of a body that lies in a file: the system takes it from there, and nothing of it is copied here.
-        It should be in the system's memory: a disk would be waited for on the loop. A file that ends before its body
-        ends the connection. Returns once the system has taken all."""
+        A file that ends before its body ends the connection. Returns once the system has taken all."""
         if self._ended is not None:
             raise self._ended
-        self._outbox.put(*pack_prefix(head, length))
+        self._outbox.put(*pack_prefix(head, len(body)))
         self._outbox.flush()
-        while self._outbox.waiting:
-            await self._room()
-        assert self._transport is not None, "it has not ended"
+        while self._outbox.unsent_bytes:  # asyncio says nothing of the last byte: nobody waits for room then
+            await (self._room() if self._outbox.waiting else asyncio.sleep(0))
+        if self._transport is None or self._ended is not None:
+            raise self._ended or Closed("the connection is lost")
         try:
-            await send_file(self._transport.get_extra_info("socket").fileno(), file, position, length)
+            await send_file(self._transport.get_extra_info("socket").fileno(), body)
         except OSError as error:
             self.abort()
             raise Closed(f"the connection is lost: {error.strerror or error}") from None
@@ -146,6 +167,7 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
         self._reader.received(nbytes)
         try:
             while self._ended is None and (frame := self._reader.next_frame()) is not None:
@@ -197,24 +219,28 @@ class FrameStream(asyncio.BufferedProtocol):
         _wake(self._taken)
 
 
-async def send_file(sock: int, file: int, position: int, length: int) -> None:
-    """Send a part of a file on a socket that nobody else writes to meanwhile. Raises OSError.
+async def send_file(sock: int, body: FilePart) -> None:
+    """Send a part of a file on a socket that nobody else writes to meanwhile. Raises OSError, what `load` does.
 
     asyncio's own sendfile leaves a closed socket's number among those it waits for, where the next one that gets the
     number is taken for it. A duplicate is nobody else's, and nobody else closes it.
     """
     loop = asyncio.get_running_loop()
+    file, position, left, loaded_s = body.fileno(), body.position, len(body), body.loaded_s
     mine = os.dup(sock)
     try:
-        while length:
+        while left:
+            if time.monotonic() - loaded_s > LOADED_S:  # the system may have had other uses for its memory
+                await loop.run_in_executor(None, body.load, position, left)
+                loaded_s = time.monotonic()
             try:
-                sent = os.sendfile(mine, file, position, min(length, SENDFILE_BYTES_MAX))
+                sent = os.sendfile(mine, file, position, min(left, SENDFILE_BYTES_MAX))
             except BlockingIOError:
                 await _writable(loop, mine)
                 continue
             if not sent:
                 raise OSError(errno.EIO, "a file is shorter than what was to be sent of it")
-            position, length = position + sent, length - sent
+            position, left = position + sent, left - sent
             await asyncio.sleep(0)  # others on the loop have their turn
     finally:
         os.close(mine)

@@ -448,6 +448,8 @@ class FakeProduceStream(_Stream):
 
 
 class FakeFetchStream(_Stream):
+    received_bytes = 0
+
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         super().__init__(cluster, broker)
         self.waiting: dict[int, asyncio.Task[None]] = {}

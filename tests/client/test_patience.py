@@ -20,6 +20,7 @@ class Slow:
     """A link to a broker that answers each fetch so many seconds after the one before, and says so or not."""
 
     address = "slow:1"
+    received_bytes = 0
 
     def __init__(self, clock: VirtualClock, pause_s: float, says: bool) -> None:
         self._clock = clock

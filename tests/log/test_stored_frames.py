@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.log.values import LIMITS, append, open_both, run
-from tinymq.entry import HEADER_SIZE, Kind, iter_entries
+from tinymq.entry import HEADER_SIZE, Kind, iter_entries, make_entry, parse_header
 from tinymq.errors import CorruptData
-from tinymq.log import Log
+from tinymq.log import Log, reads
 from tinymq.log.files import RealFile, RealFiles
 from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Frames, StoredFrames
 
@@ -107,7 +108,7 @@ def test_small_frames_are_read(tmp_path: Path, open_files: set[RealFile]) -> Non
         append(log, 1, SENT_FRAME_BYTES_MIN, records=10)
 
     async def check(log: Log, path: Path) -> None:
-        first = await log.find_from_offset(0, 1000, 1 << 20)
+        first = await log.find_from_offset(0, 1000, WHOLE)
         assert len(sent(first)) == WHOLE
         assert not isinstance(await log.find_from_offset(10, 1000, 1 << 20), StoredFrames)
         last = await log.find_from_offset(210, 1000, 1 << 20)
@@ -116,20 +117,52 @@ def test_small_frames_are_read(tmp_path: Path, open_files: set[RealFile]) -> Non
     on_disk(tmp_path, small, check)
 
 
-def test_an_entry_without_records_ends_what_is_sent(tmp_path: Path, open_files: set[RealFile]) -> None:
+def test_an_entry_without_records_ends_what_is_sent_if_that_is_much(tmp_path: Path, open_files: set[RealFile]) -> None:
+    """Of a few frames between others all are read, in one answer: each would have one of its own."""
+
     def mixed(log: Log) -> None:
         append(log, 2, SIZE, records=10)
         append(log, 1, SIZE, kind=Kind.NOOP)
         append(log, 1, SIZE, records=10)
 
     async def check(log: Log, path: Path) -> None:
-        for offset, end in ((0, 20), (20, 30)):
-            found = await log.find_from_offset(offset, 30, 1 << 20)
-            assert isinstance(found, StoredFrames)
-            assert found.offsets == (offset, end)
-            assert [e.header.kind for e in iter_entries(sent(found))] == [Kind.DATA] * (2 if offset == 0 else 1)
+        much = await log.find_from_offset(0, 30, 4 * WHOLE)
+        assert isinstance(much, StoredFrames)
+        assert much.offsets == (0, 20)
+        assert [e.header.kind for e in iter_entries(sent(much))] == [Kind.DATA] * 2
+        few = await log.find_from_offset(0, 30, 4 * WHOLE + 2)
+        assert not isinstance(few, StoredFrames)
+        assert [e.header.base_offset for e in iter_entries(few)] == [0, 10, 20]
 
     on_disk(tmp_path, mixed, check)
+
+
+def test_no_more_headers_are_looked_at_than_are_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "SENT_FRAMES_MAX", 2)
+
+    async def check(log: Log, path: Path) -> None:
+        assert len(sent(await log.find_from_offset(0, 60, 1 << 20))) == 2 * WHOLE
+
+    on_disk(tmp_path, records, check)
+
+
+@pytest.mark.parametrize("which", ["load", "open"])
+def test_where_files_cannot_be_sent_they_are_read(
+    tmp_path: Path, open_files: set[RealFile], monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    def refuse(*values: object) -> int:
+        raise OSError(errno.EINVAL, "not here")
+
+    async def check(log: Log, path: Path) -> None:
+        if which == "load":
+            monkeypatch.setattr(os, "sendfile", refuse)
+        else:
+            monkeypatch.setattr(reads, "SENDS_FILES", False)
+        found = await log.find_from_offset(0, 60, 1 << 20)
+        assert not isinstance(found, StoredFrames)
+        assert len(found) == COUNT * WHOLE
+
+    on_disk(tmp_path, records, check)
 
 
 def flip(path: Path, at: int) -> None:
@@ -153,6 +186,37 @@ def test_a_damaged_header_is_found_by_who_reads_instead(tmp_path: Path, open_fil
     on_disk(tmp_path, records, check)
 
 
+@pytest.mark.parametrize("wrong", ["index", "chain"])
+def test_frames_that_do_not_follow_one_another_are_told_by_who_reads(
+    tmp_path: Path, open_files: set[RealFile], wrong: str
+) -> None:
+    """Each of them is a good one."""
+
+    async def check(log: Log, path: Path) -> None:
+        replace_fourth(path, wrong)
+        with pytest.raises(CorruptData):
+            await log.find_from_offset(0, 60, 1 << 20)
+
+    on_disk(tmp_path, records, check)
+
+
+def replace_fourth(path: Path, wrong: str) -> None:
+    """By the next one, or by its like with another predecessor."""
+    content = bytearray(path.read_bytes())
+    at = position_of(path, 4)
+    if wrong == "index":
+        content[at : at + WHOLE] = content[at + WHOLE : at + 2 * WHOLE]
+    else:
+        good = parse_header(bytes(content[at : at + HEADER_SIZE]))
+        other = make_entry(
+            kind=good.kind, index=good.index, term=good.term, prev_crc=good.prev_crc ^ 1, base_offset=good.base_offset,
+            record_count=good.record_count, append_time_us=good.append_time_us, max_timestamp_us=good.max_timestamp_us,
+            payload=bytes(content[at + HEADER_SIZE : at + WHOLE]),
+        )  # fmt: skip
+        content[at : at + HEADER_SIZE] = other.head
+    path.write_bytes(content)
+
+
 def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
     async def check(log: Log, path: Path) -> None:
         flip(path, position_of(path, 4) + HEADER_SIZE + 5)
@@ -166,9 +230,10 @@ def test_a_damaged_payload_is_sent_and_found_by_who_reads(tmp_path: Path, open_f
     on_disk(tmp_path, records, check)
 
 
-def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_files: set[RealFile]) -> None:
+@pytest.mark.parametrize("left", [0, HEADER_SIZE, WHOLE - 1])
+def test_a_file_that_is_cut_short_is_told_by_who_reads(tmp_path: Path, open_files: set[RealFile], left: int) -> None:
     async def check(log: Log, path: Path) -> None:
-        os.truncate(path, position_of(path, 6) + WHOLE)
+        os.truncate(path, position_of(path, 7) + left)
         with pytest.raises(CorruptData):
             await log.find_from_offset(50, 60, 1 << 20)  # of the seventh entry
 

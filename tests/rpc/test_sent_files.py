@@ -3,6 +3,8 @@ becomes of a replica that sends damage without having looked at it."""
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.rpc.test_stream_server import FETCH, port_of, welcomed
 from tinymq import Client, frame_stream
 from tinymq.config import Limits
 from tinymq.entry import iter_entries
+from tinymq.frame_stream import FilePart
 from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.log.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
@@ -46,9 +49,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     real = frame_stream.send_file
 
-    async def counted(sock: int, file: int, position: int, length: int) -> None:
-        found.append(length)
-        await real(sock, file, position, length)
+    async def counted(sock: int, body: FilePart) -> None:
+        found.append(len(body))
+        await real(sock, body)
 
     monkeypatch.setattr(frame_stream, "send_file", counted)
     return found
@@ -167,3 +170,42 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
     cluster.wait_until(whole)
     with mq.scan("damaged", 0, 0, RECORDS, replicas=((follower,),)) as scan:
         assert [value.as_py() for batch in scan for value in batch.column("value")] == values
+
+
+def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
+    cluster: Cluster, mq: Client, held: Held
+) -> None:
+    """Without the collector of cycles, which may not come by for hours."""
+    topic_id, follower, _ = filled(cluster, mq, "left")
+
+    async def main() -> None:
+        async with welcomed(port_of(cluster, follower), FETCH) as stream:
+            assert stream._transport is not None
+            stream._transport.pause_reading()
+            waits = pb.FetchRequest(
+                request_id=99, topic_id=topic_id, offset=RECORDS, max_bytes=1, min_bytes=1, max_wait_ms=30_000
+            )
+            await stream.send(waits.SerializeToString())
+            for number in range(60):
+                ask = pb.FetchRequest(request_id=number, topic_id=topic_id, offset=0, max_bytes=4 << 20)
+                await stream.send(ask.SerializeToString())
+            cluster.wait_until(lambda: len(held.now) > 1)
+        cluster.wait_until(lambda: not held.now)
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
+
+
+def test_who_has_a_quota_is_sent_what_was_read(sent: list[int]) -> None:
+    """What waits for it would lie open for as long, and leave the system's memory meanwhile."""
+    limits = dataclasses.replace(LIMITS, client_fetch_bytes_per_s=100 << 20)
+    with Cluster(nodes=1, limits=limits) as cluster, cluster.client() as client:
+        client.admin.create_topic("t", partitions=1)
+        for _ in range(5):
+            client.send("t", bytes(VALUE_BYTES), partition=0)
+        with client.scan("t", 0, 0, 5) as scan:
+            assert sum(batch.num_rows for batch in scan) == 5
+        assert not sent

@@ -138,6 +138,8 @@ class _Produce(_Stream):
 
 
 class _Fetch(_Stream):
+    received_bytes = 0  # gRPC tells of whole messages alone
+
     async def write(self, request: pb.FetchRequest) -> None:
         await self.send(request.SerializeToString())
 

@@ -67,9 +67,11 @@ class Cursor:
 
 
 class Shunned:
-    """Replicas that a partition is not read from for a while, each for longer the more often it failed."""
+    """Replicas that a partition is not read from for a while, each for longer the more often it failed; and the one
+    that is read from under doubt."""
 
     def __init__(self) -> None:
+        self.doubted: int | None = None
         self._until_s: dict[int, float] = {}
         self._times: dict[int, int] = {}
 
@@ -81,6 +83,14 @@ class Shunned:
     def left_s(self, broker: int, now_s: float) -> float:
         """For how much longer; 0: it may be asked."""
         return max(0.0, self._until_s.get(broker, 0.0) - now_s)
+
+    def doubts(self, broker: int, error: TinymqError) -> bool:
+        """Is that damage, which it may have sent without having looked at it? Then it is asked once more, to look."""
+        fresh = isinstance(error, CorruptData) and self.doubted is None
+        self.doubted = broker if fresh else None
+        if fresh:
+            LOG.info("broker %d sent damage, and is asked to verify it: %s", broker, error.message)
+        return fresh
 
     def clear(self) -> None:
         self._until_s.clear()
@@ -105,7 +115,6 @@ class Follower:
     _quiet_s: float = 0.0  # when records last came, or others were last asked whether there are more
     _backoff_s: float = BACKOFF_S_MIN
     _empty: int = 0  # answers of the leader without a record, in a row
-    _doubted: int | None = None  # who sent what is damaged, and is asked to look at it itself
 
     async def run(self) -> None:
         """Until the cursor's end. Raises what stops this partition."""
@@ -117,7 +126,7 @@ class Follower:
             while not self.cursor.done:
                 if ahead is None:
                     await self.room.wait()
-                    broker = self._doubted or self._choose()
+                    broker = self._shunned.doubted or self._choose()
                     if broker is None:
                         await self._wait_for_another("no replica's address is known")
                         continue
@@ -191,7 +200,7 @@ class Follower:
             leader_epoch=self.cursor.epoch,
             leader_only=self.config.replica == "leader",
             history=self.cursor.history,
-            verify=self._doubted is not None,
+            verify=self._shunned.doubted is not None,
         )
 
     def _wait_ms(self) -> float:
@@ -256,7 +265,7 @@ class Follower:
             await self._compare(broker)
 
     def _succeeded(self, now_s: float) -> None:
-        self._doubted = None
+        self._shunned.doubted = None
         self._served_s = now_s
         self._backoff_s = BACKOFF_S_MIN
         self._refusals.clear()
@@ -265,9 +274,7 @@ class Follower:
         """`broker` did not serve: go on with another one, or raise what is for good."""
         address = self.cluster.view.address(broker) or f"broker {broker}"
         self._refusals[address] = error
-        fresh = isinstance(error, CorruptData) and self._doubted is None
-        self._doubted = broker if fresh else None  # it may have sent what it has not looked at
-        if fresh:
+        if self._shunned.doubts(broker, error):
             return
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):

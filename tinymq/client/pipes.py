@@ -21,6 +21,7 @@ from tinymq.proto import tinymq_pb2 as pb
 
 MESSAGE_BYTES = MIB  # small batches are joined up to this
 UNANSWERED_BYTES_MAX = 16 * MIB  # of one produce stream; half of what a broker takes in by default
+SLOW_TIMES_MAX = 4  # as long as a fetch may take, it waits where a link is slow and others' answers come first
 THROTTLED_S_MAX = 60.0  # that a broker may say it will be silent
 
 
@@ -205,29 +206,47 @@ class FetchPipe:
         self._closed = False
 
     async def fetch(self, request: pb.FetchRequest, timeout_s: float) -> Fetched:
-        """One answer. Raises BrokerUnreachable: no connection, a broken one, or silence for `timeout_s`."""
+        """One answer. Raises BrokerUnreachable: no connection, a broken one, or silence for `timeout_s`: no answer, and
+        none on its way."""
         started_s = self._clock.monotonic()
         timeout_s += max(0.0, self._throttled_until_s - started_s)
         await self._open()
         self._next_id += 1
         request_id = request.request_id = self._next_id
-        answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = answer
         self._outbox.put_nowait(request)
         try:
-            async with asyncio.timeout(timeout_s) as self._limits[request_id]:
-                return await answer
-        except TimeoutError:
-            now_s = self._clock.monotonic()
-            error = BrokerUnreachable(f"{self._link.address}: silent for {now_s - started_s:.1f} s")
-            self._watch.broke(self._link.address, error)
-            if self._heard_s < started_s and self._stream is not None:
-                self._stream.cancel()  # not this partition alone: the whole broker
-            raise error from None
+            while True:
+                received = self._received()
+                answer: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+                self._waiting[request_id] = answer
+                try:
+                    async with asyncio.timeout(timeout_s) as self._limits[request_id]:
+                        return await answer
+                except TimeoutError:
+                    if answer.done() and not answer.cancelled():
+                        return answer.result()
+                    if self._received() == received or not self._has_time(started_s, timeout_s):
+                        raise self._silent(started_s) from None
         finally:
             self._limits.pop(request_id, None)
             if self._waiting.pop(request_id, None) is not None and self._stream is not None:
                 self._outbox.put_nowait(pb.FetchRequest(request_id=request_id, cancel=True))
+
+    def _received(self) -> int:
+        """Bytes on the stream so far: an answer may be on its way, on a slow link."""
+        return 0 if self._stream is None else self._stream.received_bytes
+
+    def _has_time(self, started_s: float, timeout_s: float) -> bool:
+        """While bytes come: as long as they take for the one answer that they are, or for those of others, too."""
+        return self._heard_s < started_s or self._clock.monotonic() - started_s < SLOW_TIMES_MAX * timeout_s
+
+    def _silent(self, started_s: float) -> BrokerUnreachable:
+        silent_s = self._clock.monotonic() - started_s
+        error = BrokerUnreachable(f"{self._link.address}: silent for {silent_s:.1f} s")
+        self._watch.broke(self._link.address, error)
+        if self._heard_s < started_s and self._stream is not None:
+            self._stream.cancel()  # not this partition alone: the whole broker
+        return error
 
     async def close(self) -> None:
         self._closed = True

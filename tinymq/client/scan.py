@@ -185,7 +185,9 @@ class RangeFollower(Follower):
         raise OffsetNotAvailable(f"it is behind: it shows what lies below {shown}, and {wanted} is the end of the scan")
 
     async def _failed(self, broker: int, error: TinymqError) -> None:
-        if not isinstance(error, OffsetNotAvailable) or not self._waits_for(broker):
+        if isinstance(error, OffsetNotAvailable) and self._waits_for(broker):
+            self._shunned.doubted = None
+        else:
             await super()._failed(broker, error)
 
     def _waits_for(self, broker: int) -> bool:

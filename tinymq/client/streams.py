@@ -65,6 +65,10 @@ class FramedFetch:
         self._stream = stream
         self._address = address
 
+    @property
+    def received_bytes(self) -> int:
+        return self._stream.received_bytes
+
     async def write(self, request: pb.FetchRequest) -> None:
         try:
             await self._stream.send(request.SerializeToString())

@@ -173,9 +173,13 @@ class RealFile:
     def load(self, position: int, length: int) -> None:
         """Have the system read a part into its memory, so that sending it waits for no disk. A third of what reading
         it costs, 0.03 ms/MB, where it is there already. Raises StorageError."""
-        with _mapped("read", self._path), open(os.devnull, "wb", buffering=0) as nowhere:
-            while length and (done := os.sendfile(nowhere.fileno(), self._fd, position, length)):
-                position, length = position + done, length - done
+        with _mapped("read", self._path):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                while length and (done := os.sendfile(nowhere, self._fd, position, length)):
+                    position, length = position + done, length - done
+            finally:
+                os.close(nowhere)
 
     def size(self) -> int:
         with _mapped("measure", self._path):

@@ -8,10 +8,12 @@ were not: who receives them verifies, and asks for them to be read here when the
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
-from tinymq.errors import CorruptData
+from tinymq.errors import CorruptData, StorageError
 from tinymq.log.files import File, Files, RealFile
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.scan import frames
@@ -22,6 +24,7 @@ FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
 SENDS_FILES = sys.platform == "linux"
 SENT_FRAME_BYTES_MIN = 16 * 1024  # a look at a header costs as much as reading so many bytes
 SENT_FRAMES_MAX = 512  # at once
+SENT_SHARE_MIN = 0.5  # of what may be answered: else each answer would have a frame or two, and the next one too
 
 
 @value
@@ -48,10 +51,12 @@ class StoredFrames:
     """Frames with records where they are stored, in a row, for who sends them from there. Headers were verified,
     payloads not. Keeps a file open until it is closed or dropped."""
 
-    __slots__ = ("_file", "_length", "offsets", "position")
+    __slots__ = ("_file", "_length", "loaded_s", "offsets", "position")
 
     def __init__(self, file: RealFile, position: int, length: int, offsets: tuple[int, int]) -> None:
+        """Of a part of the file that was loaded just now."""
         self.position = position
+        self.loaded_s = time.monotonic()
         self.offsets = offsets  # of the first record, and behind the last one
         self._file = file
         self._length = length
@@ -61,6 +66,10 @@ class StoredFrames:
 
     def fileno(self) -> int:
         return self._file.fileno()
+
+    def load(self, position: int, length: int) -> None:
+        """Blocks: see RealFile.load."""
+        self._file.load(position, length)
 
     def close(self) -> None:
         """Idempotent."""
@@ -132,8 +141,9 @@ def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int
             position, first = _skip(file, span, lambda header: header.next_offset > offset)
             last, length = _run(file, span, position, first, end_offset, bytes_max)
             if last is not None and position + length <= file.size():
-                file.load(position, length)
-                found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
+                with suppress(StorageError):  # who reads says what is wrong; not all file systems can send
+                    file.load(position, length)
+                    found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
         return found
     finally:
         if found is None:
@@ -143,11 +153,15 @@ def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int
 def _run(
     file: File, span: Span, position: int, first: EntryHeader, end_offset: int, bytes_max: int
 ) -> tuple[EntryHeader | None, int]:
-    """(the last of the frames with records that follow one another from `first` on, their bytes). None: there are
-    none, or they are better read: small ones, and what is damaged, for whoever reads says where."""
+    """(the last of the frames with records that follow one another from `first` on, their bytes). None: they are better
+    read: small ones, what is damaged, for whoever reads says where, and a few between entries of another kind."""
     last, length, header = None, 0, first
     for _ in range(SENT_FRAMES_MAX):
-        if header.kind != Kind.DATA or header.base_offset >= end_offset or header.size < SENT_FRAME_BYTES_MIN:
+        if header.base_offset >= end_offset:
+            break
+        if header.kind != Kind.DATA or header.size < SENT_FRAME_BYTES_MIN:
+            if length < bytes_max * SENT_SHARE_MIN:
+                return None, 0
             break
         if last is not None and length + header.size > bytes_max:
             break

@@ -54,7 +54,7 @@ class FetchStream:
         self, serving: Serving, replies: Replies, limits: Limits, share: Share = UNLIMITED, *, sends_files: bool = False
     ) -> None:
         """`sends_files`: answers may have StoredFrames."""
-        self._sends_files = sends_files
+        self._sends_files = sends_files and not share.limited  # what waits for a quota may wait for long
         self._serving = serving
         self._meter = serving.meter
         self._limits = limits
@@ -88,6 +88,7 @@ class FetchStream:
                 task.cancel()
             for fetch in self._waiting.values():
                 fetch.cancel()
+            self._messages.clear()  # their files stay open else, until the next collection of cycles
 
     def _take(self, request: pb.FetchRequest) -> None:
         number = request.request_id

@@ -192,6 +192,6 @@ class _FetchReplies:
             await self._stream.send(head, (frames,))
             return
         try:
-            await self._stream.send_file(head, frames.fileno(), frames.position, len(frames))
+            await self._stream.send_file(head, frames)
         finally:
             frames.close()

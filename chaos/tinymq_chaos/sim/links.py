@@ -161,6 +161,8 @@ class ProduceCall(_StreamCall):
 
 
 class FetchCall(_StreamCall):
+    received_bytes = 0  # messages arrive whole
+
     async def write(self, request: pb.FetchRequest) -> None:
         await self.send(request.SerializeToString())
 

@@ -1,0 +1,119 @@
+"""A fetch on a link so slow that its answer takes longer than silence may: it is waited for while bytes come, and not
+for ever where they are others'."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.client.running import run
+from tinymq.client.pipes import SLOW_TIMES_MAX, FetchPipe
+from tinymq.client.ports import Fetched
+from tinymq.clock import SystemClock
+from tinymq.errors import BrokerUnreachable, TinymqError
+from tinymq.proto import tinymq_pb2 as pb
+
+TIMEOUT_S = 0.03
+
+
+class Stream:
+    """Bytes come each time that somebody looks, as long as `moving`; answers come as a test says."""
+
+    def __init__(self) -> None:
+        self.moving = True
+        self.looks = 0
+        self.answers: asyncio.Queue[Fetched] = asyncio.Queue()
+        self.cancelled = False
+
+    @property
+    def received_bytes(self) -> int:
+        self.looks += self.moving
+        return self.looks
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        pass
+
+    async def read(self) -> Fetched:
+        return await self.answers.get()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Link:
+    address = "broker:1"
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+    async def open_fetch(self, timeout_s: float) -> Stream:
+        return self.stream
+
+
+class Watch:
+    def answered(self, address: str, latency_s: float) -> None: ...
+    def broke(self, address: str, error: TinymqError) -> None: ...
+
+
+def answer(number: int) -> Fetched:
+    return Fetched(number, 0, 0, 0, 0, 0, memoryview(b""), None)
+
+
+def on_pipe(scenario: Callable[[FetchPipe, Stream], Awaitable[None]]) -> None:
+    async def main() -> None:
+        stream = Stream()
+        pipe = FetchPipe(Link(stream), SystemClock(), Watch(), 5.0)  # type: ignore[arg-type]
+        await scenario(pipe, stream)
+        await pipe.close()
+
+    run(main())
+
+
+async def looked(stream: Stream, times: int, fetching: asyncio.Future[Fetched]) -> None:
+    while stream.looks < times and not fetching.done():
+        await asyncio.sleep(0)
+
+
+def test_an_answer_that_is_on_its_way_is_waited_for() -> None:
+    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
+        fetching = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+        await looked(stream, 4 * SLOW_TIMES_MAX, fetching)  # twice for each time that its patience was over
+        assert not fetching.done()
+        stream.answers.put_nowait(answer(1))
+        assert (await fetching).request_id == 1
+        assert not stream.cancelled
+
+    on_pipe(scenario)
+
+
+def test_silence_is_found_out_as_soon_as_no_byte_comes() -> None:
+    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
+        fetching = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+        await looked(stream, 4, fetching)
+        stream.moving = False
+        with pytest.raises(BrokerUnreachable, match="silent"):
+            await fetching
+        assert stream.cancelled, "the whole broker says nothing"
+
+    on_pipe(scenario)
+
+
+def test_who_is_passed_over_while_others_are_answered_waits_a_bounded_time() -> None:
+    async def scenario(pipe: FetchPipe, stream: Stream) -> None:
+        passed_over = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), TIMEOUT_S))
+        number = 1
+        while not passed_over.done():
+            number += 1
+            other: Any = asyncio.ensure_future(pipe.fetch(pb.FetchRequest(), 10))
+            while number not in pipe._waiting:
+                await asyncio.sleep(0)
+            stream.answers.put_nowait(answer(number))
+            await other
+        with pytest.raises(BrokerUnreachable, match="silent"):
+            await passed_over
+        assert not stream.cancelled, "others are served"
+
+    on_pipe(scenario)
