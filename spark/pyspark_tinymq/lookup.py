@@ -41,7 +41,6 @@ class Led:
     """Where a partition is."""
 
     leader: int  # 0: nobody is known to lead
-    epoch: int
     replicas: tuple[Replica, ...]
 
 
@@ -81,7 +80,7 @@ class Lookup:
         homes = {number: Replica(number, parse_address(each.address)[0], each.rack) for number, each in brokers.items()}
         partitions = {
             Partition(topic.name, at.partition): Led(
-                at.leader, at.leader_epoch, tuple(homes[broker] for broker in at.replicas if broker in homes)
+                at.leader, tuple(homes[broker] for broker in at.replicas if broker in homes)
             )
             for topic in found
             for at in topic.partitions

@@ -133,7 +133,6 @@ class Planner:
             end=piece.end,
             lenient=piece.lenient,
             leader=led.leader,
-            epoch=led.epoch,
             replicas=led.replicas,
             scan_id=self.scan_id,
             holding=holding,

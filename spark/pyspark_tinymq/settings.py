@@ -176,6 +176,9 @@ def _check_together(values: Mapping[str, Any], scope: str) -> None:
             raise InvalidConfig(f"{' and '.join(both)} contradict each other", hint="leave all but one out")
     _check_needs(values, _STRATEGY, ("startingTimestamp", "startingOffsetsByTimestamp"))
     _check_needs(values, "maxTriggerDelay", ("minOffsetsPerTrigger",))
+    for name in ("rack", "maxReplicaWaitMs"):
+        if name in values and values.get("replica") == "leader":
+            raise InvalidConfig(f"{name} has no meaning with replica=leader", hint="leave one of them out")
     least, most = values.get("minOffsetsPerTrigger", 0), values.get("maxOffsetsPerTrigger")
     if most is not None and least > most:
         raise InvalidConfig(

@@ -80,4 +80,9 @@ def _arrow(source: Source, schema: StructType) -> pa.Schema:
             f"the schema of a read is given by its options: {ours.simpleString()}",
             hint="leave .schema(...) out, and select columns of the DataFrame",
         )
-    return columns.arrow_schema(schema)
+    made = columns.arrow_schema(schema)
+    if source.values is not None:
+        from pyspark_tinymq import task
+
+        task.json_values(source, made)  # here, and not in the first task
+    return made

@@ -28,6 +28,7 @@ from pyspark_tinymq.planning import Planner, clipped, told
 from pyspark_tinymq.progress import Progress
 from pyspark_tinymq.settings import Source
 from pyspark_tinymq.task import RangePartition
+from tinymq.errors import BrokerUnreachable, DeadlineExceeded
 
 LOG = logging.getLogger("pyspark_tinymq")
 ROWS_MAX = (1 << 31) - 1  # a limit that limits nothing: there is one for bytes, or a minimum
@@ -43,6 +44,7 @@ class Driver:
     target: Offsets | None = None  # where a stream that ends ends
     latest: dict[str, Any] | None = None
     low: Set[Partition] = frozenset()  # their ends were below what was read, the last time
+    topics: Topics | None = None  # as they were last told, with replicas once a micro-batch was planned
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beyond the end)."""
         driver = self._driver()
         begin = offsets.read_stream(start)
-        topics = driver.planner.lookup.topics(missing=not begin.initial, where=False)
+        topics = self._topics(driver, begin, where=False)
         # Only who is to come to an end, or to begin at one, has to know all of them.
         partial = not begin.initial and driver.target is None
         bounds = driver.planner.lookup.bounds(topics.partitions, partial=partial)
@@ -126,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver = self._driver()
         begin, until = offsets.read_stream(start), offsets.read_stream(end)
         starts = until.first if begin.initial and until.first is not None else begin.offsets
-        topics = driver.planner.lookup.topics(missing=True)
+        topics = self._topics(driver, begin, where=True)
         if not begin.initial:
             starts = {at: offset for at, offset in starts.items() if begin.ids.get(at.topic) == until.ids.get(at.topic)}
         again = {topic for topic, topic_id in until.ids.items() if topics.ids.get(topic, topic_id) != topic_id}
@@ -173,6 +175,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 progress.check(planner.lookup.topics(missing=True, where=False).ids)
             told(source, planner.scan_id, "stream")
         return self._made
+
+    def _topics(self, driver: Driver, begin: StreamOffset, *, where: bool) -> Topics:
+        """As Lookup.topics. Without a majority of the brokers that keep the metadata, what was last told is gone on
+        with: records are read as long as a replica of them is there."""
+        missing = where or not begin.initial
+        try:
+            told = driver.planner.lookup.topics(missing=missing, where=where)
+        except (DeadlineExceeded, BrokerUnreachable) as error:
+            if driver.topics is None or driver.target is not None:
+                raise
+            LOG.warning("going on with the partitions that are known: %s", error.message)
+            return driver.topics
+        if where or driver.topics is None or told.partitions.keys() != driver.topics.partitions.keys():
+            driver.topics = told
+        return told
 
     def _beginning(self, topics: Topics, bounds: Mapping[Partition, Bounds]) -> StreamOffset:
         """Where a new query begins."""

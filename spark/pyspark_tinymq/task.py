@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,8 +20,11 @@ from pyspark_tinymq import session
 from pyspark_tinymq.columns import Columns, joined
 from pyspark_tinymq.holding import Holding, Renewal
 from pyspark_tinymq.replicas import Replica, tiers
-from pyspark_tinymq.settings import Source, Values
+from pyspark_tinymq.settings import Source
 from tinymq.errors import InvalidRequest, UnknownPartition, UnknownTopic
+
+if TYPE_CHECKING:
+    from pyspark_tinymq.values import JsonValues
 
 LOG = logging.getLogger("pyspark_tinymq")
 
@@ -36,7 +40,6 @@ class RangePartition(InputPartition):
     end: int
     lenient: bool  # what was removed from the head is no loss: it is not held
     leader: int  # when it was planned; 0: nobody was known to lead
-    epoch: int
     replicas: tuple[Replica, ...]
     scan_id: str
     holding: Holding  # the whole plan's
@@ -72,7 +75,7 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
     )
     skip = part.lenient or not source.fail_on_loss
     columns = Columns(part.topic, schema)
-    parse = _parser(part, source.values, schema) if source.values is not None else None
+    parse = _parser(part, json_values(source, schema)) if source.values is not None else None
     scanning = client.scan(
         part.topic,
         part.partition,
@@ -81,6 +84,7 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
         topic_id=part.topic_id,
         scan_id=part.scan_id,
         replicas=order,
+        leader_last=order is not None and source.replica == "follower",  # whoever leads by now
         wait_ms=source.replica_wait_ms,
         fetch_bytes_max=source.fetch_bytes,
         unreachable_ms_max=source.unreachable_ms,
@@ -93,13 +97,18 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
             LOG.warning("%s: %d of its records were removed before they were read", part.where, scan.skipped)
 
 
-def _parser(
-    part: RangePartition, values: Values, schema: pa.Schema
-) -> Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.Array]]:
-    """Stored records to (those of them that are kept, their parsed values)."""
-    from pyspark_tinymq.values import JsonValues, MalformedValue
+def json_values(source: Source, schema: pa.Schema) -> JsonValues:
+    """What parses values of `schema`, Spark's for Arrow. Raises InvalidConfig for what cannot be read."""
+    from pyspark_tinymq.values import JsonValues
 
-    reader = JsonValues(schema.field("value").type, values.mode, values.corrupt, values.zone)
+    values = source.values
+    assert values is not None, "they are not to be parsed"
+    return JsonValues(schema.field("value").type, values.mode, values.corrupt, values.zone)
+
+
+def _parser(part: RangePartition, reader: JsonValues) -> Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.Array]]:
+    """Stored records to (those of them that are kept, their parsed values)."""
+    from pyspark_tinymq.values import MalformedValue
 
     def parse(stored: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         try:

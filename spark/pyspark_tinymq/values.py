@@ -300,6 +300,11 @@ def _check_schema(schema: pa.StructType, corrupt: str) -> int | None:
         raise InvalidConfig("valueSchema has no columns", hint='such as "carrier STRING, delay INT"')
     _check_kind(schema, "valueSchema")
     place = int(schema.get_field_index(corrupt))
+    if place < 0 and corrupt != CORRUPT:
+        raise InvalidConfig(
+            f"columnNameOfCorruptRecord={corrupt}: valueSchema has no such column",
+            hint=f"add {corrupt} STRING to it, or leave the option out",
+        )
     if place < 0:
         return None
     if schema.field(place).type != pa.string():

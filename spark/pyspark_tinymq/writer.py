@@ -123,6 +123,9 @@ def read_sink(given: Mapping[str, str]) -> Sink:
         "block_ms_max": values.get("deliveryTimeoutMs", 60_000),
         "partitioner": values.get("partitioner", "keyed"),
     }
+    for name in ("txnAppId", "txnVersion"):
+        if name in values and not values.get("includePlace", True):
+            raise InvalidConfig(f"{name} has no meaning with includePlace=false", hint="leave one of them out")
     application = values.get("txnAppId", "")
     if "/" in application:
         raise InvalidConfig(f"txnAppId={application!r} has a '/'", hint="a name without '/', such as nightly-delays")

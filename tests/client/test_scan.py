@@ -83,6 +83,23 @@ def test_the_first_tier_serves_all_of_it(replicas: Any, replica: str, served: se
     run(scenario())
 
 
+def test_whoever_leads_by_then_is_asked_last() -> None:
+    async def scenario() -> None:
+        cluster = filled()
+        async with client_of(cluster) as mq:
+            first = mq.scan("t", 0, 0, 100, replicas=((1,), (3,)), leader_last=True)
+            assert await offsets_of(first) == list(range(100))
+            assert set(first.served) == {3}
+            cluster.move("t", 0, 3)
+            moved = mq.scan("t", 0, 0, 100, replicas=((3,), (1,)), leader_last=True, fetch_bytes_max=500)
+            assert await offsets_of(moved) == list(range(100))
+            assert moved.served[3] < 1000 < moved.served[1], "it said that it leads now, and was left"
+        with pytest.raises(InvalidRequest):
+            mq.scan("t", 0, 0, 100, leader_last=True)
+
+    run(scenario())
+
+
 def test_of_a_partition_that_was_moved_away_any_replica_serves() -> None:
     async def scenario() -> None:
         async with client_of(filled()) as mq:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import DataType, DayTimeIntervalType, IntegerType, StructField, StructType
 
 from pyspark_tinymq.batch import BatchReader
 from pyspark_tinymq.columns import ROWS_MAX, arrow_schema, joined, spark_schema
 from pyspark_tinymq.lookup import Lookup
 from pyspark_tinymq.offsets import Partition
 from pyspark_tinymq.plan import Bounds
+from pyspark_tinymq.source import DefaultSource
 from tests.spark.reading import batch, numbers, planned, read, rows, send, spans
 from tinymq import Client
 from tinymq.errors import (
@@ -243,3 +247,47 @@ def test_small_batches_are_joined_and_large_ones_left() -> None:
     assert [each.num_rows for each in joined([of(3)] * 3, rows=6)] == [6, 3]
     assert list(joined([])) == []
     assert ROWS_MAX > 1000
+
+
+def test_a_task_asks_as_it_was_told(cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a later attempt begins with another replica."""
+    asked: list[dict[str, Any]] = []
+    scan = Client.scan
+
+    def noted(self: Client, *place: Any, **how: Any) -> Any:
+        asked.append(how)
+        return scan(self, *place, **how)
+
+    monkeypatch.setattr(Client, "scan", noted)
+    told = {"fetchBytes": "64k", "unreachableMs": "7000", "maxReplicaWaitMs": "123", "scanId": "told"}
+    reader = batch(cluster, assign=ONE, **told)
+    for attempt in range(2):
+        context = SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)
+        monkeypatch.setattr("pyspark_tinymq.task.TaskContext.get", lambda context=context: context)
+        assert len(read(reader, reader.partitions())) == 20
+    wanted = {"fetch_bytes_max": 64 << 10, "unreachable_ms_max": 7_000, "wait_ms": 123, "scan_id": "told"}
+    for how in asked:
+        assert {name: how[name] for name in wanted} == wanted
+        assert how["leader_last"]
+    first, second = ([broker for tier in how["replicas"] for broker in tier] for how in asked)
+    assert sorted(first) == sorted(second) == [1, 2, 3]
+    assert first[0] != second[0]
+
+
+VALUE_OPTIONS = {"subscribe": "flights", "valueFormat": "json", "valueSchema": "a INT"}
+REFUSED_VALUES: list[tuple[DataType, dict[str, str], str]] = [
+    (DayTimeIntervalType(), {}, "a"),
+    (IntegerType(), {"timeZone": "Europe/Pariss"}, "Pariss"),
+    (IntegerType(), {"columnNameOfCorruptRecord": "_corupt"}, "_corupt: valueSchema has no such column"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "says"), REFUSED_VALUES)
+def test_values_that_cannot_be_parsed_are_refused_before_a_task_begins(
+    kind: DataType, options: dict[str, str], says: str
+) -> None:
+    source = DefaultSource({"servers": "localhost:1"} | VALUE_OPTIONS | options)
+    schema = spark_schema(False, StructType([StructField("a", kind)]))
+    for made in (source.reader, source.streamReader):
+        with pytest.raises(InvalidConfig, match=says):
+            made(schema)

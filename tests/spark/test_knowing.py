@@ -9,7 +9,7 @@ import pytest
 from tests.spark.reading import batch, numbers, planned, ranges, read, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import DeadlineExceeded
+from tinymq.errors import BrokerUnreachable, DeadlineExceeded
 from tinymq.testing.cluster import Cluster
 from tinymq.types import Offset
 
@@ -78,3 +78,31 @@ def test_a_range_is_planned_though_its_partition_went_away_meanwhile(
     cluster.wait_leader("going")
     assert [(task.start, task.end) for task in ranges(tasks)] == [(3, 5)]
     assert numbers(read(query.reader, tasks)) == [3, 4]
+
+
+def test_a_stream_goes_on_without_a_majority_of_the_brokers(cluster: Cluster, mq: Client) -> None:
+    """Nobody can say then which topics there are: it has been told, and goes on with those."""
+    mq.admin.create_topic("left")
+    send(cluster, "left", 3)
+    query = Query(stream(cluster, subscribe="left", startingOffsets="earliest", requestTimeoutMs=1_500, holdMs=0))
+    assert query.batch() == [0, 1, 2]
+    send(cluster, "left", 2, first=3)
+    topic_id = bytes.fromhex(mq.admin.describe_topic("left").topic_id.hex())
+
+    def shown() -> bool:
+        found = [app.serving.broker.hosting.get(topic_id, 0) for app in cluster.brokers.values()]  # type: ignore[union-attr,arg-type]
+        return all(replica is not None and replica.high_watermark == 5 for replica in found)
+
+    cluster.wait_until(shown)
+    for broker in (2, 3):
+        cluster.kill(broker)
+    try:
+        assert query.batch() == [3, 4]
+        assert not query.begins(), "there is no more, which is no failure"
+        with pytest.raises((DeadlineExceeded, BrokerUnreachable)):
+            Query(stream(cluster, subscribe="left", requestTimeoutMs=1_500)).begins()
+    finally:
+        cluster.run(cluster._start(2))
+        cluster.start(3)
+    send(cluster, "left", 1, first=5)
+    assert query.batch() == [5]

@@ -24,6 +24,8 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (BATCH, {"servers": "localhost"}, "localhost"),
     (BATCH, {"subscribe": None}, "none was given"),
     (BATCH, {"subscribe": " , "}, "names of topics"),
+    (BATCH, {"replica": "leader", "rack": "r1"}, "rack has no meaning with replica=leader"),
+    (STREAM, {"replica": "leader", "maxReplicaWaitMs": "5"}, "maxReplicaWaitMs has no meaning with replica=leader"),
     (BATCH, {"subscribe": "a,a"}, "each once"),
     (BATCH, {"subscribe": "a b"}, "no topic's name"),
     (BATCH, {"subscribePattern": "f.*"}, "subscribe and subscribePattern were given"),

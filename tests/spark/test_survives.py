@@ -148,3 +148,16 @@ def _bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return scan(self, *args, **(settings | {"buffer_bytes_max": 1 << 20, "fetch_bytes_max": 1 << 19}))
 
     monkeypatch.setattr(Client, "scan", bounded)
+
+
+@pytest.mark.usefixtures("all_run")
+def test_whoever_leads_by_then_is_left_alone(cluster: Cluster, mq: Client) -> None:
+    """It was a follower when the range was planned."""
+    reader = batch(cluster, subscribe="large", scanId="moved", fetchBytes="100k")
+    (part,) = planned(reader)
+    new = part.leader % 3 + 1
+    mq.admin.transfer_leader("large", 0, new)
+    assert cluster.wait_leader("large", other_than=part.leader) == new
+    for again in range(3):
+        assert len(read(reader, [part])) == COUNT, again
+    assert mq.admin.describe_scan("moved").bytes_by("leader") < 300_000, "an answer, in which it says that it leads"

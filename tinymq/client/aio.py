@@ -121,18 +121,20 @@ class AsyncClient:
         replicas: Tiers | None = None,
         wait_ms: float = WAIT_MS,
         topic_id: bytes = b"",
+        leader_last: bool = False,
         **settings: Unpack[ReaderOptions],
     ) -> AsyncScan:
         """Read the offsets from `start` up to, and not including, `end` of one partition, as record batches; they are
         committed already. Nothing is asked yet. Use it in `async with`.
 
         `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
-        None: as the setting `replica` says. A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
+        None: as the setting `replica` says. With `leader_last` whoever leads when it is asked comes after all of them.
+        A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
         count what they serve under it, see admin.describe_scan. `topic_id`: of the topic that was planned; one that has
         its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB
         if not given. Raises InvalidRequest, InvalidName (scan_id).
         """
-        wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms, topic_id)
+        wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms, topic_id, leader_last)
         config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
         scan = AsyncScan(self._core(), wanted, config, self._soon)
         self._keep(scan)

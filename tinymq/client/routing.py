@@ -260,10 +260,13 @@ def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost
     return sorted(spread, key=rank)
 
 
-def tier_order(view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cost: Cost, turn: int) -> list[int]:
-    """The brokers of `tiers`, a tier after the other; those put aside or gone are behind all others. In a tier the
-    better of two leads, and `turn` says which two. Whoever holds no replica, or has no known address, is left out; if
-    that is all of them, for the partition was moved since, its replicas are one tier."""
+def tier_order(
+    view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cost: Cost, turn: int, leader_last: bool = False
+) -> list[int]:
+    """The brokers of `tiers`, a tier after the other; with `leader_last` whoever leads now behind them; those put aside
+    or gone are behind all others. In a tier the better of two leads, and `turn` says which two. Whoever holds no
+    replica, or has no known address, is left out; if that is all of them, for the partition was moved since, its
+    replicas are one tier."""
     for asked in (tiers, (at.replicas,)):
         order: list[tuple[tuple[float, ...], int]] = []
         for number, tier in enumerate(asked):
@@ -272,7 +275,8 @@ def tier_order(view: View, at: Partition, tiers: Sequence[Sequence[int]], *, cos
             for place, broker in enumerate(known[first:] + known[:first]):
                 aside_s, latency_s = cost(broker)
                 bad, gone = float(aside_s > 0), float(not view.brokers[broker].alive)
-                order.append(((bad, gone, number, place // 2, latency_s), broker))
+                leads = leader_last and broker == at.leader
+                order.append(((bad, gone, leads, number, place // 2, latency_s), broker))
         if order:
             return [broker for _, broker in sorted(order, key=lambda each: each[0])]
     return []

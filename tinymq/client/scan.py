@@ -62,6 +62,7 @@ class Range:
     replicas: tuple[tuple[int, ...], ...] | None = None  # in tiers; None: as ReaderConfig.replica says
     wait_ms: float = WAIT_MS  # for a replica that does not show what is wanted yet
     topic_id: bytes = b""  # of the topic that is meant; b"": whichever has the name when the scan begins
+    leader_last: bool = False  # whoever leads by then, in whichever tier
 
 
 def read_range(
@@ -73,6 +74,7 @@ def read_range(
     replicas: Tiers | None,
     wait_ms: float,
     topic_id: bytes = b"",
+    leader_last: bool = False,
 ) -> Range:
     """Raises InvalidRequest for what is none."""
     check_topic(topic)
@@ -89,7 +91,9 @@ def read_range(
         hint = "pass the 16 bytes that admin.describe_topic(...).topic_id has, or leave it out"
         raise InvalidRequest(f"topic_id={topic_id!r:.300}", hint=hint)
     tiers = None if replicas is None else _read_tiers(replicas)
-    return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms, topic_id)
+    if leader_last and tiers is None:
+        raise InvalidRequest("leader_last without replicas", hint="name the tiers, or set replica")
+    return Range(topic, check_partition(partition), start, end, scan_id, tiers, wait_ms, topic_id, leader_last)
 
 
 def _read_tiers(replicas: object) -> tuple[tuple[int, ...], ...]:
@@ -159,7 +163,13 @@ class RangeFollower(Follower):
         tiers = self._range.replicas
         if tiers is None:
             return super()._order(at, cost)
-        return routing.tier_order(self.cluster.view, at, tiers, cost=cost, turn=self.turn)
+        last = self._range.leader_last
+        return routing.tier_order(self.cluster.view, at, tiers, cost=cost, turn=self.turn, leader_last=last)
+
+    def _stays(self, broker: int) -> bool:
+        """Whoever turns out to lead is left as soon as it has said so."""
+        leads = self._range.leader_last and self._at().leader == broker
+        return self._choose() == broker if leads else super()._stays(broker)
 
     def _wait_ms(self) -> float:
         """Of one fetch: whoever is silent for long, and not behind, is found out."""

@@ -115,13 +115,15 @@ class Client:
         replicas: Tiers | None = None,
         wait_ms: float = WAIT_MS,
         topic_id: bytes = b"",
+        leader_last: bool = False,
         **settings: Unpack[ReaderOptions],
     ) -> Scan:
         """As AsyncClient.scan: a range of a partition as record batches, from replicas of choice. Use it in `with`."""
         configure(ReaderConfig, settings)
         engine = self.engine()
         make = partial(engine.client.scan, topic, partition, start, end, scan_id=scan_id, replicas=replicas)
-        return Scan(engine, engine.do(lambda: make(wait_ms=wait_ms, topic_id=topic_id, **settings)))
+        make = partial(make, wait_ms=wait_ms, topic_id=topic_id, leader_last=leader_last)
+        return Scan(engine, engine.do(lambda: make(**settings)))
 
     def queue(
         self,
