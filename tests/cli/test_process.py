@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def test_a_process_of_ours_is_not_reached_by_the_terminals_interrupt(tmp_path: P
     process.stop([started], DEADLINE_S)
 
 
+@pytest.fixture
+def pythons_own() -> Iterator[None]:
+    """Ctrl-C as Python has it: Spark, of another test, takes it for itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("pythons_own")
 def test_an_interrupt_waits_until_the_block_ends() -> None:
     steps = []
 

@@ -203,7 +203,7 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
             await until(lambda: not here._reading and here._outbox.waiting)  # neither read nor written any more
             asking.cancel()
         await until(lambda: here not in streams._streams)
-        assert set(streams._streams) == before
+        assert set(streams._streams) <= before, "those of other tests may end meanwhile"
 
     run(main())
 
