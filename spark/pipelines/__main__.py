@@ -24,7 +24,9 @@ FOLDER = Path(".tinymq/pipeline")
 def main() -> int:
     """Run it. Ctrl-C, SIGTERM and a closed terminal stop Spark and the brokers, too."""
     argparse.ArgumentParser(
-        prog="python -m pipelines", description=__doc__, epilog="It takes no arguments; its programs do: see README.md."
+        prog="python -m pipelines",
+        description=__doc__,
+        epilog="No arguments; its programs have some: spark/pipelines/README.md.",
     ).parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)

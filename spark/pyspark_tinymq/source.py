@@ -69,7 +69,8 @@ class DefaultSource(DataSource):
 
 
 def _arrow(source: Source, schema: StructType) -> pa.Schema:
-    """Of what is read. Raises InvalidConfig for another schema than ours: `.schema(...)` chooses no columns."""
+    """Of what is read. Raises InvalidConfig for another schema than ours: `.schema(...)` chooses no columns; and for
+    values that cannot be parsed."""
     from pyspark_tinymq import columns
     from tinymq.errors import InvalidConfig
 

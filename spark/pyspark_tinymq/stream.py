@@ -181,15 +181,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with: records are read as long as a replica of them is there."""
         missing = where or not begin.initial
         try:
-            told = driver.planner.lookup.topics(missing=missing, where=where)
+            now = driver.planner.lookup.topics(missing=missing, where=where)
         except (DeadlineExceeded, BrokerUnreachable) as error:
             if driver.topics is None or driver.target is not None:
                 raise
             LOG.warning("going on with the partitions that are known: %s", error.message)
             return driver.topics
-        if where or driver.topics is None or told.partitions.keys() != driver.topics.partitions.keys():
-            driver.topics = told
-        return told
+        last = driver.topics
+        if where or last is None or (now.ids, now.partitions.keys()) != (last.ids, last.partitions.keys()):
+            driver.topics = now  # else the last one is kept: it may have replicas, and this one has none
+        return now
 
     def _beginning(self, topics: Topics, bounds: Mapping[Partition, Bounds]) -> StreamOffset:
         """Where a new query begins."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tinymq import columns, options, settings
+from pyspark_tinymq import columns, options, settings, writer
 from pyspark_tinymq.offsets import Partition
 from pyspark_tinymq.options import BATCH, IGNORED, KAFKA, OPTIONS, SINK, STREAM
 from pyspark_tinymq.settings import Times, Values, read_source
@@ -170,6 +170,12 @@ def test_what_no_read_takes_is_refused_as_it_is_loaded(given: dict[str, str], sa
 
 def test_sparks_own_options_are_ignored() -> None:
     assert read_source(READ | dict.fromkeys(IGNORED, "x") | {"checkpointLocation": "x"}, STREAM).topics == ("flights",)
+
+
+@pytest.mark.parametrize("option", [{"txnAppId": "nightly"}, {"txnVersion": "3"}])
+def test_a_place_is_not_named_where_none_is_given(option: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfig, match="has no meaning with includePlace=false"):
+        writer.read_sink({"servers": "localhost:7070", "includePlace": "false", **option})
 
 
 def test_the_sink_has_its_own_options() -> None:
