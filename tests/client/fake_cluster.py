@@ -100,7 +100,7 @@ class FakeCluster:
 
     def __init__(self, nodes: int = 3) -> None:
         self.nodes = range(1, nodes + 1)
-        self.addresses = {n: f"fake:{n}" for n in self.nodes}
+        self.addresses, self.stream_addresses = {n: f"fake:{n}" for n in self.nodes}, dict[int, str]()
         self.topics: dict[str, tuple[bytes, list[FakePartition]]] = {}  # partitions stand at their numbers,
         self.gone: set[tuple[bytes, int]] = set()  # and deleted ones are in here
         self.slow_to_hear: set[int] = set()
@@ -120,8 +120,7 @@ class FakeCluster:
         self.hold: asyncio.Event | None = None  # produce answers wait for it
         self.changed = asyncio.Event()  # set, and replaced, when waiting fetches should look again
         self._streams: list[_Stream] = []
-        self._ids = 0
-        self._version = 0
+        self._ids = self._version = 0
 
     # ---- what tests do --------------------------------------------------------------------------------
 
@@ -337,6 +336,7 @@ class FakeCluster:
         knows = 0 if request.fresh else broker  # the registry's leader knows everything
         version = 0 if ignorant else self._version - (knows in self.unheard)
         reply = pb.MetadataReply(cluster_id=b"c" * 16, broker_id=broker, version=version)
+        reply.stream_address = self.stream_addresses.get(broker, "")
         for n in self.nodes:
             reply.brokers.add(id=n, address=self.addresses[n], alive=n not in self.down, rack=f"rack-{n}")
         for name in self.topics if request.all else request.topics:
@@ -378,6 +378,9 @@ class FakeLink:
         await asyncio.sleep(0)
         self._cluster.reach(self.broker)
         return FakeFetchStream(self._cluster, self.broker)
+
+    async def open_blocking(self, timeout_s: float) -> None:
+        return None
 
     async def close(self) -> None:
         self._cluster.requests.append(f"close {self.broker}")

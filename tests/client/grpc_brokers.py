@@ -1,8 +1,9 @@
-"""The in-memory cluster behind real gRPC servers on loopback, for what cannot be seen through the seam."""
+"""The in-memory cluster behind real servers on loopback, gRPC's and stream ports, for what the seam cannot show."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
@@ -13,7 +14,8 @@ import grpc.aio
 from tests.client.fake_cluster import FakeCluster, FakeFetchStream, FakeProduceStream
 from tinymq.client.ports import Method
 from tinymq.config import Limits
-from tinymq.errors import OutcomeUnknown
+from tinymq.errors import OutcomeUnknown, TinymqError
+from tinymq.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 
 T = TypeVar("T")
@@ -90,11 +92,90 @@ class _Broker(grpc.GenericRpcHandler):
             stream.cancel()
 
 
-class GrpcBrokers:
-    """`with GrpcBrokers(FakeCluster()) as brokers:` serves every broker on a port of its own."""
+class _StreamPort:
+    """The same two streams of one broker, as frames."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._tasks: dict[FrameStream, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        most = Limits().grpc_message_bytes_max
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: FrameStream(most, most, on_made=self._made, on_lost=self._lost), "127.0.0.1", 0
+        )
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for stream in list(self._tasks):
+            stream.abort()
+
+    def _made(self, stream: FrameStream) -> None:
+        self._tasks[stream] = asyncio.create_task(self._serve(stream))
+
+    def _lost(self, stream: FrameStream) -> None:
+        self._tasks.pop(stream).cancel()
+
+    async def _serve(self, stream: FrameStream) -> None:
+        with contextlib.suppress(TinymqError):
+            hello = pb.StreamHello.FromString((await stream.receive())[0])
+            await stream.send(pb.StreamWelcome(protocol=1).SerializeToString())
+            if hello.kind == pb.STREAM_PRODUCE:
+                await self._produce(stream, FakeProduceStream(self._cluster, self._broker))
+            else:
+                await self._fetch(stream, FakeFetchStream(self._cluster, self._broker))
+        stream.abort()
+
+    async def _produce(self, stream: FrameStream, fake: FakeProduceStream) -> None:
+        async def take() -> None:
+            while True:
+                head, payload = await stream.receive()
+                batch = pb.ProduceBatch.FromString(head)
+                batch.payload = bytes(payload)
+                await fake.take(pb.ProduceRequest(batches=[batch]).SerializeToString())
+
+        async with _beside(take(), fake):
+            while True:
+                await stream.send((await fake.read()).SerializeToString())
+
+    async def _fetch(self, stream: FrameStream, fake: FakeFetchStream) -> None:
+        async def take() -> None:
+            while True:
+                await fake.write(pb.FetchRequest.FromString((await stream.receive())[0]))
+
+        async with _beside(take(), fake):
+            while True:
+                reply = pb.FetchReply.FromString(await fake.next())
+                frames = reply.frames
+                reply.ClearField("frames")
+                await stream.send(reply.SerializeToString(), (frames,))
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None], fake: FakeProduceStream | FakeFetchStream) -> AsyncIterator[None]:
+    """Do it meanwhile; both end together."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        fake.cancel()
+
+
+class GrpcBrokers:
+    """`with GrpcBrokers(FakeCluster()) as brokers:` serves every broker on a port of its own; `framed`: and on a stream
+    port."""
+
+    def __init__(self, cluster: FakeCluster, *, framed: bool = False) -> None:
         self.cluster = cluster
+        self._framed = framed
+        self._ports: dict[int, _StreamPort] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._servers: dict[int, grpc.aio.Server] = {}
@@ -124,6 +205,8 @@ class GrpcBrokers:
 
         async def end() -> None:
             self.cluster.kill(broker)
+            if broker in self._ports:
+                self._ports.pop(broker).stop()
             await self._servers.pop(broker).stop(None)
 
         self.run(end())
@@ -134,12 +217,16 @@ class GrpcBrokers:
         for broker in self.cluster.nodes:
             server = grpc.aio.server(options=options)
             server.add_generic_rpc_handlers((_Broker(self.cluster, broker),))
-            port = server.add_insecure_port("127.0.0.1:0")
-            self.cluster.addresses[broker] = f"127.0.0.1:{port}"
+            self.cluster.addresses[broker] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
             await server.start()
             self._servers[broker] = server
+            if self._framed:
+                port = self._ports[broker] = _StreamPort(self.cluster, broker)
+                self.cluster.stream_addresses[broker] = await port.start()
 
     async def _stop_all(self) -> None:
         for broker in self.cluster.nodes:
             self.cluster.break_streams(broker)
+        for port in self._ports.values():
+            port.stop()
         await asyncio.gather(*(server.stop(None) for server in self._servers.values()))

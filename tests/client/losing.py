@@ -22,6 +22,7 @@ class LosingLink:
         self.address = link.address
         self.open_produce = link.open_produce
         self.open_fetch = link.open_fetch
+        self.open_blocking = link.open_blocking
         self.close = link.close
 
     async def call(self, method: Method, request: Any, timeout_s: float) -> Any:

@@ -43,7 +43,7 @@ class Bench:
             rng=random.Random(1),
             wake=self.wake,
         )
-        self.sink = self.batcher.add_topic("t", b"i" * 16, range(partitions))
+        self.sink = self.batcher.sinks.open("t", b"i" * 16, range(partitions))
 
     def wake(self) -> None:
         self.wakes += 1
@@ -108,7 +108,7 @@ def test_a_batch_is_no_larger_than_what_its_topic_takes_at_all() -> None:
 
     def counts(records: int, size: int, bounds: Bounds) -> list[int]:
         """Of the batches that as many records become."""
-        bench.batcher.add_topic("t", b"i" * 16, range(4), bounds)
+        bench.batcher.sinks.open("t", b"i" * 16, range(4), bounds)
         batches = list(dict.fromkeys(bench.append(b"x" * size, KEYED) for _ in range(records)))
         bench.batcher.seal_due(0, all_open=True)
         assert all(pack_size(batch) <= bounds.bytes_max for batch in batches)
@@ -199,7 +199,7 @@ def test_what_is_no_record_is_refused_and_takes_no_room(what: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         bench.batcher.append("t", value, key, headers, timestamp, None)  # type: ignore[arg-type]
     assert raised.value.hint not in ("", InvalidRequest.default_hint), "it says what to pass instead"
-    assert bench.batcher.buffered_bytes == 0
+    assert bench.batcher.room.taken_bytes == 0
     assert not bench.batcher.open_lanes
 
 
@@ -218,13 +218,13 @@ def test_the_buffer_is_bounded() -> None:
         taken.append(delivery._batch)
     assert len(taken) == 10
     told: list[int] = []
-    bench.batcher.when_room(lambda: told.append(1))
+    bench.batcher.room.when_free(lambda: told.append(1))
     for batch in taken[:2]:
-        bench.batcher.release(batch.bytes)
+        bench.batcher.room.release(batch.bytes)
     assert told == []
-    bench.batcher.release(taken[2].bytes)
+    bench.batcher.room.release(taken[2].bytes)
     assert told == [1], "room for two batches: those who wait go on"
-    bench.batcher.when_room(lambda: told.append(2))
+    bench.batcher.room.when_free(lambda: told.append(2))
     assert told == [1, 2]
 
 
@@ -247,7 +247,7 @@ def test_a_closed_batcher_takes_nothing() -> None:
     bench.append(key=KEYED)
     bench.batcher.close()
     assert bench.batcher.append("t", b"", None, None, None, None) is None
-    bench.batcher.sinks["t"] = bench.sink  # a thread that had looked it up just before
+    bench.batcher.sinks.by_topic["t"] = bench.sink  # a thread that had looked it up just before
     bench.batcher.seal_due(0, all_open=True)
     with pytest.raises(Closed):
         bench.append(key=KEYED)

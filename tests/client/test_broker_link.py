@@ -158,6 +158,7 @@ def test_grpc_where_the_port_is_of_no_use_and_not_asked_again_for_a_while(answer
             link = link_to(grpc, clock)
             assert await link.open_fetch(5) == "fetch by gRPC"
             assert await link.open_produce(5) == "produce by gRPC"
+            assert await link.open_blocking(5) is None
             assert len(there.hellos) == 1
             clock.advance(SHUNNED_S + 1)
             assert await link.open_fetch(5) == "fetch by gRPC"
@@ -176,10 +177,36 @@ def test_grpc_where_nobody_listens_or_nobody_answers_or_there_is_no_port() -> No
     async def scenario() -> None:
         async with port(welcome) as there:
             gone = there.address
+        assert await link_to(ByGrpc(gone)).open_blocking(5) is None
         for address in (gone, "", "no such host.invalid:1", "not an address", "a..b:1", f"{'x' * 64}.invalid:1"):
             assert await link_to(ByGrpc(address)).open_fetch(5) == "fetch by gRPC", address
         async with port(silence) as there:
             assert await link_to(ByGrpc(there.address)).open_fetch(0.2) == "fetch by gRPC"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("answer", [refuse, gibberish, hang_up])
+def test_no_stream_that_blocks_where_the_port_is_of_no_use(answer: Answer) -> None:
+    async def scenario() -> None:
+        async with port(answer) as there:
+            assert await link_to(ByGrpc(there.address)).open_blocking(5) is None
+            assert len(there.hellos) == 1
+
+    run(scenario())
+
+
+def test_a_stream_that_blocks() -> None:
+    async def scenario() -> None:
+        async with port(welcome) as there:
+            stream = await link_to(ByGrpc(there.address)).open_blocking(5)
+            assert stream is not None
+            assert there.hellos[0].kind == pb.STREAM_PRODUCE
+            stream.send(b"head", (b"body",), 1)
+            assert await there.streams[0].receive() == (b"head", b"body")
+            await there.streams[0].send(b"answer")
+            assert await asyncio.to_thread(stream.receive, 10) == (b"answer", b"")
+            stream.close()
 
     run(scenario())
 
@@ -189,7 +216,8 @@ def test_what_nobody_answers_was_never_sent(error: TinymqError) -> None:
     async def scenario() -> None:
         grpc = ByGrpc("127.0.0.1:1")
         grpc.failure = error
-        for opened in (link_to(grpc).open_produce(5), link_to(grpc).open_fetch(5)):
+        link = link_to(grpc)
+        for opened in (link.open_produce(5), link.open_fetch(5), link.open_blocking(5)):
             with pytest.raises(BrokerUnreachable, match=error.message):
                 await opened
 

@@ -245,7 +245,15 @@ HALVES: list[tuple[type, type]] = [
 
 @pytest.mark.parametrize(("sync", "core"), HALVES)
 def test_both_halves_have_the_same_names_and_arguments(sync: type, core: type) -> None:
-    inner = {"append", "ready", "arrival", "sending", "engine", "closed"}  # shared between the two, not for users
+    inner = {
+        "append",
+        "ready",
+        "arrival",
+        "sending",
+        "engine",
+        "closed",
+        "direct",
+    }  # shared between the two, not for users
     inner |= {"fail", "take", "leave", "producer", "own_producer"} if core is not AsyncClient else set()
     inner |= {"topic", "partition", "channel", "offset", "log_start"}  # plain attributes of the core
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -229,4 +230,5 @@ class AsyncClient:
         if here is loop:
             loop.call_soon(call)
         elif not loop.is_closed():
-            loop.call_soon_threadsafe(call)
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                loop.call_soon_threadsafe(call)

@@ -186,6 +186,9 @@ class GrpcLink:
     async def open_fetch(self, timeout_s: float) -> _Fetch:
         return _Fetch(await self._stream(_FETCH, timeout_s), self._address)
 
+    async def open_blocking(self, timeout_s: float) -> None:
+        return None  # gRPC's calls belong to a loop
+
     async def close(self) -> None:
         channel, self._channel = self._channel, None
         self._calls.clear()

@@ -16,7 +16,7 @@ from tinymq.client import routing
 from tinymq.client.config import ClientConfig
 from tinymq.client.connections import Connections
 from tinymq.client.health import Health
-from tinymq.client.pipes import FetchPipe, ProducePipe
+from tinymq.client.pipes import ProducePipe
 from tinymq.client.ports import Connector, Method
 from tinymq.client.routing import Topic, View
 from tinymq.client.wire import read_error
@@ -57,7 +57,7 @@ class Cluster:
         self.changed: dict[Callable[[], None], None] = {}  # in the order in which they came
         self.closed = False
         self._servers = tuple(servers)
-        self._connections = Connections(connector, clock, self, self.attempt_s, self.changed)
+        self.connections = Connections(connector, clock, self, self.attempt_s, self.changed)
         self._names: set[str] = set()  # topics that this client uses
         self._requests = 0
         self._refreshed_s = 0.0
@@ -69,10 +69,7 @@ class Cluster:
     def produce_pipe(self, broker_id: int) -> ProducePipe | None:
         """The pipe to that broker, open or not. None: its address is not known."""
         address = self.view.address(broker_id)
-        return self._connections.produce(address) if address is not None else None
-
-    def fetch_pipe(self, address: str) -> FetchPipe:
-        return self._connections.fetch(address)
+        return self.connections.produce(address) if address is not None else None
 
     def next_request(self) -> int:
         """A number for one batch on its way: producers share streams, so it is the client's."""
@@ -85,7 +82,7 @@ class Cluster:
 
     def answered(self, address: str, latency_s: float) -> None:
         self.health.answered(address, latency_s, self.clock.monotonic())
-        self._connections.heard(address)
+        self.connections.heard(address)
 
     def broke(self, address: str, error: TinymqError) -> None:
         if self.closed:
@@ -120,7 +117,7 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._connections.close()
+        await self.connections.close()
 
     # ---- questions -----------------------------------------------------------------------------------
 
@@ -183,7 +180,7 @@ class Cluster:
             self._watching = asyncio.create_task(self._watch())
         started_s = self.clock.monotonic()
         try:
-            reply = await self._connections.link(address).call(method, request, timeout_s)
+            reply = await self.connections.link(address).call(method, request, timeout_s)
         except (BrokerUnreachable, OutcomeUnknown) as error:
             self.health.failed(address, error.message, self.clock.monotonic())
             raise
@@ -287,9 +284,8 @@ class Cluster:
         while not self.closed:
             await self.clock.sleep(WATCH_S)
             now_s = self.clock.monotonic()
-            for address, silent_s in self._connections.look_for_silence():
-                if not self.health.cost(address, now_s)[0]:
-                    self.health.failed(address, f"silent for {silent_s:.1f} s", now_s)
+            for address, silent_s in self.connections.look_for_silence():
+                self.health.suspect(address, silent_s, now_s)
                 self.refresh_soon()  # perhaps another one leads by now; this one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()

@@ -16,6 +16,11 @@ LOG = logging.getLogger("tinymq.client")
 TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
 
 
+def suspicious_s(attempt_s: float) -> float:
+    """After so many seconds of silence others are asked whether they lead."""
+    return min(1.0, attempt_s / 2)
+
+
 class Connections:
     """Links and pipes by address; they connect when they are used. `changed` is called for every pipe's change."""
 
@@ -70,7 +75,7 @@ class Connections:
                 self._silences[address] = silences + 1
                 LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
                 pipe.reset()
-            elif silent_s > min(1.0, self._attempt_s / 2):
+            elif silent_s > suspicious_s(self._attempt_s):
                 yield address, silent_s
 
     async def close(self) -> None:

@@ -50,15 +50,22 @@ class Engine:
         if not self.alive:
             work.close()
             raise Closed("the client is closed") if self._stopped else forked()
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_thread()
+        except RuntimeError:
             work.close()
-            raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
+            raise
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # an interrupted wait takes its work with it
             raise
+
+    def check_thread(self) -> None:
+        """Raises RuntimeError in the loop's own thread, which would wait for itself."""
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("a delivery's callback runs in the client's own thread: it must not call what blocks")
 
     def do(self, call: Callable[[], T]) -> T:
         """Make a plain call on the loop and wait for it."""

@@ -187,7 +187,7 @@ class Follower:
             raise BrokerUnreachable(f"broker {broker} has no known address")
         wait_ms = self._wait_ms()
         request = self._request(offset, int(wait_ms))
-        return await self.cluster.fetch_pipe(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
+        return await self.cluster.connections.fetch(address).fetch(request, wait_ms / 1000 + self.cluster.attempt_s)
 
     def _request(self, offset: int, wait_ms: int) -> pb.FetchRequest:
         return pb.FetchRequest(

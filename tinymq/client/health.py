@@ -60,6 +60,11 @@ class Health:
         record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
         record.reason = reason
 
+    def suspect(self, address: str, silent_s: float, now_s: float) -> None:
+        """It has kept somebody waiting for so long, and may yet answer: once is a failure, as long as that lasts."""
+        if not self.cost(address, now_s)[0]:
+            self.failed(address, f"silent for {silent_s:.1f} s", now_s)
+
     def forgive(self, address: str) -> None:
         """Something says that it is there again."""
         record = self._records.get(address)

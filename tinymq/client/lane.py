@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 
 from tinymq.client.delivery import Pending
 from tinymq.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
@@ -30,12 +31,21 @@ LAST_ATTEMPT_S = 0.1  # with less time left, the answer there was is better than
 PARTIAL_INFLIGHT_MAX = 2  # with so many on their way a batch that is not full waits: it will be fuller
 
 
+class Owner(Enum):
+    """Who may touch what is on its way."""
+
+    NOBODY = 0
+    LOOP = 1
+    THREAD = 2  # one that delivers a lone record by itself (tinymq/client/direct.py)
+
+
 class Lane:
-    """What is queued and on its way for one partition. `open` and `sealed` belong to the batcher's lock."""
+    """What is queued and on its way for one partition. `open`, `sealed` and `owner` belong to the batcher's lock, the
+    rest to the owner."""
 
     __slots__ = (
         "_draining", "_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
-        "failures", "open", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
+        "failures", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, *, limit: int, numbered: bool) -> None:
@@ -44,6 +54,7 @@ class Lane:
         self.partition = partition
         self.open: Pending | None = None  # being filled
         self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
+        self.owner = Owner.NOBODY  # invariant: of a lane with something sealed or on its way, unless the loop was woken
         self.resume_s = 0.0  # nothing is sent before
         self.failures = 0  # in a row
         self.refusal: TinymqError | None = None  # what the last of them said
@@ -64,8 +75,9 @@ class Lane:
 
     @property
     def takes_partial(self) -> bool:
-        """Should a batch that is due, but not full, be sealed now?"""
-        return not self.sealed and len(self._flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
+        """Should a batch that is due, but not full, be sealed now? Behind a lone record it waits, and grows."""
+        few = len(self._flight) < min(self._limit, PARTIAL_INFLIGHT_MAX)
+        return few and not self.sealed and self.owner is not Owner.THREAD
 
     @property
     def flight(self) -> tuple[Pending, ...]:
@@ -95,8 +107,9 @@ class Lane:
             self._begin_epoch()
         elif not self._flight:  # what was rejected or timed out used no sequence
             self._next_sequence = self._written_sequence
-        batch = self.sealed.popleft()
-        self._flight.append(batch)
+        batch = self.sealed[0]
+        self._flight.append(batch)  # before it leaves the other: who flushes looks at both
+        self.sealed.popleft()
         self._number(batch)
         return self._send(batch, now_s)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from tinymq.client.cluster import Cluster
+from tinymq.client.lane import Lane
 from tinymq.client.routing import Topic
-from tinymq.errors import UnknownTopic
+from tinymq.errors import TinymqError, UnknownPartition, UnknownTopic
+
+LOG = logging.getLogger("tinymq.client")
 
 
 async def topic_with(
@@ -37,3 +41,18 @@ def made_anew(name: str) -> UnknownTopic:
         f"topic {name!r} was deleted and made anew since",
         hint="plan again what is to be read: the offsets that were planned are those of other records",
     )
+
+
+async def what_became_of(cluster: Cluster, lane: Lane) -> TinymqError | None:
+    """Why nothing of a lane will ever be sent: UnknownTopic, UnknownPartition. None: it may be, as far as is known."""
+    name = lane.topic
+    try:
+        if await cluster.still_there(name, lane.topic_id, cluster.attempt_s, lane.partition):
+            return None
+    except TinymqError as error:
+        LOG.debug("%s/%d not looked up: %s", name, lane.partition, error)
+        return None
+    topic = cluster.view.topics.get(name)
+    if topic is not None and topic.topic_id == lane.topic_id:
+        return UnknownPartition(f"{name}/{lane.partition}: the partition is gone")
+    return UnknownTopic(f"topic {name!r} is gone, or was made again")

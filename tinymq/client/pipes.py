@@ -144,7 +144,7 @@ class ProducePipe:
     def _take(self, reply: pb.ProduceReply) -> None:
         now_s = self._clock.monotonic()
         throttled_ms = max((result.throttled_ms for result in reply.results), default=0)
-        self._heard_s = now_s + _patience_s(throttled_ms)  # it said how long it will be silent
+        self._heard_s = now_s + patience_s(throttled_ms)  # it said how long it will be silent
         for result in reply.results:
             waiting = self._waiting.pop(result.request_id, None)
             if waiting is not None:
@@ -175,7 +175,7 @@ class ProducePipe:
             call()
 
 
-def _patience_s(throttled_ms: int) -> float:
+def patience_s(throttled_ms: int) -> float:
     """How much longer to wait for a broker that lets this client wait for its quota."""
     return min(throttled_ms / 1000, THROTTLED_S_MAX)
 
@@ -276,7 +276,7 @@ class FetchPipe:
                 fetched = await stream.read()
                 self._heard_s = self._clock.monotonic()
                 if fetched.throttled_ms:
-                    self._wait_longer(_patience_s(fetched.throttled_ms))
+                    self._wait_longer(patience_s(fetched.throttled_ms))
                 answer = self._waiting.pop(fetched.request_id, None)
                 if answer is not None and not answer.done():
                     answer.set_result(fetched)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from tinymq.errors import TinymqError
+from tinymq.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.value import value
 
@@ -112,6 +113,10 @@ class Link(Protocol):
         ...
 
     async def open_fetch(self, timeout_s: float) -> FetchStream: ...
+
+    async def open_blocking(self, timeout_s: float) -> FrameSocket | None:
+        """A stream of batches for one thread at a time, connected. None: there is no such way to this broker."""
+        ...
 
     async def close(self) -> None: ...
 

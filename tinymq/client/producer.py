@@ -15,13 +15,15 @@ import pyarrow as pa
 
 from tinymq.batch import conform
 from tinymq.client import partitioner
-from tinymq.client.batcher import BATCH_OVERHEAD_BYTES, Batcher, Sink
+from tinymq.client.batcher import Batcher
 from tinymq.client.checks import check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import BatchDelivery, Delivery, Pending
+from tinymq.client.direct import Direct
 from tinymq.client.lookups import topic_with
 from tinymq.client.sender import Sender
+from tinymq.client.sinks import BATCH_OVERHEAD_BYTES, Sink
 from tinymq.client.splitting import by_partition, by_size
 from tinymq.client.topic_settings import UNBOUNDED
 from tinymq.client.values import HeadersLike, Timestamp
@@ -47,6 +49,8 @@ class AsyncProducer:
             wake=lambda: wake(self._sender.pump),
         )
         self._sender = Sender(cluster, config, self._batcher)
+        self._soon = wake
+        self._direct: Direct | None = None
         self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
 
     async def send(
@@ -92,7 +96,7 @@ class AsyncProducer:
             )
         now = self._cluster.clock.monotonic
         await self.ready(topic, now(), partition)
-        sink = self._batcher.sinks.get(topic)
+        sink = self._batcher.sinks.by_topic.get(topic)
         parts: list[Pending] = []
         for place, piece in self._pieces(data, partition, sink):
             while True:
@@ -104,6 +108,12 @@ class AsyncProducer:
                     break
                 await self.ready(topic, now(), place)
         return BatchDelivery(parts)
+
+    def direct(self) -> Direct:
+        """How threads deliver lone records themselves. To be called on the loop."""
+        if self._direct is None:
+            self._direct = Direct(self._cluster, self.config, self._batcher, self._sender, self._soon)
+        return self._direct
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
@@ -119,7 +129,11 @@ class AsyncProducer:
         check_wait(timeout)
         if not self._closed:
             self._closed = True
-            await self._sender.close(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
+            try:
+                await self._sender.close(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
+            finally:
+                if self._direct is not None:
+                    self._direct.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -146,7 +160,7 @@ class AsyncProducer:
             raise Closed("the producer is closed")
         clock, config = self._cluster.clock, self.config
         deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
-        sink = self._batcher.sinks.get(topic)
+        sink = self._batcher.sinks.by_topic.get(topic)
         if sink is None or (partition is not None and sink.lane(partition) is None):
             check_topic(topic)
             wanted = () if partition is None else (partition,)
@@ -154,16 +168,16 @@ class AsyncProducer:
             known = await topic_with(self._cluster, topic, wanted, look_up_s)
             if self._closed:
                 raise Closed("the producer is closed")
-            self._batcher.add_topic(topic, known.topic_id, known.numbers, known.bounds)
+            self._batcher.sinks.open(topic, known.topic_id, known.numbers, known.bounds)
         room = asyncio.Event()
-        self._batcher.when_room(room.set)
+        self._batcher.room.when_free(room.set)
         try:
             async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not room.is_set() else None):
                 await room.wait()
         except TimeoutError:
             waited_s = clock.monotonic() - started_s
             raise BufferFull(
-                f"{self._batcher.buffered_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
+                f"{self._batcher.room.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
             ) from None
 
     def _look_up_s(self, left_s: float) -> float:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 
 from tinymq.client.batcher import Batcher
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import Pending
-from tinymq.client.lane import Ended, Lane
+from tinymq.client.errands import Errands, Retries
+from tinymq.client.lane import Ended, Lane, Owner
+from tinymq.client.lookups import what_became_of
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method, PackedBatch
 from tinymq.client.routing import Partition, usable_partitions
 from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import batch_head, produce_batch, read_error
-from tinymq.clock import Clock, Timer
+from tinymq.clock import Timer
 from tinymq.errors import (
     BatchTooLarge,
     BrokerUnreachable,
+    Closed,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -44,49 +47,6 @@ NOT_LOOKED, NOBODY = (0, 0), (0, -1)  # as leader and epoch: who leads was not l
 ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
 
 
-class Errands:
-    """Questions asked in the background, each one once at a time."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
-
-    def run(self, name: str, errand: Callable[[], Coroutine[None, None, None]]) -> None:
-        if not self._closed and name not in self._running:
-            task = self._running[name] = asyncio.create_task(errand())
-            task.add_done_callback(lambda _: self._running.pop(name, None))
-
-    def close(self) -> None:
-        self._closed = True
-        for task in list(self._running.values()):
-            task.cancel()
-
-
-class Retries:
-    """When each lane is looked at again: one timer per lane."""
-
-    def __init__(self, clock: Clock, due: Callable[[Lane], None]) -> None:
-        self._clock = clock
-        self._due = due
-        self._timers: dict[Lane, Timer] = {}
-
-    def set(self, lane: Lane, delay_s: float) -> None:
-        """In `delay_s`, whatever was set before."""
-        timer = self._timers.pop(lane, None)
-        if timer is not None:
-            timer.cancel()
-
-        def again() -> None:
-            self._timers.pop(lane, None)
-            self._due(lane)
-
-        self._timers[lane] = self._clock.call_later(delay_s, again)
-
-    def close(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-
-
 class Sender:
     """The sending of one producer. All calls on the loop."""
 
@@ -100,10 +60,10 @@ class Sender:
         self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
-        self._producer_id = 0
+        self.producer_id = 0  # none yet
         self._errands = Errands()
         self._undelivered = Undelivered(config.buffer_bytes_max)
-        self._closed = False
+        self.closed = False  # set under the batcher's lock
         cluster.changed[self.look] = None
 
     def pump(self) -> None:
@@ -127,7 +87,7 @@ class Sender:
         """The view or a pipe has changed: whoever waited for that goes on."""
         _renew_sinks(self._cluster, self._batcher)
         for lane, seen in list(self._active.items()):
-            at = _partition_of(self._cluster, lane)
+            at = partition_of(self._cluster, lane)
             if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
                 self._active[lane] = (at.leader, at.leader_epoch)
                 if seen != NOT_LOOKED:
@@ -145,18 +105,21 @@ class Sender:
         lane.hurry()
 
     def _drive(self, lane: Lane) -> None:
-        """Send what the lane has to send."""
-        if lane.idle:
+        """Send what the lane has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
+        idle = lane.idle
+        if not self._batcher.owners.take(lane, Owner.NOBODY if idle else Owner.LOOP):
+            return
+        if idle:
             self._active.pop(lane, None)
             return
         if lane not in self._active:
             self._active[lane] = NOT_LOOKED
             if self._tick is None:
                 self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
-        if self._config.numbered and not self._producer_id:
+        if self._config.numbered and not self.producer_id:
             self._errands.run("producer id", self._open_producer)
             return
-        at = _partition_of(self._cluster, lane)
+        at = partition_of(self._cluster, lane)
         if at is None:
             self._check(lane)
             return
@@ -187,14 +150,21 @@ class Sender:
 
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        producer_id = self._producer_id if self._config.numbered else 0
-        packed, size = _pack(lane, batch, producer_id, self._acks)
+        producer_id = self.producer_id if self._config.numbered else 0
+        packed, size = pack(lane, batch, producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, packed, size, None)
             lane.acknowledged(batch)
-            self._succeed(batch, -1, 0, False)
+            self._batcher.room.release(batch.bytes)
+            batch.succeed(-1, 0, False)
         else:
             submit(request_id, packed, size, partial(self._answered, batch, request_id))
+
+    def adopt(self, batch: Pending, outcome: pb.ProduceResult | TinymqError) -> None:
+        """Go on with a batch that a thread has sent, and not to its end. The lane is the loop's already."""
+        self._answered(batch, batch.request_id, outcome)
+        if self.closed:
+            self._end_all(batch.lane.abandon(Closed("the producer was closed meanwhile")))
 
     def _look_at_deadlines(self) -> None:
         self._tick = None
@@ -221,7 +191,8 @@ class Sender:
             self._failed_attempt(lane, batch, error)
         else:
             lane.acknowledged(batch)
-            self._succeed(batch, result.base_offset, result.append_time_us, result.duplicate)
+            self._batcher.room.release(batch.bytes)
+            batch.succeed(result.base_offset, result.append_time_us, result.duplicate)
         if lane.open is not None:
             self._seal_due()
         self._drive(lane)
@@ -251,13 +222,9 @@ class Sender:
         if isinstance(error, OutcomeUnknown | BrokerUnreachable | BatchTooLarge):
             self._cluster.refresh_soon()  # another one may lead; the topic's bounds may be other ones
 
-    def _succeed(self, batch: Pending, base_offset: int, append_time_us: int, duplicate: bool) -> None:
-        self._batcher.release(batch.bytes)
-        batch.succeed(base_offset, append_time_us, duplicate)
-
     def _end_all(self, ended: list[Ended]) -> None:
         for batch, error in ended:
-            self._batcher.release(batch.bytes)
+            self._batcher.room.release(batch.bytes)
             self._undelivered.add(batch)
             batch.fail(error)
 
@@ -272,7 +239,7 @@ class Sender:
                     self._end_all(lane.abandon(error))
                 self._seal_due()
             return
-        self._producer_id = reply.producer_id
+        self.producer_id = reply.producer_id
         asyncio.get_running_loop().call_soon(self.look)
 
     def _check(self, lane: Lane) -> None:
@@ -280,23 +247,16 @@ class Sender:
         self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
 
     async def _look_for(self, lane: Lane) -> None:
-        name, topic_id, attempt_s = lane.topic, lane.topic_id, self._cluster.attempt_s
-        try:
-            if await self._cluster.still_there(name, topic_id, attempt_s, lane.partition):
-                return
-        except TinymqError as error:
-            LOG.debug("%s/%d not looked up: %s", name, lane.partition, error)
+        gone = await what_became_of(self._cluster, lane)
+        if gone is None:
             return
-        topic = self._cluster.view.topics.get(name)
-        if topic is not None and topic.topic_id == topic_id:
-            gone: TinymqError = UnknownPartition(f"{name}/{lane.partition}: the partition is gone")
-            lost = [lane]
-        else:
-            self._batcher.forget(name, topic_id)
-            gone = UnknownTopic(f"topic {name!r} is gone, or was made again")
-            lost = [x for x in self._active if x.topic_id == topic_id]
+        lost = [lane]
+        if isinstance(gone, UnknownTopic):
+            self._batcher.sinks.forget(lane.topic, lane.topic_id)
+            lost = [x for x in self._active if x.topic_id == lane.topic_id]
         for ended in lost:
-            self._end_all(ended.abandon(gone))
+            if self._batcher.owners.take(ended):
+                self._end_all(ended.abandon(gone))
             self._drive(ended)
         self._seal_due()
 
@@ -306,7 +266,7 @@ class Sender:
         """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
         self.pump()
         self._seal_due(all_open=True)
-        pending = [b for lane in self._batcher.lanes.values() for b in (*lane.flight, *lane.sealed)]
+        pending = [b for lane in self._batcher.sinks.lanes.values() for b in (*lane.flight, *lane.sealed)]
         try:
             async with asyncio.timeout(timeout_s):
                 for batch in pending:
@@ -318,18 +278,19 @@ class Sender:
 
     async def close(self, timeout_s: float) -> None:
         """Flush, and end at the deadline what is left. Raises NotDelivered."""
-        if self._closed:
+        if self.closed:
             return
-        for call in self._batcher.close():
-            call()
+        self._batcher.close()
         try:
             await self.flush(timeout_s)
         except TimeoutError:
-            for lane in self._batcher.lanes.values():
-                self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
+            for lane in self._batcher.sinks.lanes.values():
+                if self._batcher.owners.take(lane):
+                    self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
             self._undelivered.tell()
         finally:
-            self._closed = True
+            with self._batcher.lock:
+                self.closed = True
             self._cluster.changed.pop(self.look, None)
             for timer in (self._linger, self._tick):
                 if timer is not None:
@@ -338,7 +299,7 @@ class Sender:
             self._errands.close()
 
 
-def _partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
+def partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
     """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
     topic = cluster.view.topics.get(lane.topic)
     return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
@@ -347,14 +308,14 @@ def _partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
 def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
     """Partitions come and go; keyless batches go to those whose leaders may be asked; a topic that was made again is
     another topic."""
-    for sink in list(batcher.sinks.values()):
+    for sink in list(batcher.sinks.by_topic.values()):
         known = cluster.view.topics.get(sink.topic)
         if known is None:
             continue
         if known.topic_id != sink.topic_id:
-            batcher.forget(sink.topic, sink.topic_id)
+            batcher.sinks.forget(sink.topic, sink.topic_id)
             continue
-        batcher.add_topic(sink.topic, sink.topic_id, known.numbers, known.bounds)
+        batcher.sinks.open(sink.topic, sink.topic_id, known.numbers, known.bounds)
         usable = usable_partitions(cluster.view, sink.topic, lambda b: cluster.cost(b)[0] > 0)
         sink.usable = usable or known.numbers
 
@@ -374,7 +335,7 @@ def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> TinymqError:
     return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
 
 
-def _pack(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
+def pack(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
     assert batch.message is not None, "taken before it was encoded"
     head = batch_head(
         codec=batch.codec,

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from tinymq.client.channel import GrpcConnector, GrpcLink
 from tinymq.client.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
-from tinymq.client.wire import fetched, read_error
+from tinymq.client.wire import fetched, read_error, view_of
 from tinymq.clock import Clock
 from tinymq.config import Limits, parse_address
-from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.frame_socket import FrameSocket
 from tinymq.frame_stream import FrameStream
+from tinymq.framing import FrameReader, pack_frame
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.sockets import prepare
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -40,7 +46,7 @@ class FramedProduce:
     async def write(self, batches: Sequence[PackedBatch]) -> None:
         try:
             for fields, head, message in batches:
-                await self._stream.send(fields, (head, _view(message)))
+                await self._stream.send(fields, (head, view_of(message)))
         except TinymqError as error:
             raise _broken(self._address, error) from None
 
@@ -105,14 +111,23 @@ class BrokerLink:
         return self._link.address
 
     async def open_produce(self, timeout_s: float) -> ProduceStream:
-        stream, left_s = await self._framed(pb.STREAM_PRODUCE, timeout_s)
+        stream, left_s = await self._framed(pb.STREAM_PRODUCE, timeout_s, self._dial)
         return await self._link.open_produce(left_s) if stream is None else FramedProduce(stream, self.address)
 
     async def open_fetch(self, timeout_s: float) -> FetchStream:
-        stream, left_s = await self._framed(pb.STREAM_FETCH, timeout_s)
+        stream, left_s = await self._framed(pb.STREAM_FETCH, timeout_s, self._dial)
         return await self._link.open_fetch(left_s) if stream is None else FramedFetch(stream, self.address)
 
-    async def _framed(self, kind: pb.StreamKind.ValueType, timeout_s: float) -> tuple[FrameStream | None, float]:
+    async def open_blocking(self, timeout_s: float) -> FrameSocket | None:
+        stream, _ = await self._framed(pb.STREAM_PRODUCE, timeout_s, self._dial_blocking)
+        return stream
+
+    async def _framed(
+        self,
+        kind: pb.StreamKind.ValueType,
+        timeout_s: float,
+        dial: Callable[[str, pb.StreamHello, float], Awaitable[T]],
+    ) -> tuple[T | None, float]:
         """(the stream, or None where it has to be gRPC's; seconds that are left). Raises BrokerUnreachable."""
         deadline_s = self._clock.monotonic() + timeout_s
         try:
@@ -129,7 +144,7 @@ class BrokerLink:
         )  # fmt: skip
         dial_s = min(DIAL_S_MAX, left_s / 2)
         try:
-            return await self._dial(where, hello, dial_s), left_s
+            return await dial(where, hello, dial_s), left_s
         except (TinymqError, OSError, ValueError) as error:  # ValueError: of a name that is none
             hurried = isinstance(error, TimeoutError) and dial_s < DIAL_S_MAX / 2
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
@@ -149,16 +164,35 @@ class BrokerLink:
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
-                welcome = pb.StreamWelcome.FromString(head)
-                if welcome.HasField("error"):
-                    raise read_error(welcome.error)
-            except DecodeError:
-                stream.abort()
-                raise BrokerUnreachable("another kind of server listens there") from None
+                _check_welcome(head)
             except BaseException:
                 stream.abort()
                 raise
         return stream
+
+    async def _dial_blocking(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameSocket:
+        """As `_dial`."""
+        host, port = parse_address(where)
+        loop = asyncio.get_running_loop()
+        most = self._limits.grpc_message_bytes_max
+        reader = FrameReader(most, most)
+        async with asyncio.timeout(timeout_s):
+            sock = await _connected(loop, host, port)
+            try:
+                prepare(sock)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it by itself
+                for chunk in pack_frame(hello.SerializeToString())[0]:
+                    await loop.sock_sendall(sock, chunk)
+                while (frame := reader.next_frame()) is None:
+                    count = await loop.sock_recv_into(sock, reader.get_buffer())
+                    if not count:
+                        raise Closed("the other end closed it")
+                    reader.received(count)
+                _check_welcome(frame[0])
+            except BaseException:
+                sock.close()
+                raise
+        return FrameSocket(sock, reader)
 
 
 class BrokerConnector:
@@ -174,10 +208,35 @@ class BrokerConnector:
         return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock)
 
 
+def _check_welcome(head: bytes) -> None:
+    """Raises why a stream is not to be."""
+    try:
+        welcome = pb.StreamWelcome.FromString(head)
+    except DecodeError:
+        raise BrokerUnreachable("another kind of server listens there") from None
+    if welcome.HasField("error"):
+        raise read_error(welcome.error)
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A socket that does not block. Raises OSError."""
+    problem = OSError(f"no address of {host}")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
 def _broken(address: str, error: TinymqError) -> OutcomeUnknown:
     """It was connected when it was opened, so what was sent may have arrived."""
     return OutcomeUnknown(f"{address}: {error.message}")
-
-
-def _view(message: pa.Buffer) -> memoryview:
-    return memoryview(message).cast("B")

@@ -22,6 +22,7 @@ from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
 from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
+from tinymq.client.direct import Direct
 from tinymq.client.engine import Engine, forked
 from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.places import Place, Places
@@ -54,7 +55,7 @@ class Client:
         self.config = configure(ClientConfig, settings)
         self._settings = settings
         self._engine: Engine | None = None
-        self._sending: AsyncProducer | None = None
+        self._direct: Direct | None = None
         self._starting = threading.Lock()
         self._closed = False
         _CLIENTS.add(self)
@@ -76,11 +77,12 @@ class Client:
     ) -> RecordMetadata:
         """As AsyncClient.send: one record, on a majority of disks when this returns."""
         engine = self.engine()
-        if self._sending is None:
-            self._sending = engine.do(engine.client.sending)
-        sending = self._sending
-        delivery = sending.append(topic, value, key, headers, timestamp, partition)
+        engine.check_thread()
+        if self._direct is None:
+            self._direct = engine.do(lambda: engine.client.sending().direct())
+        delivery = self._direct.send(topic, value, key, headers, timestamp, partition)
         if delivery is None:
+            sending = engine.client.sending()
             work = sending.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = engine.run(work)
         return delivery.result()
@@ -178,7 +180,7 @@ class Client:
 
     def _forked(self) -> None:
         self._engine = None
-        self._sending = None
+        self._direct = None
         self._starting = threading.Lock()
 
 

@@ -64,6 +64,11 @@ def batch_head(*, codec: int, record_count: int, producer_id: int, producer_epoc
     )
 
 
+def view_of(message: pa.Buffer) -> memoryview:
+    """Its bytes, where they are."""
+    return memoryview(message).cast("B")
+
+
 def join(batches: Sequence[PackedBatch]) -> bytes:
     """The serialised ProduceRequest: the one copy of the payloads."""
     pieces: list[bytes | pa.Buffer] = []

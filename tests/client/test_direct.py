@@ -1,0 +1,354 @@
+"""Lone records that their own thread delivers: over real sockets, beside the loop, and handed to it whenever anything
+else happens than an acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.grpc_brokers import GrpcBrokers
+from tests.fakes.raw_client import until
+from tinymq import Client, Offset, RecordMetadata
+from tinymq.client.batcher import Batcher
+from tinymq.client.delivery import Pending
+from tinymq.client.direct import LONE_SENDS_MIN, Direct
+from tinymq.client.lane import Owner
+from tinymq.client.pipes import ProducePipe
+from tinymq.errors import BatchTooLarge, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.frame_socket import FrameSocket
+
+
+@pytest.fixture
+def brokers() -> Iterator[GrpcBrokers]:
+    with GrpcBrokers(FakeCluster(), framed=True) as running:
+        running.cluster.add_topic("t", 3)
+        yield running
+
+
+@pytest.fixture
+def mq(brokers: GrpcBrokers) -> Iterator[Client]:
+    with Client(brokers.servers, attempt_timeout_ms=1000, request_timeout_ms=10_000) as client:
+        yield client
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    asyncio.run(until(holds))
+
+
+class Ways:
+    """Which way batches take: counted where each one begins."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.by_loop = self.by_thread = 0
+        submit, send = ProducePipe.submit, FrameSocket.send
+
+        def submitted(*args: Any) -> None:
+            self.by_loop += 1
+            submit(*args)
+
+        def sent(*args: Any) -> None:
+            self.by_thread += 1
+            send(*args)
+
+        monkeypatch.setattr(ProducePipe, "submit", submitted)
+        monkeypatch.setattr(FrameSocket, "send", sent)
+
+    def taken(self) -> tuple[int, int]:
+        """(by the loop, by threads) since it was asked last."""
+        both, self.by_loop, self.by_thread = (self.by_loop, self.by_thread), 0, 0
+        return both
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    return Ways(monkeypatch)
+
+
+def connected(mq: Client, ways: Ways, partition: int = 0) -> None:
+    """Send until the thread does it itself."""
+
+    def sent() -> bool:
+        mq.send("t", b"before", partition=partition)
+        return ways.taken() == (0, 1)
+
+    wait_until(sent)
+
+
+def batcher_of(mq: Client) -> Batcher:
+    assert mq._direct is not None
+    return mq._direct._batcher
+
+
+def later(call: Callable[[], Any]) -> Future[Any]:
+    """In a thread of its own."""
+    pool = ThreadPoolExecutor(1)
+    done = pool.submit(call)
+    pool.shutdown(wait=False)
+    return done
+
+
+def test_a_lone_record_is_delivered_by_its_thread(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    for n in range(LONE_SENDS_MIN):
+        mq.send("t", b"%d" % n, partition=0)
+    assert ways.taken() == (LONE_SENDS_MIN, 0), "who sends little needs no connection for that"
+    connected(mq, ways)
+    before = len(brokers.cluster.values("t", 0))
+    for n in range(20):
+        meta = mq.send("t", b"%d" % n, key=b"k", headers={"h": "v"}, timestamp=5, partition=0)
+        assert (meta.partition, meta.offset, meta.duplicate) == (0, before + n, False)
+    assert ways.taken() == (0, 20)
+    (last,) = mq.reader("t", [0], start=Offset(before + 19), end="latest")
+    assert (last.key, last.value, last.headers, last.timestamp_us) == (b"k", b"19", (("h", b"v"),), 5)
+    assert batcher_of(mq).room.taken_bytes == 0
+
+
+def test_each_leader_has_a_connection(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    for partition in range(3):
+        connected(mq, ways, partition)
+    for n in range(30):
+        mq.send("t", b"%d" % n)
+    assert ways.taken() == (0, 30)
+    assert all(brokers.cluster.values("t", p)[-1] != b"before" for p in range(3)), "without a key they take turns"
+
+
+def test_others_join_behind_a_lone_record(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    connected(mq, ways)
+    brokers.cluster.hold = held = asyncio.Event()
+    first = later(lambda: mq.send("t", b"first", partition=0))
+    wait_until(lambda: ways.by_thread == 1)
+    others = [later(lambda n=n: mq.send("t", b"%d" % n, partition=0)) for n in range(5)]
+    lane = next(lane for lane in batcher_of(mq).sinks.lanes.values() if lane.partition == 0)
+    wait_until(lambda: lane.open is not None and len(lane.open.values) == 5)
+    assert lane.owner is Owner.THREAD
+    brokers.run(_set(held))
+    offsets = [first.result(10).offset, *sorted(other.result(10).offset for other in others)]
+    assert offsets == list(range(offsets[0], offsets[0] + 6))
+    assert brokers.cluster.values("t", 0)[-6] == b"first"
+    assert ways.taken() == (1, 1), "five in one batch"
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+@pytest.mark.parametrize("lost", ["lose_replies", "lose_requests"])
+def test_what_is_lost_with_its_connection_is_written_once(
+    mq: Client, brokers: GrpcBrokers, ways: Ways, lost: str
+) -> None:
+    connected(mq, ways)
+    before = len(brokers.cluster.values("t", 0))
+    setattr(brokers.cluster, lost, 1)
+    meta = mq.send("t", b"x", partition=0)
+    assert (meta.offset, meta.duplicate) == (before, lost == "lose_replies")
+    assert ways.taken() == (1, 1), "the thread once, and then the loop"
+    assert brokers.cluster.values("t", 0)[before:] == [b"x"]
+    connected(mq, ways)
+
+
+def test_the_checker_notices_a_number_that_is_not_kept(
+    mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgets(self: Direct, batch: Pending, outcome: object, broken: str = "") -> None:
+        lane = batch.lane
+        lane.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
+        lane.sealed.append(batch)
+        self._batcher.give_back(batch, ended=False)
+
+    connected(mq, ways)
+    before = len(brokers.cluster.values("t", 0))
+    monkeypatch.setattr(Direct, "_pass_on", forgets)
+    brokers.cluster.lose_replies = 1
+    mq.send("t", b"x", partition=0)
+    assert brokers.cluster.values("t", 0)[before:] == [b"x", b"x"]
+
+
+def test_a_leader_that_has_moved(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    connected(mq, ways)
+    brokers.cluster.move("t", 0, 2)
+    before = len(brokers.cluster.values("t", 0))
+    assert mq.send("t", b"x", partition=0).offset == before
+    assert ways.taken() == (1, 1)
+    connected(mq, ways)
+    brokers.stop(2)
+    assert mq.send("t", b"y", partition=0).offset == len(brokers.cluster.values("t", 0)) - 1
+    assert brokers.cluster.values("t", 0).count(b"y") == 1
+
+
+def test_a_leader_that_says_nothing_is_left_once_another_one_leads(
+    mq: Client, brokers: GrpcBrokers, ways: Ways
+) -> None:
+    connected(mq, ways)
+    brokers.cluster.hang(1)
+    started_s = time.monotonic()
+    assert mq.send("t", b"x", partition=0).offset == len(brokers.cluster.values("t", 0)) - 1
+    assert time.monotonic() - started_s < 5, "not the request's whole time"
+    assert brokers.cluster.values("t", 0).count(b"x") == 1
+
+
+def test_what_a_broker_refuses(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    connected(mq, ways)
+    before = len(brokers.cluster.values("t", 0))
+    brokers.cluster.refusals.append(BatchTooLarge("never"))
+    with pytest.raises(BatchTooLarge, match="never"):
+        mq.send("t", b"x", partition=0)
+    assert ways.taken() == (0, 1)
+    assert mq.send("t", b"y", partition=0).offset == before
+    brokers.cluster.refusals.append(QuotaExceeded("over it", retry_after_ms=10))
+    ways.taken()
+    assert mq.send("t", b"z", partition=0).offset == before + 1
+    assert ways.taken() == (1, 1)
+    assert batcher_of(mq).room.taken_bytes == 0
+
+
+def test_an_unknown_outcome_at_the_deadline(brokers: GrpcBrokers, ways: Ways) -> None:
+    with Client(brokers.servers, attempt_timeout_ms=200, request_timeout_ms=800) as mq:
+        connected(mq, ways)
+        for broker in brokers.cluster.nodes:
+            brokers.cluster.hang(broker, elect=False)
+        with pytest.raises(OutcomeUnknown):
+            mq.send("t", b"x", partition=0)
+        for broker in brokers.cluster.nodes:
+            brokers.cluster.start(broker)
+        mq.send("t", b"y", partition=0)
+        values = brokers.cluster.values("t", 0)
+        assert values.count(b"y") == 1
+        connected(mq, ways)
+
+
+def test_an_interrupted_send_goes_on(
+    mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected(mq, ways)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrameSocket, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mq.send("t", b"sent", partition=0)
+    wait_until(lambda: batcher_of(mq).room.taken_bytes == 0)
+    assert brokers.cluster.values("t", 0)[-1] == b"sent"
+    with monkeypatch.context() as patch:
+        patch.setattr(Pending, "encode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mq.send("t", b"not sent", partition=0)
+    assert batcher_of(mq).room.taken_bytes == 0
+    mq.send("t", b"after", partition=0)
+    assert brokers.cluster.values("t", 0)[-2:] == [b"sent", b"after"]
+    connected(mq, ways)
+
+
+def test_closing_waits_for_a_lone_record(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    connected(mq, ways)
+    brokers.cluster.hold = held = asyncio.Event()
+    sending = later(lambda: mq.send("t", b"x", partition=0))
+    wait_until(lambda: ways.by_thread == 1)
+    closing = later(mq.close)
+    wait_until(lambda: batcher_of(mq)._closed)
+    assert not closing.done()
+    brokers.run(_set(held))
+    closing.result(10)
+    assert sending.result(10).offset == len(brokers.cluster.values("t", 0)) - 1
+
+
+def test_closing_does_not_wait_for_ever(brokers: GrpcBrokers, ways: Ways) -> None:
+    mq = Client(brokers.servers, attempt_timeout_ms=60_000, request_timeout_ms=300)
+    connected(mq, ways)
+    brokers.cluster.hang(1, elect=False)
+    sending = later(lambda: mq.send("t", b"x", partition=0))
+    wait_until(lambda: ways.by_thread == 1)
+    with contextlib.suppress(NotDelivered):  # the loop may have got it back just before
+        mq.close()
+    assert isinstance(sending.exception(10), OutcomeUnknown)
+
+
+def test_a_connection_that_was_lost_meanwhile_is_not_used(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
+    connected(mq, ways)
+    assert mq._direct is not None
+    (stream,) = mq._direct._idle.values()
+
+    async def break_off() -> None:
+        brokers.cluster.break_streams(1)
+
+    brokers.run(break_off())
+    wait_until(lambda: not stream.quiet)
+    assert not mq.send("t", b"x", partition=0).duplicate
+    assert ways.taken() == (1, 0), "nothing was sent on it"
+    connected(mq, ways)
+
+
+def test_no_connection_where_there_is_no_port(ways: Ways) -> None:
+    with GrpcBrokers(FakeCluster()) as brokers, Client(brokers.servers) as mq:
+        brokers.cluster.add_topic("t")
+        for n in range(2 * LONE_SENDS_MIN):
+            mq.send("t", b"%d" % n)
+        assert ways.taken() == (2 * LONE_SENDS_MIN, 0)
+
+
+def test_a_callback_cannot_wait_for_its_own_loop(mq: Client) -> None:
+    caught: Future[BaseException | None] = Future()
+
+    def call(_: object) -> None:
+        try:
+            mq.send("t", b"y")
+        except RuntimeError as error:
+            caught.set_result(error)
+
+    with mq.producer(linger_ms=0) as producer:
+        producer.send("t", b"x").add_done_callback(call)
+        assert "callback" in str(caught.result(5))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens(seed: int) -> None:
+    """Two threads that take turns and at times meet; brokers that break connections, lose answers, and move."""
+    rng = random.Random(seed)
+    with GrpcBrokers(FakeCluster(), framed=True) as brokers:
+        cluster = brokers.cluster
+        cluster.add_topic("t", 2)
+        sent: dict[int, list[tuple[int, RecordMetadata | TinymqError]]] = {1: [], 2: []}
+
+        async def disturb() -> None:
+            match rng.randrange(5):
+                case 0:
+                    cluster.lose_replies += 1
+                case 1:
+                    cluster.lose_requests += 1
+                case 2:
+                    cluster.move("t", rng.randrange(2), rng.choice(list(cluster.nodes)))
+                case _:
+                    cluster.break_streams(rng.choice(list(cluster.nodes)))
+
+        def run(mq: Client, me: int, count: int) -> None:
+            for n in range(count):
+                try:
+                    sent[me].append((n, mq.send("t", b"%d %d" % (me, n), key=b"%d" % me)))
+                except TinymqError as error:
+                    sent[me].append((n, error))
+                if me == 1 and n % 7 == 0:
+                    brokers.run(disturb())
+
+        with Client(brokers.servers, attempt_timeout_ms=500, request_timeout_ms=20_000) as mq:
+            second = threading.Thread(target=run, args=(mq, 2, 60))
+            second.start()
+            run(mq, 1, 120)
+            second.join()
+        written = [value for p in range(2) for value in cluster.values("t", p)]
+        assert len(set(written)) == len(written), "written twice"
+        for me, results in sent.items():
+            assert not [error for _, error in results if isinstance(error, TinymqError)]
+            mine = [value for value in written if value.startswith(b"%d " % me)]
+            assert mine == [b"%d %d" % (me, n) for n, _ in results], "in order, each one"
+            for n, meta in results:
+                assert isinstance(meta, RecordMetadata)
+                assert cluster.values("t", meta.partition)[meta.offset] == b"%d %d" % (me, n)

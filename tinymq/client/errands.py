@@ -1,0 +1,52 @@
+"""What a client does in the background, each thing once at a time: questions, and another look after a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from tinymq.client.lane import Lane
+from tinymq.clock import Clock, Timer
+
+
+class Errands:
+    """Questions asked in the background, each one once at a time."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def run(self, name: str, errand: Callable[[], Coroutine[None, None, None]]) -> None:
+        if not self._closed and name not in self._running:
+            task = self._running[name] = asyncio.create_task(errand())
+            task.add_done_callback(lambda _: self._running.pop(name, None))
+
+    def close(self) -> None:
+        self._closed = True
+        for task in list(self._running.values()):
+            task.cancel()
+
+
+class Retries:
+    """When each lane is looked at again: one timer per lane."""
+
+    def __init__(self, clock: Clock, due: Callable[[Lane], None]) -> None:
+        self._clock = clock
+        self._due = due
+        self._timers: dict[Lane, Timer] = {}
+
+    def set(self, lane: Lane, delay_s: float) -> None:
+        """In `delay_s`, whatever was set before."""
+        timer = self._timers.pop(lane, None)
+        if timer is not None:
+            timer.cancel()
+
+        def again() -> None:
+            self._timers.pop(lane, None)
+            self._due(lane)
+
+        self._timers[lane] = self._clock.call_later(delay_s, again)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
