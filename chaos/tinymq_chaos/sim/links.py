@@ -85,6 +85,9 @@ class MemoryLink:
     async def open_fetch(self, timeout_s: float) -> FetchCall:
         return FetchCall(await self._open("Fetch", timeout_s), self._address)
 
+    async def open_blocking(self, timeout_s: float) -> None:
+        return None  # there are no threads here
+
     async def close(self) -> None:
         self._known = None
 
