@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -183,15 +182,13 @@ def test_a_leader_that_has_moved(mq: Client, brokers: GrpcBrokers, ways: Ways) -
     assert brokers.cluster.values("t", 0).count(b"y") == 1
 
 
-def test_a_leader_that_says_nothing_is_left_once_another_one_leads(
-    mq: Client, brokers: GrpcBrokers, ways: Ways
-) -> None:
-    connected(mq, ways)
-    brokers.cluster.hang(1)
-    started_s = time.monotonic()
-    assert mq.send("t", b"x", partition=0).offset == len(brokers.cluster.values("t", 0)) - 1
-    assert time.monotonic() - started_s < 5, "not the request's whole time"
-    assert brokers.cluster.values("t", 0).count(b"x") == 1
+def test_a_leader_that_says_nothing_is_left_once_another_one_leads(brokers: GrpcBrokers, ways: Ways) -> None:
+    with Client(brokers.servers, attempt_timeout_ms=300_000, request_timeout_ms=300_000) as mq:
+        connected(mq, ways)
+        brokers.cluster.hang(1)
+        sent = later(lambda: mq.send("t", b"x", partition=0)).result(60)  # an attempt would take minutes
+        assert sent.offset == len(brokers.cluster.values("t", 0)) - 1
+        assert brokers.cluster.values("t", 0).count(b"x") == 1
 
 
 def test_what_a_broker_refuses(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
@@ -210,7 +207,7 @@ def test_what_a_broker_refuses(mq: Client, brokers: GrpcBrokers, ways: Ways) -> 
 
 
 def test_an_unknown_outcome_at_the_deadline(brokers: GrpcBrokers, ways: Ways) -> None:
-    with Client(brokers.servers, attempt_timeout_ms=200, request_timeout_ms=800) as mq:
+    with Client(brokers.servers, attempt_timeout_ms=300, request_timeout_ms=2000) as mq:
         connected(mq, ways)
         for broker in brokers.cluster.nodes:
             brokers.cluster.hang(broker, elect=False)
@@ -262,7 +259,7 @@ def test_closing_waits_for_a_lone_record(mq: Client, brokers: GrpcBrokers, ways:
 
 
 def test_closing_does_not_wait_for_ever(brokers: GrpcBrokers, ways: Ways) -> None:
-    mq = Client(brokers.servers, attempt_timeout_ms=60_000, request_timeout_ms=300)
+    mq = Client(brokers.servers, attempt_timeout_ms=60_000, request_timeout_ms=2000)
     connected(mq, ways)
     brokers.cluster.hang(1, elect=False)
     sending = later(lambda: mq.send("t", b"x", partition=0))
@@ -283,7 +280,7 @@ def test_a_connection_that_was_lost_meanwhile_is_not_used(mq: Client, brokers: G
     brokers.run(break_off())
     wait_until(lambda: not stream.quiet)
     assert not mq.send("t", b"x", partition=0).duplicate
-    assert ways.taken() == (1, 0), "nothing was sent on it"
+    assert ways.taken()[1] == 0, "nothing was sent on it"
     connected(mq, ways)
 
 
@@ -295,7 +292,7 @@ def test_no_connection_where_there_is_no_port(ways: Ways) -> None:
         assert ways.taken() == (2 * LONE_SENDS_MIN, 0)
 
 
-def test_a_callback_cannot_wait_for_its_own_loop(mq: Client) -> None:
+def test_a_callback_cannot_wait_for_its_own_loop(mq: Client, brokers: GrpcBrokers) -> None:
     caught: Future[BaseException | None] = Future()
 
     def call(_: object) -> None:
@@ -304,9 +301,11 @@ def test_a_callback_cannot_wait_for_its_own_loop(mq: Client) -> None:
         except RuntimeError as error:
             caught.set_result(error)
 
+    brokers.cluster.hold = held = asyncio.Event()
     with mq.producer(linger_ms=0) as producer:
-        producer.send("t", b"x").add_done_callback(call)
-        assert "callback" in str(caught.result(5))
+        producer.send("t", b"x").add_done_callback(call)  # not called at once, in this thread
+        brokers.run(_set(held))
+        assert "callback" in str(caught.result(20))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import subprocess
@@ -96,7 +97,7 @@ def test_many_threads_share_a_client(mq: Client, brokers: GrpcBrokers) -> None:
     assert sum(len(brokers.cluster.values("t", p)) for p in range(3)) == 400
 
 
-def test_a_callback_that_blocks_is_told_so(mq: Client) -> None:
+def test_a_callback_that_blocks_is_told_so(mq: Client, brokers: GrpcBrokers) -> None:
     caught: list[BaseException] = []
     done = threading.Event()
 
@@ -107,9 +108,14 @@ def test_a_callback_that_blocks_is_told_so(mq: Client) -> None:
             caught.append(error)
         done.set()
 
+    async def answer() -> None:
+        held.set()
+
+    brokers.cluster.hold = held = asyncio.Event()
     with mq.producer(linger_ms=0) as producer:
-        producer.send("t", b"x").add_done_callback(call)
-        assert done.wait(5)
+        producer.send("t", b"x").add_done_callback(call)  # not called at once, in this thread
+        brokers.run(answer())
+        assert done.wait(20)
     assert "callback" in str(caught[0])
 
 
