@@ -67,6 +67,24 @@ def test_half_a_frame_is_waited_for_and_then_read_on(both: Both) -> None:
     assert framed.receive(10) == (b"head", b"body")
 
 
+def test_a_frame_that_comes_byte_by_byte_has_no_longer_than_others(both: Both) -> None:
+    framed, theirs = both
+    ended = threading.Event()
+
+    def drip() -> None:
+        for byte in frame(b"", bytes(BYTES_MAX - 1)):
+            if ended.wait(0.001):
+                return
+            theirs.sendall(bytes((byte,)))
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    with pytest.raises(TimeoutError):
+        framed.receive(0.2)
+    ended.set()
+    dripping.join()
+
+
 def test_what_nobody_takes_is_not_sent_for_ever(both: Both) -> None:
     framed, _ = both
     with pytest.raises(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Sequence
 
 from tinymq.errors import Closed
@@ -42,13 +43,17 @@ class FrameSocket:
             raise _lost(error) from None
 
     def receive(self, timeout_s: float) -> Frame:
-        """The next frame, (head, body). Raises TimeoutError when nothing came for so long, after which it may be called
+        """The next frame, (head, body). Raises TimeoutError when it is not whole by then, after which it may be called
         again; Closed at the end; InvalidFrame."""
-        self._sock.settimeout(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        left_s = timeout_s
         while True:
             frame = self._reader.next_frame()
             if frame is not None:
                 return frame
+            if left_s <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left_s)
             try:
                 count = self._sock.recv_into(self._reader.get_buffer())
             except TimeoutError:
@@ -58,6 +63,7 @@ class FrameSocket:
             if not count:
                 raise self._reader.cut_short() or Closed("the connection is lost: the other end closed it")
             self._reader.received(count)
+            left_s = deadline_s - time.monotonic()
 
     def shut(self) -> None:
         """End it, from any thread: who waits in a call hears of it, and closes it."""

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -35,7 +36,18 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
-REOPEN_S = 1.0  # after a connection was lost, or none was to be had
+REOPEN_S = 1.0  # after a connection was lost
+NO_PORT_S = 30.0  # after there was none to be had
+
+
+class Way(NamedTuple):
+    """Where a record goes, and by which connection."""
+
+    lane: Lane
+    leader: int
+    leader_epoch: int
+    address: str
+    stream: FrameSocket
 
 
 class Direct:
@@ -62,7 +74,8 @@ class Direct:
         self._open_after_s: dict[str, float] = {}  # infinite while there is one, or one is being opened
         self._lone_sends: dict[str, int] = {}
         self._silent_until_s: dict[str, float] = {}  # as a broker has said, of a quota
-        self._under_way: tuple[Lane, tuple[int, int], FrameSocket] | None = None  # with leader and epoch
+        self._under_way: Way | None = None
+        self._moved = False  # what is under way was broken off, since another one leads
         self._request_ids = itertools.count(1)
         self._errands = Errands()
         self._closed = False
@@ -92,29 +105,27 @@ class Direct:
 
     def _deliver(self, batch: Pending) -> None:
         batch.encode(self._codec)
-        lane = batch.lane
-        at = partition_of(self._cluster, lane)
-        address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
-        stream = self._stream_to(address) if address is not None else None
-        if at is None or address is None or stream is None:
+        lane, way = batch.lane, self._way(batch.lane)
+        if way is None or lane.take(self._now()) is None:
+            if way is not None:
+                self._keep(way.address, way.stream)
             self._batcher.give_back(batch, ended=False)
             return
-        if lane.take(self._now()) is None:
-            self._keep(address, stream)
-            self._batcher.give_back(batch, ended=False)
-            return
-        self._under_way = lane, (at.leader, at.leader_epoch), stream
+        self._under_way, self._moved = way, False
         try:
-            outcome = self._exchange(address, stream, batch)
+            outcome = self._exchange(way, batch)
         except BaseException as error:
-            self._drop(address, stream)
+            self._drop(way.address, way.stream)
             if not isinstance(error, TinymqError):
                 raise
-            self._pass_on(batch, OutcomeUnknown(f"{address}: {error.message}"), address)
+            if self._moved:
+                self._pass_on(batch, OutcomeUnknown("the leader changed"))
+            else:
+                self._pass_on(batch, OutcomeUnknown(f"{way.address}: {error.message}"), way.address)
             return
         finally:
             self._under_way = None
-        self._keep(address, stream)
+        self._keep(way.address, way.stream)
         if outcome.HasField("error"):
             self._pass_on(batch, outcome)
             return
@@ -136,10 +147,17 @@ class Direct:
         if not batch.done:
             batch.fail(Closed("interrupted before it was sent"))
 
-    def _stream_to(self, address: str) -> FrameSocket | None:
-        """A connection, for this thread. None: there is none now, or the broker is to be left alone."""
+    def _way(self, lane: Lane) -> Way | None:
+        """A connection to the leader, for this thread. None: there is none now, or the broker is to be left alone."""
+        at = partition_of(self._cluster, lane)
+        address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
         now_s = self._now()
-        if not self._sender.producer_id or self._cluster.health.cost(address, now_s)[0]:
+        if (
+            at is None
+            or address is None
+            or not self._sender.producer_id
+            or self._cluster.health.cost(address, now_s)[0]
+        ):
             return None
         stream = self._idle.pop(address, None)
         if stream is None:
@@ -147,13 +165,15 @@ class Direct:
             if sends >= LONE_SENDS_MIN and now_s >= self._open_after_s.get(address, 0.0):
                 self._open_after_s[address] = math.inf
                 self._soon(partial(self._errands.run, address, partial(self._open, address)))
-        elif not stream.quiet:
+            return None
+        if not stream.quiet:
             self._drop(address, stream)
             return None
-        return stream
+        return Way(lane, at.leader, at.leader_epoch, address, stream)
 
-    def _exchange(self, address: str, stream: FrameSocket, batch: Pending) -> pb.ProduceResult:
+    def _exchange(self, way: Way, batch: Pending) -> pb.ProduceResult:
         """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
+        address, stream = way.address, way.stream
         batch.request_id = next(self._request_ids)
         packed, _ = pack(batch.lane, batch, self._sender.producer_id, self._acks)
         attempt_s = self._cluster.attempt_s
@@ -218,19 +238,19 @@ class Direct:
         self._cluster.changed.pop(self._look, None)
         self._errands.close()
         if self._under_way is not None:
-            self._under_way[2].shut()
+            self._under_way.stream.shut()
         while self._idle:
             self._idle.popitem()[1].close()
 
     def _look(self) -> None:
         """The view has changed: answers of a former leader are not waited for, as the sender does not."""
-        under_way = self._under_way
-        if under_way is not None:
-            lane, seen, stream = under_way
-            at = partition_of(self._cluster, lane)
-            if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
+        way = self._under_way
+        if way is not None:
+            at = partition_of(self._cluster, way.lane)
+            if at is not None and at.leader and (at.leader, at.leader_epoch) != (way.leader, way.leader_epoch):
                 self._cluster.forgive(at.leader)
-                stream.shut()
+                self._moved = True
+                way.stream.shut()
         known = {broker.address for broker in self._cluster.view.brokers.values()}
         for address in [a for a in self._idle if a not in known]:
             stream_there = self._idle.pop(address, None)
@@ -239,16 +259,18 @@ class Direct:
 
     def _suspect(self, address: str, silent_s: float) -> None:
         self._cluster.health.suspect(address, silent_s, self._now())
-        self._cluster.refresh_soon()  # perhaps another one leads by now
+        self._look()  # the view may have changed just before the record was under way
+        self._cluster.refresh_soon()
 
     async def _open(self, address: str) -> None:
-        stream = None
+        stream, again_s = None, REOPEN_S
         try:
             stream = await self._cluster.connections.link(address).open_blocking(self._cluster.attempt_s)
+            again_s = NO_PORT_S
         except TinymqError as error:
             LOG.debug("%s: no connection for lone records: %s", address, error)
         finally:
-            if stream is None:
-                self._open_after_s[address] = self._now() + REOPEN_S
-            else:
+            if stream is not None:
                 self._keep(address, stream)
+            else:
+                self._open_after_s[address] = self._now() + again_s
