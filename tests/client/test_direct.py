@@ -5,24 +5,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dis
+import itertools
 import random
+import signal
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType, ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.fakes.raw_client import until
-from tinymq import Client, Offset, RecordMetadata
+from tinymq import Client, Offset, RecordMetadata, frame_socket
+from tinymq.client import batcher, delivery, direct, lane, owners, sender
 from tinymq.client.batcher import Batcher
 from tinymq.client.delivery import Pending
 from tinymq.client.direct import LONE_SENDS_MIN, Direct
-from tinymq.client.lane import Owner
+from tinymq.client.lane import Lane, Owner
 from tinymq.client.pipes import ProducePipe
-from tinymq.errors import BatchTooLarge, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.frame_socket import FrameSocket
 
 
@@ -160,7 +168,7 @@ def test_the_checker_notices_a_number_that_is_not_kept(
         lane = batch.lane
         lane.acknowledged(batch)  # its sequence is taken to be written: the next attempt has another one
         lane.sealed.append(batch)
-        self._batcher.give_back(batch, ended=False)
+        self._leave(batch)
 
     connected(mq, ways)
     before = len(brokers.cluster.values("t", 0))
@@ -245,6 +253,147 @@ def test_an_interrupted_send_goes_on(
     connected(mq, ways)
 
 
+AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX")}
+AT = {dis.opmap["JUMP_BACKWARD"]}
+
+
+class Interrupts:
+    """Interrupts at the n-th place of these modules where Python looks for signals: where a function starts, a call has
+    returned, a jump goes back. `where` says which one it was; None: there are not so many."""
+
+    def __init__(self, number: int, *modules: ModuleType) -> None:
+        self.where: str | None = None
+        self._left = number
+        self._files = {str(module.__file__) for module in modules}
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        before: list[int] = []
+
+        def opcodes(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            if event == "opcode":
+                if (before and code.co_code[before[0]] in AFTER) or code.co_code[frame.f_lasti] in AT:
+                    self._place(frame)
+                before[:] = [frame.f_lasti]
+            return opcodes
+
+        self._place(frame)
+        return opcodes
+
+    def _place(self, frame: FrameType) -> None:
+        self._left -= 1
+        if not self._left:
+            sys.settrace(None)
+            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise KeyboardInterrupt
+
+
+def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
+    mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "REOPEN_S", 0.0)
+    connected(mq, ways)
+    for number in itertools.count(1):
+        interrupts = Interrupts(number, batcher, delivery, direct, frame_socket, lane, owners, sender)
+        known = sys.gettrace()
+        try:
+            sys.settrace(interrupts.trace)
+            mq.send("t", b"first %d" % number, partition=0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(known)
+        second = b"second %d" % number
+        meta = later(lambda value=second: mq.send("t", value, partition=0)).result(30)
+        assert not meta.duplicate, interrupts.where
+        assert brokers.cluster.values("t", 0)[meta.offset] == second, interrupts.where
+        wait_until(lambda: batcher_of(mq).room.taken_bytes == 0)
+        if interrupts.where is None:
+            break
+        connected(mq, ways)
+    assert number > 60, "it went through all of it"
+    values = brokers.cluster.values("t", 0)
+    assert max(values.count(b"first %d" % n) for n in range(1, number + 1)) == 1
+
+
+def test_a_send_within_a_send(mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a signal's handler, as of a program that says goodbye."""
+    connected(mq, ways)
+    inner: list[RecordMetadata] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: inner.append(mq.send("t", b"inner", partition=0)))
+    receive = FrameSocket.receive
+
+    def interrupted(stream: FrameSocket, timeout_s: float) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return receive(stream, timeout_s)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(FrameSocket, "receive", interrupted)
+            outer = mq.send("t", b"outer", partition=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    values = brokers.cluster.values("t", 0)
+    assert (values[outer.offset], values[inner[0].offset]) == (b"outer", b"inner")
+    assert (values.count(b"outer"), values.count(b"inner")) == (1, 1)
+    connected(mq, ways)
+
+
+@pytest.mark.parametrize("connected_still", [True, False])
+def test_a_client_that_is_closed_before_a_slow_thread_sends(
+    brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch, connected_still: bool
+) -> None:
+    mq = Client(brokers.servers, request_timeout_ms=1000)
+    connected(mq, ways)
+    assert mq._direct is not None
+    if not connected_still:
+        mq._direct._streams.popitem()[1].close()
+    closed, encode = threading.Event(), Pending.encode
+
+    def slow(self: Pending, codec: Any) -> None:
+        if threading.current_thread() is not threading.main_thread() and self.count == 1:
+            closed.wait(30)
+        encode(self, codec)
+
+    monkeypatch.setattr(Pending, "encode", slow)
+    sending = later(lambda: mq.send("t", b"late", partition=0))
+    wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
+    mq.close()
+    closed.set()
+    assert isinstance(sending.exception(30), Closed)
+    assert b"late" not in brokers.cluster.values("t", 0)
+
+
+def test_one_thread_of_all_has_a_lane() -> None:
+    first, second = (Lane("t", b"i", n, limit=1, numbered=True) for n in range(2))
+    of = owners.Owners(threading.Lock())
+    batch = Pending(first, 0.0, 1.0)
+    assert of.may_claim(first)
+    of.claim(batch)
+    assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (batch, False, False)
+    assert later(of.claimed).result() is None, "another thread"
+    assert (of.take(first), of.take(second)) == (False, True)
+    assert not of.pass_on(first, Owner.NOBODY, lambda: False)
+    assert (of.claimed(), of.may_claim(first), of.may_claim(second)) == (None, True, False)
+
+
+def test_who_flushes_finds_a_batch_that_is_taken_at_that_moment() -> None:
+    taken = Lane("t", b"i", 0, limit=5, numbered=True)
+
+    class Sealed(deque[Pending]):
+        def popleft(self) -> Pending:
+            assert taken.flight == (self[0],), "it is in one of the two, or in both"
+            return super().popleft()
+
+    batch = Pending(taken, 0.0, 1.0)
+    batch.message, batch.count = pa.py_buffer(b""), 1
+    taken.sealed = Sealed([batch])
+    assert taken.take(0.0) is batch
+
+
 def test_closing_waits_for_a_lone_record(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
     connected(mq, ways)
     brokers.cluster.hold = held = asyncio.Event()
@@ -272,7 +421,7 @@ def test_closing_does_not_wait_for_ever(brokers: GrpcBrokers, ways: Ways) -> Non
 def test_a_connection_that_was_lost_meanwhile_is_not_used(mq: Client, brokers: GrpcBrokers, ways: Ways) -> None:
     connected(mq, ways)
     assert mq._direct is not None
-    (stream,) = mq._direct._idle.values()
+    (stream,) = mq._direct._streams.values()
 
     async def break_off() -> None:
         brokers.cluster.break_streams(1)

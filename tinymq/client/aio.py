@@ -59,7 +59,7 @@ class AsyncClient:
         self._rng = rng or random.Random()
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sending: AsyncProducer | None = None
+        self._sending: dict[bool, AsyncProducer] = {}  # one, and one apart
         self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
         self._closed = False
 
@@ -195,12 +195,16 @@ class AsyncClient:
                 raise
             error.add_note(f"and {undelivered}")
 
-    def sending(self) -> AsyncProducer:
-        """The producer behind `send`: nothing lingers, what waits for the same answer travels together."""
-        if self._sending is None:
+    def sending(self, *, apart: bool = False) -> AsyncProducer:
+        """The producer behind `send`: nothing lingers, what waits for the same answer travels together.
+
+        `apart`: another one, for a send within a send."""
+        sending = self._sending.get(apart)
+        if sending is None:
             timeout_ms = self.config.request_timeout_ms
-            self._sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
-        return self._sending
+            sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
+            self._sending[apart] = sending
+        return sending
 
     def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
         self._opened = [each for each in self._opened if not each.closed]

@@ -140,8 +140,7 @@ class Batcher:
             batch.times.append(time_us)
             if pairs:
                 batch.headers[row] = pairs
-            batch.bytes += size
-            room.taken_bytes += size
+            batch.bytes, room.taken_bytes = batch.bytes + size, room.taken_bytes + size
         if full is not None:
             self._finish(full)
         return Delivery(batch, row)
@@ -172,7 +171,7 @@ class Batcher:
             lane.sealed.append(pending)
         if full is not None:
             self._finish(full)
-        self._hand_over(lane)
+        self.hand_over(lane)
         return pending
 
     def _open(self, lane: Lane) -> Pending:
@@ -198,9 +197,10 @@ class Batcher:
     def _finish(self, batch: Pending) -> None:
         """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
         batch.encode(self._codec)
-        self._hand_over(batch.lane)
+        self.hand_over(batch.lane)
 
-    def _hand_over(self, lane: Lane) -> None:
+    def hand_over(self, lane: Lane) -> None:
+        """The loop is to look at the lane."""
         self.ready.append(lane)
         if not self._awake:
             self._awake = True
@@ -210,7 +210,7 @@ class Batcher:
 
     def _claim_lane(self, sink: Sink, lane: Lane, free: bool) -> Pending | None:
         """The lane, for the calling thread, with a batch that nothing joins. None: the record is not alone."""
-        if self._closed or self.room.taken_bytes or lane.owner is not Owner.NOBODY or lane.sealed:
+        if self._closed or self.room.taken_bytes or lane.sealed or not self.owners.may_claim(lane):
             return None
         now_s = self._monotonic()
         batch = Pending(lane, now_s, now_s + self._delivery_s)
@@ -221,16 +221,16 @@ class Batcher:
             sink.turn(self._rng)
         return batch
 
-    def give_back(self, batch: Pending, *, ended: bool) -> None:
-        """The lane is its thread's no more. The batch has ended, or waits to be sent by the loop."""
+    def give_back(self, batch: Pending) -> None:
+        """Its thread is done with the batch, which has ended, and with the lane."""
         lane = batch.lane
-        with self.lock:
-            self.owners.give_back(batch)
-            if ended:
-                self.room.taken_bytes -= batch.bytes
-            more = lane.open is not None or lane.sealed or self.room.awaited
-        if more:
-            self._hand_over(lane)
+
+        def tell() -> bool:
+            self.room.taken_bytes, batch.bytes = self.room.taken_bytes - batch.bytes, 0  # interrupted, it comes again
+            return lane.open is not None or bool(lane.sealed) or self.room.awaited
+
+        if self.owners.pass_on(lane, Owner.NOBODY, tell):
+            self.hand_over(lane)
 
     # ---- the loop's side -------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from tinymq.client.connections import suspicious_s
 from tinymq.client.delivery import Delivery, Pending
 from tinymq.client.errands import Errands
 from tinymq.client.health import SLOW
-from tinymq.client.lane import Lane
+from tinymq.client.lane import Lane, Owner
 from tinymq.client.pipes import patience_s
 from tinymq.client.sender import ACKS, Sender, pack, partition_of
 from tinymq.client.values import HeadersLike, Timestamp
@@ -38,6 +38,7 @@ LOG = logging.getLogger("tinymq.client")
 LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
 REOPEN_S = 1.0  # after a connection was lost
 NO_PORT_S = 30.0  # after there was none to be had
+TIMEOUT_S_MIN = 0.001
 
 
 class Way(NamedTuple):
@@ -69,12 +70,13 @@ class Direct:
         self._batcher = batcher
         self._sender = sender
         self._soon = soon
-        # By address. What a thread has taken out is in use; single operations of a dict are atomic.
-        self._idle: dict[str, FrameSocket] = {}
-        self._open_after_s: dict[str, float] = {}  # infinite while there is one, or one is being opened
+        # By address, for the one thread that has a lane.
+        self._streams: dict[str, FrameSocket] = {}
+        self._open_after_s: dict[str, float] = {}
         self._lone_sends: dict[str, int] = {}
         self._silent_until_s: dict[str, float] = {}  # as a broker has said, of a quota
         self._under_way: Way | None = None
+        self._inside: set[int] = set()  # threads that are in `send`
         self._moved = False  # what is under way was broken off, since another one leads
         self._request_ids = itertools.count(1)
         self._errands = Errands()
@@ -93,29 +95,39 @@ class Direct:
         partition: int | None,
     ) -> Delivery | None:
         """Take one record, as Batcher.append does. If it is alone, this returns once it has ended, or is the loop's."""
+        me = threading.get_ident()
         try:
+            self._inside.add(me)
+            self._recover()  # an interrupt may have struck while another one was dealt with
             delivery = self._batcher.append(topic, value, key, headers, timestamp, partition, alone=True)
             batch = self._batcher.owners.claimed()
             if batch is not None:
                 self._deliver(batch)
         except BaseException:
             self._recover()
+            self._soon(self._sender.pump)  # it may have been about to wake the loop
             raise
+        finally:
+            self._inside.discard(me)
         return delivery
+
+    @property
+    def nested(self) -> bool:
+        """Is this thread in `send` already? This is a signal's handler then, for which that waits, and what has to come
+        after it would wait for ever."""
+        return threading.get_ident() in self._inside
 
     def _deliver(self, batch: Pending) -> None:
         batch.encode(self._codec)
         lane, way = batch.lane, self._way(batch.lane)
         if way is None or lane.take(self._now()) is None:
-            if way is not None:
-                self._keep(way.address, way.stream)
-            self._batcher.give_back(batch, ended=False)
+            self._leave(batch)
             return
         self._under_way, self._moved = way, False
         try:
             outcome = self._exchange(way, batch)
         except BaseException as error:
-            self._drop(way.address, way.stream)
+            self._drop(way)
             if not isinstance(error, TinymqError):
                 raise
             if self._moved:
@@ -125,30 +137,28 @@ class Direct:
             return
         finally:
             self._under_way = None
-        self._keep(way.address, way.stream)
         if outcome.HasField("error"):
             self._pass_on(batch, outcome)
             return
         lane.acknowledged(batch)
         batch.succeed(outcome.base_offset, outcome.append_time_us, outcome.duplicate)
-        self._batcher.give_back(batch, ended=True)
+        self._batcher.give_back(batch)
 
     def _recover(self) -> None:
-        """This thread was interrupted: what it has claimed is the loop's if it may have been sent, and else ends."""
+        """What this thread had claimed when it was interrupted: the loop's if it may have been sent, else it ends."""
         batch = self._batcher.owners.claimed()
         if batch is None:
             return
-        if batch in batch.lane.flight:
+        if batch.sent and batch in batch.lane.flight:
             self._pass_on(batch, OutcomeUnknown("interrupted while it was sent"))
             return
-        if batch in batch.lane.sealed:
-            batch.lane.sealed.remove(batch)
-        self._batcher.give_back(batch, ended=True)
+        batch.lane.forget(batch)
         if not batch.done:
-            batch.fail(Closed("interrupted before it was sent"))
+            batch.fail(OutcomeUnknown("interrupted"))
+        self._batcher.give_back(batch)
 
     def _way(self, lane: Lane) -> Way | None:
-        """A connection to the leader, for this thread. None: there is none now, or the broker is to be left alone."""
+        """A connection to the leader. None: there is none now, or the broker is to be left alone."""
         at = partition_of(self._cluster, lane)
         address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
         now_s = self._now()
@@ -159,35 +169,35 @@ class Direct:
             or self._cluster.health.cost(address, now_s)[0]
         ):
             return None
-        stream = self._idle.pop(address, None)
+        stream = self._streams.get(address)
         if stream is None:
             sends = self._lone_sends[address] = self._lone_sends.get(address, 0) + 1
             if sends >= LONE_SENDS_MIN and now_s >= self._open_after_s.get(address, 0.0):
-                self._open_after_s[address] = math.inf
+                self._open_after_s[address] = now_s + NO_PORT_S
                 self._soon(partial(self._errands.run, address, partial(self._open, address)))
             return None
+        way = Way(lane, at.leader, at.leader_epoch, address, stream)
         if not stream.quiet:
-            self._drop(address, stream)
+            self._drop(way)
             return None
-        return Way(lane, at.leader, at.leader_epoch, address, stream)
+        return way
 
     def _exchange(self, way: Way, batch: Pending) -> pb.ProduceResult:
         """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
         address, stream = way.address, way.stream
         batch.request_id = next(self._request_ids)
         packed, _ = pack(batch.lane, batch, self._sender.producer_id, self._acks)
-        attempt_s = self._cluster.attempt_s
-        started_s = batch.attempt_s
-        silence_s = attempt_s + max(0.0, self._silent_until_s.get(address, 0.0) - started_s)
-        left_s = max(0.001, min(silence_s, batch.deadline_s - started_s))
-        first_s = min(left_s, silence_s - attempt_s + suspicious_s(attempt_s))
+        attempt_s, started_s = self._cluster.attempt_s, batch.attempt_s
+        quota_s = max(0.0, self._silent_until_s.get(address, 0.0) - started_s)
+        until_s = min(batch.deadline_s, started_s + quota_s + attempt_s)
+        suspicious = quota_s + suspicious_s(attempt_s)
         try:
-            stream.send(packed.fields, (packed.head, view_of(packed.message)), left_s)
+            stream.send(packed.fields, (packed.head, view_of(packed.message)), max(TIMEOUT_S_MIN, until_s - started_s))
             try:
-                head, _ = stream.receive(first_s)
+                head, _ = stream.receive(max(TIMEOUT_S_MIN, min(suspicious, until_s - started_s)))
             except TimeoutError:
-                self._soon(partial(self._suspect, address, first_s))
-                head, _ = stream.receive(max(0.001, left_s - first_s))
+                self._soon(partial(self._suspect, address, self._now() - started_s))
+                head, _ = stream.receive(max(TIMEOUT_S_MIN, until_s - self._now()))
         except TimeoutError:
             raise OutcomeUnknown(f"silent for {self._now() - started_s:.1f} s") from None
         try:
@@ -205,30 +215,38 @@ class Direct:
         if latency_s >= SLOW[-1][0]:
             self._soon(partial(self._cluster.answered, address, latency_s))
 
+    def _leave(self, batch: Pending) -> None:
+        """Leave a batch that was not sent to the loop."""
+
+        def tell() -> bool:
+            if not self._sender.closed:
+                self._batcher.hand_over(batch.lane)
+            return not self._sender.closed
+
+        if not self._batcher.owners.pass_on(batch.lane, Owner.NOBODY, tell):
+            batch.fail(Closed("the client was closed meanwhile: it was not written"))
+
     def _pass_on(self, batch: Pending, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
         """Leave a batch that was sent to the loop. `broken`: the address whose connection was lost with it."""
 
-        def adopted() -> None:
+        def adopt() -> None:
             if broken and isinstance(outcome, TinymqError):
                 self._cluster.broke(broken, outcome)
             self._sender.adopt(batch, outcome)
 
-        def adopt() -> bool:
+        def tell() -> bool:
             if not self._sender.closed:
-                self._soon(adopted)
+                self._soon(adopt)
             return not self._sender.closed
 
-        if not self._batcher.owners.pass_on(batch, adopt):
+        if not self._batcher.owners.pass_on(batch.lane, Owner.LOOP, tell):
             batch.fail(OutcomeUnknown("the client was closed meanwhile: it may have been written"))
 
-    def _keep(self, address: str, stream: FrameSocket) -> None:
-        self._idle[address] = stream
-        if self._closed and self._idle.pop(address, None) is not None:
-            stream.close()
-
-    def _drop(self, address: str, stream: FrameSocket) -> None:
-        stream.close()
-        self._open_after_s[address] = self._now() + REOPEN_S
+    def _drop(self, way: Way) -> None:
+        if self._streams.get(way.address) is way.stream:
+            del self._streams[way.address]
+        self._open_after_s[way.address] = self._now() + REOPEN_S
+        way.stream.close()
 
     # ---- on the loop -------------------------------------------------------------------------------
 
@@ -237,10 +255,8 @@ class Direct:
         self._closed = True
         self._cluster.changed.pop(self._look, None)
         self._errands.close()
-        if self._under_way is not None:
-            self._under_way.stream.shut()
-        while self._idle:
-            self._idle.popitem()[1].close()
+        for stream in list(self._streams.values()):
+            stream.shut()  # that of a thread is the thread's to close
 
     def _look(self) -> None:
         """The view has changed: answers of a former leader are not waited for, as the sender does not."""
@@ -252,10 +268,9 @@ class Direct:
                 self._moved = True
                 way.stream.shut()
         known = {broker.address for broker in self._cluster.view.brokers.values()}
-        for address in [a for a in self._idle if a not in known]:
-            stream_there = self._idle.pop(address, None)
-            if stream_there is not None:
-                self._drop(address, stream_there)
+        for address, stream in list(self._streams.items()):
+            if address not in known:
+                stream.shut()  # as above
 
     def _suspect(self, address: str, silent_s: float) -> None:
         self._cluster.health.suspect(address, silent_s, self._now())
@@ -270,7 +285,9 @@ class Direct:
         except TinymqError as error:
             LOG.debug("%s: no connection for lone records: %s", address, error)
         finally:
-            if stream is not None:
-                self._keep(address, stream)
-            else:
+            if stream is None:
                 self._open_after_s[address] = self._now() + again_s
+            elif self._closed:
+                stream.close()
+            else:
+                self._streams[address] = stream

@@ -108,7 +108,7 @@ class Lane:
         elif not self._flight:  # what was rejected or timed out used no sequence
             self._next_sequence = self._written_sequence
         batch = self.sealed[0]
-        self._flight.append(batch)  # before it leaves the other: who flushes looks at both
+        self._flight.append(batch)  # before it leaves the other: who flushes looks at that first
         self.sealed.popleft()
         self._number(batch)
         return self._send(batch, now_s)
@@ -216,6 +216,14 @@ class Lane:
             ended.append((self.sealed.popleft(), error))
         self._torn = True
         return ended
+
+    def forget(self, batch: Pending) -> None:
+        """Its thread was interrupted, and nobody knows between which steps: no number of this epoch is given again."""
+        self._torn = True
+        self._draining = False
+        for queue in (self.sealed, self._flight):
+            while batch in queue:
+                queue.remove(batch)
 
     def _expired(self, batch: Pending, unclear: bool, trouble: str) -> Ended:
         because = f": {trouble}" if trouble else ""

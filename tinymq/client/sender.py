@@ -266,7 +266,7 @@ class Sender:
         """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
         self.pump()
         self._seal_due(all_open=True)
-        pending = [b for lane in self._batcher.sinks.lanes.values() for b in (*lane.flight, *lane.sealed)]
+        pending = [b for lane in self._batcher.sinks.lanes.values() for b in (*lane.sealed, *lane.flight)]
         try:
             async with asyncio.timeout(timeout_s):
                 for batch in pending:

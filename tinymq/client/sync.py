@@ -80,9 +80,10 @@ class Client:
         engine.check_thread()
         if self._direct is None:
             self._direct = engine.do(lambda: engine.client.sending().direct())
-        delivery = self._direct.send(topic, value, key, headers, timestamp, partition)
+        apart = self._direct.nested
+        delivery = None if apart else self._direct.send(topic, value, key, headers, timestamp, partition)
         if delivery is None:
-            sending = engine.client.sending()
+            sending = engine.do(lambda: engine.client.sending(apart=apart))
             work = sending.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
             delivery = engine.run(work)
         return delivery.result()
