@@ -336,6 +336,7 @@ def test_a_send_within_a_send(mq: Client, brokers: GrpcBrokers, ways: Ways, monk
             outer = mq.send("t", b"outer", partition=0)
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert ways.taken() == (1, 1), "the outer one by its thread, and once"
     values = brokers.cluster.values("t", 0)
     assert (values[outer.offset], values[inner[0].offset]) == (b"outer", b"inner")
     assert (values.count(b"outer"), values.count(b"inner")) == (1, 1)
