@@ -16,6 +16,7 @@ from tinymq.client.delivery import Pending
 from tinymq.client.lane import Lane
 from tinymq.errors import (
     BatchTooLarge,
+    Closed,
     DeadlineExceeded,
     NotReady,
     OutcomeUnknown,
@@ -283,3 +284,11 @@ def test_waiting_grows_and_is_bounded(failures: int) -> None:
         waited_s = lane.resume_s - now_s
         now_s = lane.resume_s
     assert waited_s == pytest.approx(min(1.0, 0.02 * 2 ** (failures - 1)))
+
+
+def test_what_was_given_up_waits_for_no_answer() -> None:
+    lane = lane_of()
+    batches = [sealed(lane), sealed(lane)]
+    assert take_all(lane) == batches
+    assert [batch for batch, _ in lane.abandon(Closed("gone"))] == batches
+    assert not any(batch.sent for batch in batches), "a late answer is to nobody"

@@ -210,6 +210,8 @@ class Lane:
     def abandon(self, error: TinymqError) -> list[Ended]:
         """End everything: the topic is gone, or the producer closes. What was sent is of unknown outcome."""
         ended = [(b, _unknown(b, error) if b.sent or b.unclear else error) for b in self._flight]
+        for batch in self._flight:
+            batch.sent = False  # a late answer is to nobody
         self._flight.clear()
         self._draining = False
         while self.sealed:
