@@ -22,8 +22,8 @@ class FrameSocket:
     @property
     def quiet(self) -> bool:
         """Nothing has arrived that nobody asked for, the connection's end among it."""
-        self._sock.settimeout(0)
         try:
+            self._sock.settimeout(0)
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return True
@@ -33,8 +33,8 @@ class FrameSocket:
 
     def send(self, head: bytes, body: Sequence[Chunk], timeout_s: float) -> None:
         """Send one frame. Raises TimeoutError, Closed."""
-        self._sock.settimeout(timeout_s)
         try:
+            self._sock.settimeout(timeout_s)
             for chunk in pack_frame(head, body)[0]:
                 self._sock.sendall(chunk)
         except TimeoutError:
@@ -53,8 +53,8 @@ class FrameSocket:
                 return frame
             if left_s <= 0:
                 raise TimeoutError
-            self._sock.settimeout(left_s)
             try:
+                self._sock.settimeout(left_s)
                 count = self._sock.recv_into(self._reader.get_buffer())
             except TimeoutError:
                 raise

@@ -434,6 +434,21 @@ def test_a_connection_that_was_lost_meanwhile_is_not_used(mq: Client, brokers: G
     connected(mq, ways)
 
 
+def test_connections_end_with_their_client_and_with_their_broker(brokers: GrpcBrokers, ways: Ways) -> None:
+    with Client(brokers.servers, metadata_max_age_ms=100) as mq:
+        for partition in range(3):
+            connected(mq, ways, partition)
+        assert mq._direct is not None
+        streams = dict(mq._direct._streams)
+        assert len(streams) == 3
+        left = brokers.cluster.addresses[3]
+        brokers.cluster.elect_away_from(3)
+        brokers.cluster.nodes = range(1, 3)
+        wait_until(lambda: left not in mq._direct._streams)  # type: ignore[union-attr]
+        assert [address for address, stream in streams.items() if stream._sock.fileno() < 0] == [left]
+    assert all(stream._sock.fileno() < 0 for stream in streams.values())
+
+
 def test_no_connection_where_there_is_no_port(ways: Ways) -> None:
     with GrpcBrokers(FakeCluster()) as brokers, Client(brokers.servers) as mq:
         brokers.cluster.add_topic("t")

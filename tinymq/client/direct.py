@@ -256,7 +256,7 @@ class Direct:
         self._cluster.changed.pop(self._look, None)
         self._errands.close()
         for stream in list(self._streams.values()):
-            stream.shut()  # that of a thread is the thread's to close
+            self._end(stream)
 
     def _look(self) -> None:
         """The view has changed: answers of a former leader are not waited for, as the sender does not."""
@@ -270,7 +270,15 @@ class Direct:
         known = {broker.address for broker in self._cluster.view.brokers.values()}
         for address, stream in list(self._streams.items()):
             if address not in known:
-                stream.shut()  # as above
+                self._streams.pop(address, None)
+                self._end(stream)
+
+    def _end(self, stream: FrameSocket) -> None:
+        way = self._under_way
+        if way is not None and stream is way.stream:
+            stream.shut()  # its thread closes it
+        else:
+            stream.close()  # a thread that is about to use it finds it so
 
     def _suspect(self, address: str, silent_s: float) -> None:
         self._cluster.health.suspect(address, silent_s, self._now())
