@@ -22,6 +22,8 @@ class FrameSocket:
     @property
     def quiet(self) -> bool:
         """Nothing has arrived that nobody asked for, the connection's end among it."""
+        if self._reader.cut_short() is not None:
+            return False
         try:
             self._sock.settimeout(0)
             self._sock.recv(1, socket.MSG_PEEK)

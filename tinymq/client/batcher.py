@@ -70,10 +70,8 @@ class Batcher:
         self._linger_s = config.linger_ms / 1000
         self._delivery_s = config.delivery_timeout_ms / 1000
         self._codec: Codec = COMPRESSION[config.compression]
-        self._bytes_max = config.batch_bytes_max
         self._record_bytes_max = min(limits.record_bytes_max, limits.batch_bytes_max - BATCH_OVERHEAD_BYTES)
         self._batch_bytes_limit = limits.batch_bytes_max
-        self._batch_records_limit = limits.batch_records_max
         named = config.partitioner
         self._partitioner = partitioner.named(named) if isinstance(named, str) else named
         self._keyed = named == "keyed"

@@ -1,6 +1,7 @@
 """What became of a record: one completion per batch, shared by a slotted handle per record.
 
-A batch lives in two threads at most: the one that sends fills it (under the batcher's lock), the loop's ends it.
+A batch lives in two threads at most: the one that sends fills it (under the batcher's lock), the loop's ends it, or
+that same one, if the record is alone.
 Its completion may be waited for from any thread or loop. No I/O.
 """
 
@@ -125,9 +126,9 @@ class Pending:
         if self.done:
             return True
         self.check_process()
-        event = threading.Event()
-        self.when_done(event.set)
-        return event.wait(timeout_s)
+        ended = _locked()
+        self.when_done(ended.release)
+        return _acquired(ended, timeout_s)
 
     async def wait_async(self) -> None:
         """Wait for the end from any event loop."""
@@ -179,6 +180,18 @@ class Pending:
             headers = [tuple(self.headers.get(row, ())) for row in range(len(self.values))]
             return list(zip(self.keys, self.values, headers, self.times, strict=True))
         return rows_of(pa.ipc.read_record_batch(self.message, SCHEMA))
+
+
+def _locked() -> threading.Lock:
+    """What one thread waits for and another one releases. A threading.Event would do the same in Python: who is
+    interrupted in it may leave it locked, and the loop that sets it then waits for ever."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _acquired(lock: threading.Lock, timeout_s: float | None) -> bool:
+    return lock.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
 
 def rows_of(
@@ -298,9 +311,9 @@ class BatchDelivery:
         for part in self._parts:
             if not part.done:
                 part.check_process()
-        waited = threading.Event()
-        self._when_all_done(waited.set)
-        if not waited.wait(timeout):
+        ended = _locked()
+        self._when_all_done(ended.release)
+        if not _acquired(ended, timeout):
             raise TimeoutError(f"not delivered within {timeout} s; it may yet be")
         return self._error()
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from tinymq.client.batcher import Batcher
-from tinymq.client.cluster import Cluster
+from tinymq.client.cluster import WATCH_S, Cluster
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.connections import suspicious_s
 from tinymq.client.delivery import Delivery, Pending
@@ -193,11 +193,9 @@ class Direct:
         suspicious = quota_s + suspicious_s(attempt_s)
         try:
             stream.send(packed.fields, (packed.head, view_of(packed.message)), max(TIMEOUT_S_MIN, until_s - started_s))
-            try:
-                head, _ = stream.receive(max(TIMEOUT_S_MIN, min(suspicious, until_s - started_s)))
-            except TimeoutError:
-                self._soon(partial(self._suspect, address, self._now() - started_s))
-                head, _ = stream.receive(max(TIMEOUT_S_MIN, until_s - self._now()))
+            head = _received(
+                stream, self._now, started_s + suspicious, until_s, partial(self._silent, address, started_s)
+            )
         except TimeoutError:
             raise OutcomeUnknown(f"silent for {self._now() - started_s:.1f} s") from None
         try:
@@ -209,10 +207,13 @@ class Direct:
         self._took(address, reply.results[0].throttled_ms, self._now() - started_s)
         return reply.results[0]
 
+    def _silent(self, address: str, started_s: float) -> None:
+        self._soon(partial(self._suspect, address, self._now() - started_s))
+
     def _took(self, address: str, throttled_ms: int, latency_s: float) -> None:
         if throttled_ms:
             self._silent_until_s[address] = self._now() + patience_s(throttled_ms)
-        if latency_s >= SLOW[-1][0]:
+        if latency_s >= min(SLOW[-1][0], suspicious_s(self._cluster.attempt_s)):
             self._soon(partial(self._cluster.answered, address, latency_s))
 
     def _leave(self, batch: Pending) -> None:
@@ -299,3 +300,17 @@ class Direct:
                 stream.close()
             else:
                 self._streams[address] = stream
+
+
+def _received(
+    stream: FrameSocket, now: Callable[[], float], look_s: float, until_s: float, silent: Callable[[], None]
+) -> bytes:
+    """The answer's head; `silent` is called at `look_s`, and then every now and again. Raises TimeoutError, others."""
+    while True:
+        try:
+            return stream.receive(max(TIMEOUT_S_MIN, min(look_s, until_s) - now()))[0]
+        except TimeoutError:
+            if now() >= until_s:
+                raise
+            silent()
+            look_s = now() + WATCH_S

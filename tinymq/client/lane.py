@@ -54,7 +54,7 @@ class Lane:
         self.partition = partition
         self.open: Pending | None = None  # being filled
         self.sealed: deque[Pending] = deque()  # full or due, in order; sent once encoded
-        self.owner = Owner.NOBODY  # invariant: of a lane with something sealed or on its way, unless the loop was woken
+        self.owner = Owner.NOBODY  # while something is sealed or on its way: not that, unless the loop was woken for it
         self.resume_s = 0.0  # nothing is sent before
         self.failures = 0  # in a row
         self.refusal: TinymqError | None = None  # what the last of them said
