@@ -43,3 +43,10 @@ def test_a_drawing_has_neither_gaps_nor_overlaps(module: ModuleType, size: int) 
         assert int(offset) == end
         end += int(length)
     assert end == size
+
+
+def test_kinds_have_the_numbers_that_are_on_disks_and_on_the_page() -> None:
+    numbers = {"NOOP": 1, "CONFIG": 2, "DATA": 3, "COMMAND": 4, "STAGED": 5, "PUBLISH": 6, "DISCARD": 7}
+    assert {kind.name: kind.value for kind in entry.Kind} == numbers
+    page = DOCUMENT.read_text()
+    assert all(f"{number} {name}" in page for name, number in numbers.items())
