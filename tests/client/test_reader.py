@@ -260,6 +260,32 @@ def test_a_stale_follower_is_left() -> None:
     run(scenario())
 
 
+def test_replicas_are_asked_with_the_newest_epoch_that_any_of_them_told() -> None:
+    """So that one which has not heard of it says NotReady, where it would answer from a log that may yet be cut."""
+
+    async def scenario() -> None:
+        cluster = filled(batches=20)
+        asked: list[tuple[int, int]] = []  # (the epoch, the reader's)
+        fetch = cluster.fetch
+
+        def note(broker: int, request: pb.FetchRequest) -> pb.FetchReply | None:
+            asked.append((cluster.topics["t"][1][0].epoch, request.leader_epoch))
+            return fetch(broker, request)
+
+        cluster.fetch = note  # type: ignore[method-assign]
+        async with client_of(cluster) as mq:
+            reader = mq.reader("t", replica="follower", fetch_bytes_max=1000, buffer_bytes_max=2000, fetch_wait_ms=10)
+            await reader.poll(5, max_records=10)
+            cluster.move("t", 0, leader=2)
+            while asked[-1] != (2, 2):
+                assert await reader.poll(5), "the reader never learned of the new epoch"
+            assert (1, 1) in asked
+            assert {epoch for _, epoch in asked} <= {0, 1, 2}
+            assert [epoch for _, epoch in asked] == sorted(epoch for _, epoch in asked), "it forgot one"
+
+    run(scenario())
+
+
 def test_a_damaged_replica_is_left_and_damage_everywhere_raises() -> None:
     async def scenario() -> None:
         cluster = filled()

@@ -5,7 +5,7 @@ a mutant shows that the test would notice. Others have tests of their own: elect
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import pysyncobj.pickle
 import pytest
@@ -17,7 +17,7 @@ from tests.raft.test_power_cut import acknowledge_before_the_sync
 from tests.raft.traffic import append_to, appends, deliver, entry_after, fails, listen
 from tests.raft.values import GROUP, chain
 from tinymq.config import KIB, Limits
-from tinymq.entry import Entry, Kind
+from tinymq.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.log.ballots import Ballots
 from tinymq.proto import peer_pb2 as pb
@@ -25,6 +25,7 @@ from tinymq.raft import Role, catchup, following, leadership, stock, voting
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Ballot
 from tinymq.raft.messages import Append, AppendAck, to_wire
+from tinymq.raft.outbox import Action, Outbox
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 
@@ -238,6 +239,37 @@ def test_7_is_noticed_when_a_vote_leaves_before_its_sync(monkeypatch: pytest.Mon
     fails(a_vote_leaves_after_its_sync)
 
 
+async def a_candidate_counts_itself_after_its_sync(cluster: Cluster) -> None:
+    """Where it is the only voter, nobody else's sync stands for its own."""
+    await cluster.commit(b"x")
+    await cluster.settle()
+    only = cluster.leader()
+    term = only.group().term
+    only.kill()
+    await only.start()
+    assert only.group().term == term
+    hung = only.disk.hung = cluster.loop.create_future()
+    await cluster.until(lambda: only.group().term > term, 3.0)
+    await cluster.run_for(1.0)
+    assert only.group().role is Role.CANDIDATE, "a power cut would take its term back, and give it to it once more"
+    only.disk.hung = None
+    hung.set_result(None)
+    await cluster.until(cluster.leaders, 3.0)
+
+
+def test_7_a_candidate_counts_itself_after_its_sync() -> None:
+    simulate(a_candidate_counts_itself_after_its_sync, nodes=1)
+
+
+def test_7_is_noticed_when_a_candidate_counts_itself_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(self: Outbox, action: Action, kind: Hashable = None) -> None:
+        return action() if kind == "our own vote" else real(self, action, kind)
+
+    real = Outbox.post
+    monkeypatch.setattr(Outbox, "post", post)
+    fails(a_candidate_counts_itself_after_its_sync, nodes=1)
+
+
 # ---- 8, 20: membership comes from CONFIG entries that were committed ---------------------------------------
 
 
@@ -255,14 +287,18 @@ def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize("kind", [Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99])
-def test_20_an_entry_of_a_kind_that_is_unknown_stops_the_replica(kind: int) -> None:
+UNKNOWN = [(kind, ENTRY_VERSION) for kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99)]
+UNKNOWN += [(kind, ENTRY_VERSION + 1) for kind in (Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND)]
+
+
+@pytest.mark.parametrize(("kind", "version"), UNKNOWN)
+def test_20_an_entry_of_a_kind_or_version_that_is_unknown_stops_the_replica(kind: int, version: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.commit(b"x")
         await cluster.settle()
         follower = cluster.followers()[0]
         before = follower.group().log.last_index
-        deliver(follower, cluster.leader().id, append_to(follower, entry_after(follower, kind, 1)))
+        deliver(follower, cluster.leader().id, append_to(follower, entry_after(follower, kind, 1, b"", version)))
         assert follower.group().role is Role.FAILED
         assert isinstance(follower.group().failure, UnsupportedVersion)
         assert follower.group().log.last_index == before, "and nothing of it is kept"

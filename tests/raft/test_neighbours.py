@@ -9,9 +9,11 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.raft.harness import Cluster, simulate
+from tests.raft.values import GROUP
 from tinymq.config import Timing
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Host
+from tinymq.raft.leaders import announcement
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.transport import Channel, PeerIdentity
 
@@ -25,9 +27,10 @@ class StoppableClock(ManualClock):
 
 
 class Wire:
-    """What Neighbours asks of a transport: brokers 2 and 3 are connected, in session 7."""
+    """What Neighbours asks of a transport: brokers 2 and 3 are connected, in session 7 until a test says otherwise."""
 
     def __init__(self) -> None:
+        self.session = 7
         self.sent: list[tuple[int, pb.Peer]] = []
 
     def send(
@@ -37,7 +40,7 @@ class Wire:
         return True
 
     def identity(self, peer: int) -> PeerIdentity:
-        return PeerIdentity(peer, b"i" * 16, 7)
+        return PeerIdentity(peer, b"i" * 16, self.session)
 
 
 class Bench:
@@ -54,6 +57,11 @@ class Bench:
         self.neighbours.reached(2, [])
         self._sequence = 0
 
+    def restart(self) -> None:
+        """Broker 2's process is another one, which counts from the beginning."""
+        self.wire.session += 1
+        self._sequence = 0
+
     def beat(self, echo: int | None = None) -> float:
         """Broker 2's next heartbeat; when it came."""
         self._sequence += 1
@@ -66,6 +74,21 @@ class Bench:
             self.clock.advance(self.timing.heartbeat_s)
             heard_at = self.beat(echo)
         return heard_at
+
+
+def test_who_restarted_leads_nothing_until_it_says_so() -> None:
+    """A restart that was quicker than any silence ends its leaderships all the same."""
+    b = Bench()
+    b.beats(20)
+    b.neighbours.announced(2, announcement([(GROUP, 3)]).leaders)
+    b.beats(20)
+    assert b.neighbours.leader_of(GROUP) == (2, 3)
+    b.restart()
+    b.beat()
+    assert b.gone == []
+    assert b.neighbours.leader_of(GROUP) is None
+    b.neighbours.announced(2, announcement([(GROUP, 4)]).leaders)
+    assert b.neighbours.leader_of(GROUP) == (2, 4)
 
 
 def test_heartbeats_go_out_at_their_pace_whatever_else_is_looked_at() -> None:

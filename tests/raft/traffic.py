@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.harness import Broker, Cluster, Scenario, simulate
 from tests.raft.values import GROUP
-from tinymq.entry import Entry, make_entry
+from tinymq.entry import ENTRY_VERSION, Entry, make_entry
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.messages import Append, AppendAck, Vote, to_wire
 from tinymq.raft.transport import Channel
@@ -37,11 +37,13 @@ def deliver(broker: Broker, source: int, message: Append | AppendAck | Vote) -> 
     broker.process.do(lambda: broker.host._inbound.on_message(source, head, b"".join(body)))
 
 
-def entry_after(broker: Broker, kind: int, term: int, payload: bytes = b"") -> Entry:
+def entry_after(
+    broker: Broker, kind: int, term: int, payload: bytes = b"", version: int = ENTRY_VERSION
+) -> Entry:  # fmt: skip
     log = broker.group().log
     return make_entry(
         kind=kind, index=log.last_index + 1, term=term, prev_crc=log.last_crc, base_offset=log.next_offset,
-        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload,
+        record_count=0, append_time_us=1, max_timestamp_us=1, payload=payload, version=version,
     )  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""Cold reads hold the chain: frames of another history are not served as what follows, sound as each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tinymq.entry import Entry, Kind, make_entry
+from tinymq.errors import CorruptData
+from tinymq.log.files import Files, RealFiles
+from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Span, find_data_frames, read_data_frames, read_entries
+
+COUNT = 12
+ALL_BYTES = 1 << 20
+SIZES = [100, SENT_FRAME_BYTES_MIN]  # large ones are sent from their file, unread
+
+Read = Callable[[Files, Span], object]
+
+
+def chained(fill: bytes, size: int) -> list[Entry]:
+    """COUNT entries of a record each, one behind the other."""
+    made: list[Entry] = []
+    for index in range(1, COUNT + 1):
+        crc = made[-1].header.header_crc if made else 0
+        made.append(
+            make_entry(
+                kind=Kind.DATA, index=index, term=1, prev_crc=crc, base_offset=index - 1, record_count=1,
+                append_time_us=1, max_timestamp_us=1, payload=fill * size,
+            )
+        )  # fmt: skip
+    return made
+
+
+def written(tmp_path: Path, entries: list[Entry]) -> Files:
+    files = RealFiles(tmp_path)
+    file = files.open("segment", create=True)
+    file.write(0, [part for entry in entries for part in (entry.head, entry.payload)])
+    file.close()
+    return files
+
+
+READS: dict[str, Read] = {
+    "entries": lambda files, span: read_entries(files, span, 1, ALL_BYTES),
+    "frames": lambda files, span: read_data_frames(files, span, 0, COUNT, ALL_BYTES),
+    "frames to be sent": lambda files, span: find_data_frames(files, span, 0, COUNT, ALL_BYTES),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("how", READS)
+def test_frames_that_follow_one_another_are_read(tmp_path: Path, how: str, size: int) -> None:
+    READS[how](written(tmp_path, chained(b"a", size)), Span("segment", 0, 1, COUNT))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("whole", range(1, COUNT))
+def test_frames_of_another_history_are_not_read_on_into(tmp_path: Path, how: str, whole: int, size: int) -> None:
+    """Each is sound by itself, with the index, the term and the offset that are expected: the chain alone tells. So
+    it is when a sector that was written is not what a disk gives back, but what had been there before."""
+    spliced = chained(b"a", size)[:whole] + chained(b"b", size)[whole:]
+    files = written(tmp_path, spliced)
+    with pytest.raises(CorruptData, match="does not follow the entry before") as caught:
+        READS[how](files, Span("segment", 0, 1, COUNT))
+    assert int(caught.value.detail["index"]) == whole + 1
