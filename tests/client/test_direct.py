@@ -30,6 +30,7 @@ from tinymq.client.delivery import Pending
 from tinymq.client.direct import LONE_SENDS_MIN, Direct
 from tinymq.client.lane import Lane, Owner
 from tinymq.client.pipes import ProducePipe
+from tinymq.client.sender import Sender
 from tinymq.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.frame_socket import FrameSocket
 
@@ -364,6 +365,52 @@ def test_a_client_that_is_closed_before_a_slow_thread_sends(
     wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
     mq.close()
     closed.set()
+    assert isinstance(sending.exception(30), Closed)
+    assert b"late" not in brokers.cluster.values("t", 0)
+
+
+def test_a_client_that_is_closed_while_a_slow_thread_leaves_its_record_to_it(
+    brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after the client found that it cannot give up this lane, for it is the thread's."""
+    mq = Client(brokers.servers, request_timeout_ms=1000)
+    connected(mq, ways)
+    assert mq._direct is not None
+    mq._direct._streams.popitem()[1].close()
+    late, leave, left = threading.Event(), threading.Event(), threading.Event()
+    encode, flush, take, pass_on = Pending.encode, Sender.flush, owners.Owners.take, owners.Owners.pass_on
+
+    def slow(self: Pending, codec: Any) -> None:
+        if threading.current_thread() is not threading.main_thread() and self.count == 1:
+            leave.wait(30)
+        encode(self, codec)
+
+    async def flushed(self: Sender, timeout_s: float | None) -> None:
+        try:
+            await flush(self, timeout_s)
+        except TimeoutError:
+            late.set()
+            raise
+
+    def taken(self: owners.Owners, lane: Lane, owner: Owner = Owner.LOOP) -> bool:
+        took = take(self, lane, owner)
+        if late.is_set() and not took:
+            leave.set()
+            assert left.wait(30)
+        return took
+
+    def passed_on(self: owners.Owners, *how: Any) -> bool:
+        told = pass_on(self, *how)
+        left.set()
+        return told
+
+    monkeypatch.setattr(Pending, "encode", slow)
+    monkeypatch.setattr(Sender, "flush", flushed)
+    monkeypatch.setattr(owners.Owners, "take", taken)
+    monkeypatch.setattr(owners.Owners, "pass_on", passed_on)
+    sending = later(lambda: mq.send("t", b"late", partition=0))
+    wait_until(lambda: any(lane.owner is Owner.THREAD for lane in batcher_of(mq).sinks.lanes.values()))
+    mq.close()
     assert isinstance(sending.exception(30), Closed)
     assert b"late" not in brokers.cluster.values("t", 0)
 

@@ -60,7 +60,7 @@ class Sender:
         self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
-        self.producer_id = 0  # none yet
+        self.producer_id = 0  # none yet, or none is wanted
         self._errands = Errands()
         self._undelivered = Undelivered(config.buffer_bytes_max)
         self.closed = False  # set under the batcher's lock
@@ -97,11 +97,10 @@ class Sender:
     def _leader_moved(self, lane: Lane, leader: int) -> None:
         """Answers of the former leader are not waited for: it may be stopped, and a resend is safe."""
         self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
-        now_s = self._clock.monotonic()
         if self._config.numbered:
             for batch in lane.flight:
                 if batch.sent:
-                    self._end_all(lane.lost(batch, now_s, OutcomeUnknown("the leader changed")))
+                    self._end_all(lane.lost(batch, self._clock.monotonic(), OutcomeUnknown("the leader changed")))
         lane.hurry()
 
     def _drive(self, lane: Lane) -> None:
@@ -150,8 +149,7 @@ class Sender:
 
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
-        producer_id = self.producer_id if self._config.numbered else 0
-        packed, size = pack(lane, batch, producer_id, self._acks)
+        packed, size = pack(lane, batch, self.producer_id, self._acks)
         if self._acks == pb.ACKS_NONE:
             submit(request_id, packed, size, None)
             lane.acknowledged(batch)
@@ -176,8 +174,7 @@ class Sender:
             if ended and lane.open is not None:  # it waited behind them, and its own time runs
                 self._seal_due()
         if self._active and self._tick is None:
-            next_s = min((lane.deadline_s for lane in self._active), default=now_s)
-            wait_s = min(TICK_S, max(TICK_S_MIN, next_s - now_s))
+            wait_s = min(TICK_S, max(TICK_S_MIN, min(lane.deadline_s for lane in self._active) - now_s))
             self._tick = self._clock.call_later(wait_s, self._look_at_deadlines)
 
     # ---- answers -------------------------------------------------------------------------------------
@@ -281,22 +278,25 @@ class Sender:
         if self.closed:
             return
         self._batcher.close()
+        late = False
         try:
             await self.flush(timeout_s)
         except TimeoutError:
-            for lane in self._batcher.sinks.lanes.values():
-                if self._batcher.owners.take(lane):
-                    self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
-            self._undelivered.tell()
+            late = True
         finally:
             with self._batcher.lock:
-                self.closed = True
+                self.closed = True  # a thread that has a lane still ends its batch by itself from now on
             self._cluster.changed.pop(self.look, None)
             for timer in (self._linger, self._tick):
                 if timer is not None:
                     timer.cancel()
             self._retries.close()
             self._errands.close()
+        if late:
+            for lane in self._batcher.sinks.lanes.values():
+                if self._batcher.owners.take(lane):
+                    self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
+            self._undelivered.tell()
 
 
 def partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
