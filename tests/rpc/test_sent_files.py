@@ -3,9 +3,11 @@ becomes of a replica that sends damage without having looked at it."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gc
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,15 +175,28 @@ def test_a_replica_that_sends_damage_learns_of_it_and_is_repaired(
 
 
 def test_who_leaves_while_one_of_its_fetches_waits_leaves_no_file_open(
-    cluster: Cluster, mq: Client, held: Held
+    cluster: Cluster, mq: Client, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the collector of cycles, which may not come by for hours."""
     topic_id, follower, _ = filled(cluster, mq, "left")
+    began: list[int] = []
+    enough, read = asyncio.Event(), fetch.FetchStream._read
+
+    async def together(self: fetch.FetchStream, number: int, *how: Any) -> None:
+        """One by one, each would be sent before the next is read, until one does not fit into the sockets."""
+        began.append(number)
+        if len(began) == fetch.FILES_MAX:
+            enough.set()
+        await enough.wait()
+        await read(self, number, *how)
+
+    monkeypatch.setattr(fetch.FetchStream, "_read", together)
 
     async def main() -> None:
         async with welcomed(port_of(cluster, follower), FETCH) as stream:
             assert stream._transport is not None
             stream._transport.pause_reading()
+            stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             waits = pb.FetchRequest(
                 request_id=99, topic_id=topic_id, offset=RECORDS, max_bytes=1, min_bytes=1, max_wait_ms=30_000
             )
