@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
 import itertools
 import random
 import signal
@@ -14,7 +13,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import FrameType, ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +20,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
+from tests.client.interrupts import Interrupts
 from tests.fakes.raw_client import until
 from tinymq import Client, Offset, RecordMetadata, frame_socket
 from tinymq.client import batcher, delivery, direct, lane, owners, sender
@@ -135,7 +134,7 @@ def test_others_join_behind_a_lone_record(mq: Client, brokers: GrpcBrokers, ways
     wait_until(lambda: ways.by_thread == 1)
     others = [later(lambda n=n: mq.send("t", b"%d" % n, partition=0)) for n in range(5)]
     lane = next(lane for lane in batcher_of(mq).sinks.lanes.values() if lane.partition == 0)
-    wait_until(lambda: lane.open is not None and len(lane.open.values) == 5)
+    wait_until(lambda: lane.open is not None and lane.open.count == 5)
     assert lane.owner is Owner.THREAD
     brokers.run(_set(held))
     offsets = [first.result(10).offset, *sorted(other.result(10).offset for other in others)]
@@ -252,44 +251,6 @@ def test_an_interrupted_send_goes_on(
     mq.send("t", b"after", partition=0)
     assert brokers.cluster.values("t", 0)[-2:] == [b"sent", b"after"]
     connected(mq, ways)
-
-
-AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX")}
-AT = {dis.opmap["JUMP_BACKWARD"]}
-
-
-class Interrupts:
-    """Interrupts at the n-th place of these modules where Python looks for signals: where a function starts, a call has
-    returned, a jump goes back. `where` says which one it was; None: there are not so many."""
-
-    def __init__(self, number: int, *modules: ModuleType) -> None:
-        self.where: str | None = None
-        self._left = number
-        self._files = {str(module.__file__) for module in modules}
-
-    def trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        code = frame.f_code
-        if code.co_filename not in self._files:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        before: list[int] = []
-
-        def opcodes(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
-            if event == "opcode":
-                if (before and code.co_code[before[0]] in AFTER) or code.co_code[frame.f_lasti] in AT:
-                    self._place(frame)
-                before[:] = [frame.f_lasti]
-            return opcodes
-
-        self._place(frame)
-        return opcodes
-
-    def _place(self, frame: FrameType) -> None:
-        self._left -= 1
-        if not self._left:
-            sys.settrace(None)
-            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
-            raise KeyboardInterrupt
 
 
 def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
@@ -491,7 +452,7 @@ def test_connections_end_with_their_client_and_with_their_broker(brokers: GrpcBr
         left = brokers.cluster.addresses[3]
         brokers.cluster.elect_away_from(3)
         brokers.cluster.nodes = range(1, 3)
-        wait_until(lambda: left not in mq._direct._streams)  # type: ignore[union-attr]
+        wait_until(lambda: streams[left]._sock.fileno() < 0)
         assert [address for address, stream in streams.items() if stream._sock.fileno() < 0] == [left]
     assert all(stream._sock.fileno() < 0 for stream in streams.values())
 

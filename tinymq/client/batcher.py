@@ -7,10 +7,15 @@ it; one that is due, by the loop. `wake` is called when the loop has something t
 
 Order within a partition is that of the appends: a batch takes its place in its lane's queue under the lock,
 and is encoded afterwards; the lane sends its first one only when that is encoded.
+
+Who appends may be interrupted (Ctrl-C, a signal's handler that raises) wherever Python looks for signals: where a
+function begins, where a call has returned, where a loop goes back. What has to be whole is done between two such
+places, and a batch that its thread did not finish is finished by the loop.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
@@ -38,6 +43,9 @@ from tinymq.client.values import (
 from tinymq.config import Limits
 from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest
 
+LOG = logging.getLogger("tinymq.client")
+
+UNFINISHED_S = 0.1  # so long a sealed batch is left to the thread that fills the next one
 RECORD_OVERHEAD_BYTES = 24  # Arrow's own, per record: offsets, timestamp, bits (a little less in truth)
 
 
@@ -59,6 +67,7 @@ class Batcher:
             raise InvalidConfig(f"batch_bytes_max={config.batch_bytes_max}", hint=f"brokers take up to {most}")
         self.open_lanes: dict[Lane, None] = {}  # those with an open batch, the oldest first
         self.ready: list[Lane] = []  # those with a newly encoded batch
+        self._unfinished: dict[Pending, float] = {}  # sealed, not known to the loop yet; and when it looks after them
         self.lock = threading.Lock()
         self.room = Room(
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
@@ -84,15 +93,9 @@ class Batcher:
         self._closed = False
 
     def append(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: HeadersLike | None,
-        timestamp: Timestamp | None,
-        partition: int | None,
-        alone: bool = False,
-    ) -> Delivery | None:
+        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersLike | None,
+        timestamp: Timestamp | None, partition: int | None, alone: bool = False,
+    ) -> Delivery | None:  # fmt: skip
         """Take one record. None: not now (topic not open, partition not known, buffer full). What never will do raises
         InvalidRequest, BatchTooLarge or UnknownPartition. `alone`: the thread looks whether it got the lane."""
         try:
@@ -114,33 +117,35 @@ class Batcher:
         if size > self._record_bytes_max:
             raise BatchTooLarge(f"record of {size} bytes with its framing; at most {self._record_bytes_max}")
         full, free = None, False  # free: the record may go to any partition
-        with self.lock:
-            if partition is not None:
-                if (lane := sink.lane(partition)) is None:
-                    return None
-            elif self._partitioner is not None:
-                lane = sink.pick(self._partitioner(key, len(sink.lanes)))
-            elif key and self._keyed:
-                lane = sink.lanes[crc32(key) % len(sink.lanes)]
-            else:
-                lane, free = sink.sticky, True
-            batch = lane.open
-            if batch is None:
-                batch = (alone and self._claim_lane(sink, lane, free)) or self._open(lane)
-            elif batch.bytes + size > sink.bytes_max or len(batch.values) >= sink.records_max:
-                full = self._seal(lane)
-                if free:
-                    lane = sink.turn(self._rng)
-                batch = lane.open or self._open(lane)
-            row = len(batch.values)
-            batch.values.append(value)
-            batch.keys.append(key)
-            batch.times.append(time_us)
-            if pairs:
-                batch.headers[row] = pairs
-            batch.bytes, room.taken_bytes = batch.bytes + size, room.taken_bytes + size
-        if full is not None:
-            self._finish(full)
+        try:
+            with self.lock:
+                if partition is not None:
+                    if (lane := sink.lane(partition)) is None:
+                        return None
+                elif self._partitioner is not None:
+                    lane = sink.pick(self._partitioner(key, len(sink.lanes)))
+                elif key and self._keyed:
+                    lane = sink.lanes[crc32(key) % len(sink.lanes)]
+                else:
+                    lane, free = sink.sticky, True
+                batch = lane.open
+                if batch is None:
+                    batch = (alone and self._claim_lane(sink, lane, free)) or self._open(lane)
+                elif batch.count and (batch.bytes + size > sink.bytes_max or batch.count >= sink.records_max):
+                    full = self._seal(lane)
+                    if free:
+                        lane = sink.turn(self._rng)
+                    batch = lane.open or self._open(lane)
+                row = batch.count  # from here on nothing is called
+                if pairs:
+                    batch.headers[row] = pairs
+                batch.cells += (value, key, time_us)
+                batch.count, batch.bytes, room.taken_bytes = row + 1, batch.bytes + size, room.taken_bytes + size
+            if full is not None:
+                self._finish(full)
+        except BaseException:
+            self._wake()  # it may have been about to
+            raise
         return Delivery(batch, row)
 
     def append_batch(self, sink: Sink, partition: int | None, batch: pa.RecordBatch) -> Pending | None:
@@ -150,26 +155,30 @@ class Batcher:
         message = encode_record_batch(batch, self._codec)
         if message.size > self._batch_bytes_limit - BATCH_OVERHEAD_BYTES:
             raise BatchTooLarge(f"record batch of {message.size} bytes; brokers take up to {self._batch_bytes_limit}")
-        full = None
-        with self.lock:
-            lane = sink.sticky if partition is None else sink.lane(partition)
-            if lane is None:
-                return None
-            if partition is None:
-                sink.turn(self._rng)
-            if self._closed:
-                raise Closed("the producer is closed")
-            if lane.open is not None:
-                full = self._seal(lane)
-            now_s = self._monotonic()
-            pending = Pending(lane, now_s, now_s + self._delivery_s)
-            pending.message, pending.codec, pending.count = message, self._codec, batch.num_rows
-            pending.bytes = message.size
-            self.room.taken_bytes += message.size
-            lane.sealed.append(pending)
-        if full is not None:
-            self._finish(full)
-        self.hand_over(lane)
+        full, size, count = None, message.size, batch.num_rows
+        try:
+            with self.lock:
+                lane = sink.sticky if partition is None else sink.lane(partition)
+                if lane is None:
+                    return None
+                if partition is None:
+                    sink.turn(self._rng)
+                if self._closed:
+                    raise Closed("the producer is closed")
+                if lane.open is not None and lane.open.count:
+                    full = self._seal(lane)
+                now_s = self._monotonic()
+                pending = Pending(lane, now_s, now_s + self._delivery_s)
+                pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
+                self.room.taken_bytes += size  # from here on one thing is called
+                self._unfinished[pending] = now_s + UNFINISHED_S
+                lane.sealed.append(pending)
+            if full is not None:
+                self._finish(full)
+            self._finish(pending)
+        except BaseException:
+            self._wake()
+            raise
         return pending
 
     def _open(self, lane: Lane) -> Pending:
@@ -184,11 +193,11 @@ class Batcher:
         return batch
 
     def _seal(self, lane: Lane) -> Pending:
-        batch = lane.open
+        batch, now_s = lane.open, self._monotonic()
         assert batch is not None, "sealed twice"
-        lane.open = None
+        lane.open = None  # from here on one thing is called
         del self.open_lanes[lane]
-        batch.count = len(batch.values)
+        self._unfinished[batch] = now_s + UNFINISHED_S
         lane.sealed.append(batch)
         return batch
 
@@ -196,6 +205,7 @@ class Batcher:
         """Encode a sealed batch and hand it to the loop. Outside the lock: its place is taken already."""
         batch.encode(self._codec)
         self.hand_over(batch.lane)
+        self._unfinished.pop(batch, None)
 
     def hand_over(self, lane: Lane) -> None:
         """The loop is to look at the lane."""
@@ -212,7 +222,6 @@ class Batcher:
             return None
         now_s = self._monotonic()
         batch = Pending(lane, now_s, now_s + self._delivery_s)
-        batch.count = 1
         self.owners.claim(batch)
         lane.sealed.append(batch)
         if free:
@@ -241,21 +250,26 @@ class Batcher:
         return ready
 
     def seal_due(self, now_s: float, *, all_open: bool = False) -> tuple[list[Lane], float | None]:
-        """Seal and encode what has lingered long enough (or everything): (their lanes, when the next one is due).
+        """Seal and encode what has lingered long enough (or everything), and what its thread has left unfinished:
+        (their lanes, when to look again).
 
         A lane with enough on its way keeps its open batch: it could not be sent now, and will be fuller later.
         """
-        if not self.open_lanes:
+        left = list(self._unfinished.items())
+        if not self.open_lanes and not left:
             self._timed = False
             return [], None
-        sealed = []
+        sealed = [batch for batch, look_s in left if look_s <= now_s]
         next_s: float | None = None
         turned = set()
         with self.lock:
             for lane in list(self.open_lanes):
                 assert lane.open is not None, "an open lane has an open batch"
                 due_s = lane.open.opened_s + self._linger_s
-                if all_open or (due_s <= now_s and lane.takes_partial):
+                if not lane.open.count:  # its first record's thread was interrupted
+                    lane.open = None
+                    del self.open_lanes[lane]
+                elif all_open or (due_s <= now_s and lane.takes_partial):
                     sealed.append(self._seal(lane))
                     turned.add(lane.topic)
                 elif due_s > now_s and (next_s is None or due_s < next_s):
@@ -266,8 +280,13 @@ class Batcher:
                 if sink is not None and sink.sticky.open is None:
                     sink.turn(self._rng)
         for batch in sealed:
-            batch.encode(self._codec)
-        return [batch.lane for batch in sealed], next_s
+            try:
+                batch.encode(self._codec)
+            except Exception:  # it ends at its deadline, and what comes behind it goes on
+                LOG.exception("a batch for %s/%s cannot be encoded", batch.lane.topic, batch.lane.partition)
+            self._unfinished.pop(batch, None)
+        looks_s = [look_s for _, look_s in left if look_s > now_s]
+        return [batch.lane for batch in sealed], min(looks_s if next_s is None else [next_s, *looks_s], default=None)
 
     def close(self) -> None:
         """Take nothing more, on the loop: an open batch may still be filled until it is sealed."""

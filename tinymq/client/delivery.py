@@ -49,25 +49,24 @@ class Pending:
     """Records that travel together, from the first one's send to the end of their delivery."""
 
     __slots__ = (
-        "append_time_us", "attempt_s", "base_offset", "bytes", "codec", "count", "deadline_s", "done", "duplicate",
-        "epoch", "error", "first_sequence", "headers", "keys", "lane", "message", "opened_s", "process", "request_id",
-        "seen", "sent", "times", "unclear", "values", "waiters",
+        "append_time_us", "attempt_s", "base_offset", "bytes", "cells", "codec", "count", "deadline_s", "done",
+        "duplicate", "epoch", "error", "first_sequence", "headers", "lane", "message", "opened_s", "process",
+        "request_id", "seen", "sent", "unclear", "waiters",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, opened_s: float, deadline_s: float) -> None:
         self.lane = lane
         self.opened_s = opened_s
         self.deadline_s = deadline_s
-        # Filled by the sender, emptied when encoded. Headers are rare: by row, not a list.
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.times: list[int] = []
+        # Filled by the sender, emptied when encoded. A value, a key and a time for each record, one after the other, so
+        # that no interrupt can strike between them; headers are rare: by row.
+        self.cells: list[Any] = []
         self.headers: dict[int, Headers] = {}
+        self.count = 0
         self.bytes = 0  # what the buffer's bound counts
         # Set when encoded.
         self.message: pa.Buffer | None = None
         self.codec = 0
-        self.count = 0
         # The lane's.
         self.sent = False  # an attempt is on its way
         self.unclear = False  # some attempt may have been written: keeps its sequence, never leaves its epoch
@@ -86,12 +85,17 @@ class Pending:
         self.seen: set[int] | None = None  # rows of a failed batch whose error somebody has taken
 
     def encode(self, codec: Codec) -> None:
-        """Make the message of a batch that nothing is added to any more. Its place in the lane is taken already."""
-        keys = None if self.keys.count(None) == self.count else self.keys
-        headers = [self.headers.get(row) for row in range(self.count)] if self.headers else None
-        self.message = encode(keys, self.values, headers, self.times, codec)
-        self.codec = codec
-        self.keys, self.values, self.times, self.headers = [], [], [], {}
+        """Make the message of a batch that nothing is added to any more. Its place in the lane is taken already. Two
+        threads may do so at once: they make the same."""
+        cells, by_row = self.cells, self.headers
+        if self.done or self.message is not None:
+            return
+        values, keys, times = cells[0::3], cells[1::3], cells[2::3]
+        headers = [by_row.get(row) for row in range(self.count)] if by_row else None
+        message = encode(None if keys.count(None) == self.count else keys, values, headers, times, codec)
+        self.codec = codec  # first: who sees a message may send it
+        self.message = message
+        self.cells, self.headers = [], {}
 
     def succeed(self, base_offset: int, append_time_us: int, duplicate: bool) -> None:
         self.base_offset, self.append_time_us, self.duplicate = base_offset, append_time_us, duplicate
@@ -177,8 +181,8 @@ class Pending:
 
     def _records(self) -> list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]:
         if self.message is None:
-            headers = [tuple(self.headers.get(row, ())) for row in range(len(self.values))]
-            return list(zip(self.keys, self.values, headers, self.times, strict=True))
+            cells, headers = self.cells, [tuple(self.headers.get(row, ())) for row in range(self.count)]
+            return list(zip(cells[1::3], cells[0::3], headers, cells[2::3], strict=True))
         return rows_of(pa.ipc.read_record_batch(self.message, SCHEMA))
 
 

@@ -201,7 +201,7 @@ class Lane:
             unclear = batch.sent or batch.unclear
             self._remove(batch)
             ended.append(self._expired(batch, unclear, trouble()))
-        while self.sealed and self.sealed[0].deadline_s <= now_s and self.sealed[0].message is not None:
+        while self.sealed and self.sealed[0].deadline_s <= now_s:
             ended.append(self._expired(self.sealed.popleft(), False, trouble()))
         if ended:
             self._drain()

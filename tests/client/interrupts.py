@@ -1,0 +1,46 @@
+"""Interrupts at chosen places, as a signal's handler that raises would make them."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+AFTER = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX")}
+AT = {dis.opmap["JUMP_BACKWARD"]}
+
+
+class Interrupts:
+    """Interrupts at the n-th place of these modules where Python looks for signals: where a function starts, a call has
+    returned, a jump goes back. `where` says which one it was; None: there are not so many."""
+
+    def __init__(self, number: int, *modules: ModuleType) -> None:
+        self.where: str | None = None
+        self._left = number
+        self._files = {str(module.__file__) for module in modules}
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        before: list[int] = []
+
+        def opcodes(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            if event == "opcode":
+                if (before and code.co_code[before[0]] in AFTER) or code.co_code[frame.f_lasti] in AT:
+                    self._place(frame)
+                before[:] = [frame.f_lasti]
+            return opcodes
+
+        self._place(frame)
+        return opcodes
+
+    def _place(self, frame: FrameType) -> None:
+        self._left -= 1
+        if not self._left:
+            sys.settrace(None)
+            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise KeyboardInterrupt

@@ -1,0 +1,174 @@
+"""Who sends is interrupted anywhere, and goes on: nothing that was taken is lost, late or mixed up."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.grpc_brokers import GrpcBrokers
+from tests.client.interrupts import Interrupts
+from tests.client.test_batcher import Bench, rows
+from tinymq import Client, batch
+from tinymq.batch import SCHEMA
+from tinymq.client import batcher, delivery, lane, owners, room, sinks
+from tinymq.client.batcher import UNFINISHED_S
+from tinymq.client.delivery import Delivery, Pending
+from tinymq.client.lane import Lane
+from tinymq.errors import DeadlineExceeded
+
+MODULES = (batch, batcher, delivery, lane, owners, room, sinks)
+RECORDS = 12
+Taken = dict[bytes, tuple[Pending, int]]  # by value
+
+
+class Loop:
+    """What the client's loop does: it comes when it is woken, and when it has said that it would."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.looked: set[Lane] = set()  # lanes that it was told of
+        self._bench = bench
+        self._next_s: float | None = None
+
+    def run(self, *, until_idle: bool = False) -> None:
+        while self._bench.wakes or (until_idle and self._next_s is not None):
+            if self._bench.wakes:
+                self._bench.wakes = 0
+                self.looked |= set(self._bench.batcher.woken())
+            elif self._next_s is not None:
+                self._bench.clock.advance(max(0.0, self._next_s - self._bench.clock.monotonic()))
+            self.look()
+
+    def look(self, *, all_open: bool = False) -> None:
+        lanes, self._next_s = self._bench.batcher.seal_due(self._bench.clock.monotonic(), all_open=all_open)
+        self.looked |= set(lanes)
+
+
+def one_by_one(bench: Bench, number: int) -> Taken:
+    value = b"value-%d" % number
+    taken = bench.batcher.append("t", value, b"key-%d" % number, {"n": b"%d" % number} if number % 3 else None, None, 0)
+    assert taken is not None
+    return {value: (taken._batch, taken._row)}
+
+
+def whole_batches(bench: Bench, number: int) -> Taken:
+    """Behind a record, whose batch they have to end."""
+    taken = one_by_one(bench, 100 + number)
+    value = b"value-%d" % number
+    headers = [{"key": "n", "value": b"%d" % number}] if number % 3 else None
+    row = {"key": b"key-%d" % number, "value": value, "headers": headers, "timestamp": 1}
+    part = bench.batcher.append_batch(bench.sink, 0, pa.RecordBatch.from_pylist([row], SCHEMA))
+    assert part is not None
+    return {**taken, value: (part, 0)}
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["the loop is quick", "the loop is slow"])
+@pytest.mark.parametrize("send", [one_by_one, whole_batches])
+def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Taken], eager: bool) -> None:
+    for place in itertools.count(1):
+        bench = Bench(batch_bytes_max=250, linger_ms=5)
+        loop, taken, known = Loop(bench), Taken(), sys.gettrace()
+        interrupts = Interrupts(place, *MODULES)
+        for number in range(RECORDS):
+            try:
+                sys.settrace(interrupts.trace if interrupts.where is None else known)
+                found = send(bench, number)
+                sys.settrace(known)
+                taken.update(found)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(known)
+            if eager:
+                loop.run()
+        loop.run()
+        loop.look(all_open=True)  # as flush does
+        loop.run(until_idle=True)
+        check(bench, loop, taken, f"interrupted at {interrupts.where}")
+        if interrupts.where is None:
+            break
+    assert place > 60, "it went through all of it"
+
+
+def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
+    """All that was taken is in the lane, once, and as it was given; the loop knows of it, and the room is counted."""
+    (lane,) = [lane for lane in bench.sink.lanes if lane.sealed]
+    assert lane in loop.looked, where
+    seen: dict[bytes, tuple[Pending, int]] = {}
+    for pending in lane.sealed:
+        assert pending.message is not None, where
+        for row, (key, value, headers, _) in enumerate(rows(pending)):
+            assert isinstance(value, bytes)
+            number = value.removeprefix(b"value-")
+            assert (key, headers) == (b"key-" + number, (("n", number),) if int(number) % 3 else ()), where
+            assert value not in seen, where
+            seen[value] = pending, row
+        assert row + 1 == pending.count, where
+    assert taken.items() <= seen.items(), where
+    assert bench.batcher.room.taken_bytes == sum(pending.bytes for pending in lane.sealed), where
+    assert lane.open is None, where
+
+
+def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all that comes behind it is delivered, at once."""
+    calls, encode = itertools.count(1), delivery.encode
+
+    def interrupted(*args: object) -> pa.Buffer:
+        if threading.current_thread() is threading.main_thread() and next(calls) == 3:
+            raise KeyboardInterrupt
+        return encode(*args)  # type: ignore[arg-type]
+
+    cluster = FakeCluster()
+    cluster.add_topic("t", 1)
+    monkeypatch.setattr(delivery, "encode", interrupted)
+    with GrpcBrokers(cluster) as brokers, Client(brokers.servers) as mq, mq.producer(batch_bytes_max=20_000) as producer:
+        sent: list[Delivery] = []
+        taken: list[bytes] = []
+        for number in range(20_000):
+            value = b"%d" % number
+            try:
+                sent.append(producer.send("t", value))
+                taken.append(value)
+            except KeyboardInterrupt:
+                pass
+        assert len(taken) < 20_000, "it was interrupted"
+        producer.flush(timeout=30)
+        assert all(each.done() for each in sent)
+        values = cluster.values("t", 0)
+        assert [values[each.result().offset] for each in sent] == taken
+
+
+def test_a_batch_that_nobody_can_encode_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = delivery.encode
+
+    def refuses(keys: object, values: list[bytes], *rest: object) -> pa.Buffer:
+        if b"bad" in values:
+            raise MemoryError
+        return encode(keys, values, *rest)  # type: ignore[arg-type]
+
+    cluster = FakeCluster()
+    cluster.add_topic("t", 1)
+    monkeypatch.setattr(delivery, "encode", refuses)
+    with GrpcBrokers(cluster) as brokers, Client(brokers.servers) as mq:
+        with mq.producer(delivery_timeout_ms=1000) as producer:
+            bad = producer.send("t", b"bad")
+            assert isinstance(bad.exception(30), DeadlineExceeded)
+            assert producer.send("t", b"good").result(30).offset == 0
+        assert cluster.values("t", 0) == [b"good"]
+
+
+def test_the_loop_leaves_a_batch_to_its_thread_for_a_while() -> None:
+    bench = Bench()
+    pending = bench.append()
+    with bench.batcher.lock:
+        bench.batcher._seal(pending.lane)
+    lanes, next_s = bench.batcher.seal_due(bench.clock.monotonic())
+    assert (lanes, next_s, pending.message) == ([], pytest.approx(bench.clock.monotonic() + UNFINISHED_S), None)
+    bench.clock.advance(UNFINISHED_S)
+    assert bench.batcher.seal_due(bench.clock.monotonic()) == ([pending.lane], None)
+    assert pending.message is not None
