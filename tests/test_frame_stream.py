@@ -123,6 +123,20 @@ def test_what_was_sent_before_the_end_is_received_before_it() -> None:
     between(scenario)
 
 
+def test_nothing_is_written_to_who_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """Of that asyncio warns, where the user sees it: socket.send() raised exception."""
+
+    async def scenario(a: FrameStream, b: FrameStream) -> None:
+        wire(a).abort()  # as asyncio does when the system says that the other end has gone; a is told later
+        for _ in range(10):
+            await a.send(b"x")
+        with pytest.raises(Closed):
+            await a.receive()
+
+    between(scenario)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("who", ["this end", "the other"])
 def test_who_waits_is_told_of_the_end(who: str) -> None:
     async def scenario(a: FrameStream, b: FrameStream) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,12 @@ def test_defaults_hold_together() -> None:
     config = BrokerConfig(1, "d", (PeerAddress(1, "h", 1),), b"x" * 16, limits=limits, timing=timing)
     assert config.listen.startswith("127.0.0.1")
     assert config.peer_listen.startswith("127.0.0.1")
+
+
+@pytest.mark.parametrize("name", ["listen", "stream_listen", "peer_listen", "metrics_listen"])
+def test_who_says_nothing_of_it_listens_on_loopback(name: str, tmp_path: Path, secret: Path) -> None:
+    host, _ = parse_address(getattr(load(write(tmp_path, GOOD.format(secret=secret))), name))
+    assert ip_address(host).is_loopback
 
 
 def test_metrics_are_on_for_a_process_and_off_for_a_library(tmp_path: Path, secret: Path) -> None:

@@ -210,7 +210,7 @@ class OutcomeUnknown(TinymqError):
     An idempotent producer's resend settles it; a plain one's may write a second time.
     """
 
-    default_hint = "read back before sending again, or use an idempotent producer"
+    default_hint = "read back before sending again"
 
 
 @dataclass(frozen=True, slots=True)

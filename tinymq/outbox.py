@@ -69,7 +69,9 @@ class Outbox:
     def flush(self) -> None:
         """Hand over what asyncio takes."""
         queue, transport = self._queue, self._transport
-        while queue and not self._full and transport is not None:
+        if transport is None or transport.is_closing():  # asyncio warns of what is written to who has gone
+            return
+        while queue and not self._full:
             chunk = queue.popleft()
             if len(chunk) > SLICE_BYTES:
                 view = memoryview(chunk)

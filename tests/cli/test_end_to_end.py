@@ -122,8 +122,8 @@ def test_standard_input_and_places(
 class _Interrupted(io.BytesIO):
     """Standard input of somebody who types two lines, and then Ctrl-C."""
 
-    def __next__(self) -> bytes:
-        line = self.readline()
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
         if not line:
             raise KeyboardInterrupt
         return line
@@ -149,6 +149,9 @@ def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 def test_what_is_not_there(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["consume", "nobody", "--exit-at-end"]) == Exit.NOT_FOUND
     _feed(monkeypatch, b"hello\n")
+    assert run(["produce", "nobody"]) == Exit.NOT_FOUND
+    assert "UnknownTopic" in capfd.readouterr().err
+    _feed(monkeypatch, b"")
     assert run(["produce", "nobody"]) == Exit.NOT_FOUND
     assert "UnknownTopic" in capfd.readouterr().err
 

@@ -10,7 +10,7 @@ import pytest
 from tinymq.cli import produce
 from tinymq.cli.consume import as_json
 from tinymq.cli.template import Shown
-from tinymq.errors import InvalidRequest
+from tinymq.errors import BatchTooLarge, InvalidRequest
 
 
 def test_a_fixed_key() -> None:
@@ -30,6 +30,17 @@ def test_the_key_is_before_the_first_separator() -> None:
 def test_line_ends_go_and_all_other_bytes_stay() -> None:
     lines = produce.without_ends(io.BytesIO(b"a\r\n b \n\nc\r"))
     assert list(lines) == [b"a\r", b" b ", b"", b"c\r"]
+
+
+def test_a_line_without_an_end_is_not_read_on_and_on() -> None:
+    """/dev/zero is one."""
+    assert list(produce.without_ends(io.BytesIO(b"1234\n123\n"), 4)) == [b"1234", b"123"]
+    endless = io.BytesIO(b"1\n" + bytes(100))
+    lines = produce.without_ends(endless, 4)
+    assert next(lines) == b"1"
+    with pytest.raises(BatchTooLarge):
+        next(lines)
+    assert endless.tell() == 7
 
 
 def test_headers() -> None:

@@ -126,7 +126,11 @@ def test_who_was_interrupted_while_it_encoded_has_it_done_by_the_loop(monkeypatc
     cluster = FakeCluster()
     cluster.add_topic("t", 1)
     monkeypatch.setattr(delivery, "encode", interrupted)
-    with GrpcBrokers(cluster) as brokers, Client(brokers.servers) as mq, mq.producer(batch_bytes_max=20_000) as producer:
+    with (
+        GrpcBrokers(cluster) as brokers,
+        Client(brokers.servers) as mq,
+        mq.producer(batch_bytes_max=20_000) as producer,
+    ):
         sent: list[Delivery] = []
         taken: list[bytes] = []
         for number in range(20_000):

@@ -21,6 +21,7 @@ from tinymq.raft.core import RaftCore
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.types import GroupId
 
+CUTS = 2  # in each run; 200 points in all
 MUTANT_SEEDS_MAX = 40  # within which a mutant has to be caught
 
 
@@ -28,7 +29,7 @@ async def cut_under_load(cluster: Cluster) -> None:
     """Load, cut, reopen; the ledger compares what is applied again with what was applied before."""
     await cluster.until(cluster.leaders, 1.0)
     cluster.background(cluster.load(pause_s=0.002))
-    for _ in range(2):
+    for _ in range(CUTS):
         await cluster.run_for(cluster.rng.uniform(0.0, 0.25))
         for broker in cluster.brokers.values():
             broker.power_cut()
@@ -47,13 +48,13 @@ async def cut_under_load(cluster: Cluster) -> None:
         assert all(b.group(group).role in (Role.LEADER, Role.FOLLOWER) for b in cluster.running), cluster.describe()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(90))
 def test_what_was_acknowledged_survives(seed: int) -> None:
     cluster = simulate(cut_under_load, seed)
     assert cluster.ledger.acknowledged[GROUP]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(10))
 def test_of_several_groups_that_share_their_syncs(seed: int) -> None:
     simulate(cut_under_load, seed, groups=[GroupId(GROUP.topic_id, p) for p in range(4)])
 

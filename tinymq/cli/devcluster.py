@@ -94,10 +94,14 @@ def start(path: Path, number: int) -> DevBroker:
         return broker
 
 
-def wait_ready(path: Path, number: int | None = None) -> None:
-    """Return when broker `number`, or every broker, serves. Raises NotReady with the cause."""
+def wait_ready(path: Path, number: int) -> None:
+    """Return when broker `number` serves. Raises NotReady with the cause, at once when it lies with the others."""
     folder = devfolder.load(path)
-    _wait_ready(folder, folder.brokers if number is None else [folder.broker(number)])
+    down = [broker for broker in folder.voters if not _runs(folder, broker)]
+    if 2 * len(down) >= len(folder.voters):
+        what = f"broker {number} is started, and serves once a majority of {_named(folder.voters)} runs"
+        raise NotReady(what, hint=f"tinymq dev up starts {_named(down)}, too")
+    _wait_ready(folder, [folder.broker(number)])
 
 
 def kill(path: Path, number: int) -> DevBroker:

@@ -16,12 +16,14 @@ from cyclopts import Parameter
 from tinymq.cli.exits import Exit
 from tinymq.cli.output import Output, print_json, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import InvalidRequest, NotDelivered, TinymqError
+from tinymq.config import Limits
+from tinymq.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
 
 if TYPE_CHECKING:
     from tinymq.client import Delivery
 
 FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
+LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
 
@@ -83,6 +85,8 @@ def produce(
                 if tally.lines % PROGRESS_EVERY == 0:
                     advance(tally.bytes)
                 _count_done(waiting, tally)
+            if not tally.lines:
+                mq.admin.describe_topic(topic)  # who sends nothing is told all the same that it is not there
             with suppress(NotDelivered):  # each delivery is asked below
                 producer.flush()
             for delivery in waiting:
@@ -128,8 +132,11 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
             yield from without_ends(file)
 
 
-def without_ends(file: BinaryIO) -> Iterator[bytes]:
-    for line in file:
+def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """Raises BatchTooLarge at a line that no record can hold, without having read all of it."""
+    while line := file.readline(line_bytes_max + 1):
+        if len(line) > line_bytes_max and not line.endswith(b"\n"):
+            raise BatchTooLarge(f"a line of more than {line_bytes_max} bytes")
         yield line.removesuffix(b"\n")
 
 
