@@ -286,7 +286,7 @@ def test_a_refusal_is_not_masked_by_a_last_try_that_comes_too_late(
 
 def test_a_hold_keeps_what_is_asked_for_and_renews_itself(cluster: Cluster, mq: Client) -> None:
     filled(mq, 20)
-    patient, hasty = mq.admin, cluster.client(request_timeout_ms=300).admin
+    patient, hasty = mq.admin, cluster.client(request_timeout_ms=2000).admin
 
     async def scenario() -> None:
         losing = Losing()

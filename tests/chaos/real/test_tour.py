@@ -21,6 +21,7 @@ LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from le
 LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
 GAP_S = 0.1
 PACE = 2.0  # there are fewer calls than usual: enough for every fault to meet some
+SILENCE_S = 2.5  # who is silent is gone after 0.6 s, but after 1.5 where brokers stagger, and then somebody is elected
 AFTER_S = 1.5  # another leader may come so long after a fault's end
 
 
@@ -61,8 +62,8 @@ TOUR: tuple[Leg, ...] = (
     Leg((Stop("chain", 0.8),)),
     Leg((Stop("partition", 0.8, {"clients": "majority"}),)),
     Leg((Stop("one_way", 0.8, {**LEADER, "side": "mute", "of": "all"}),), well=True),
-    Leg((Stop("isolate", 1.5, {**LEADER, "clients": "cut"}),), well=True),
-    Leg((Stop("pause", 1.5, LEADER),), well=True),
+    Leg((Stop("isolate", SILENCE_S, {**LEADER, "clients": "cut"}),), well=True),
+    Leg((Stop("pause", SILENCE_S, LEADER),), well=True),
     Leg((Stop("kill_leader", 0.5),), well=True),
     Leg((  # at two disks: while somebody writes to both
         Stop("disk_full", 0.2, {"broker": 1.0, "bytes_left": 0.0}),
