@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +11,20 @@ import pytest
 from tinymq.entry import Entry, Kind, make_entry
 from tinymq.errors import CorruptData
 from tinymq.log.files import Files, RealFiles
-from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Span, find_data_frames, read_data_frames, read_entries
+from tinymq.log.reads import (
+    SENT_FRAME_BYTES_MIN,
+    Span,
+    StoredFrames,
+    find_data_frames,
+    read_data_frames,
+    read_entries,
+)
 
 COUNT = 12
 ALL_BYTES = 1 << 20
 SIZES = [100, SENT_FRAME_BYTES_MIN]  # large ones are sent from their file, unread
 
-Read = Callable[[Files, Span], object]
+Read = Callable[[Files, Span], bytes]
 
 
 def chained(fill: bytes, size: int) -> list[Entry]:
@@ -41,17 +49,24 @@ def written(tmp_path: Path, entries: list[Entry]) -> Files:
     return files
 
 
+def to_be_sent(files: Files, span: Span) -> bytes:
+    found = find_data_frames(files, span, 0, COUNT, ALL_BYTES)
+    return os.pread(found.fileno(), len(found), found.position) if isinstance(found, StoredFrames) else bytes(found)
+
+
 READS: dict[str, Read] = {
-    "entries": lambda files, span: read_entries(files, span, 1, ALL_BYTES),
-    "frames": lambda files, span: read_data_frames(files, span, 0, COUNT, ALL_BYTES),
-    "frames to be sent": lambda files, span: find_data_frames(files, span, 0, COUNT, ALL_BYTES),
+    "entries": lambda files, span: b"".join(e.head + e.payload for e in read_entries(files, span, 1, ALL_BYTES)),
+    "frames": lambda files, span: bytes(read_data_frames(files, span, 0, COUNT, ALL_BYTES)),
+    "frames to be sent": to_be_sent,
 }
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("how", READS)
 def test_frames_that_follow_one_another_are_read(tmp_path: Path, how: str, size: int) -> None:
-    READS[how](written(tmp_path, chained(b"a", size)), Span("segment", 0, 1, COUNT))
+    entries = chained(b"a", size)
+    read = READS[how](written(tmp_path, entries), Span("segment", 0, 1, COUNT))
+    assert read == b"".join(entry.head + entry.payload for entry in entries)
 
 
 @pytest.mark.parametrize("size", SIZES)

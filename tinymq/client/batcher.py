@@ -255,12 +255,12 @@ class Batcher:
 
         A lane with enough on its way keeps its open batch: it could not be sent now, and will be fuller later.
         """
-        left = list(self._unfinished.items())
+        left = self._unfinished.copy()  # in one step: threads that finish theirs take them out meanwhile
         if not self.open_lanes and not left:
             self._timed = False
             return [], None
-        sealed = [batch for batch, look_s in left if look_s <= now_s]
-        next_s: float | None = None
+        sealed = [batch for batch, look_s in left.items() if look_s <= now_s]
+        dues_s: list[float] = []
         turned = set()
         with self.lock:
             for lane in list(self.open_lanes):
@@ -272,9 +272,9 @@ class Batcher:
                 elif all_open or (due_s <= now_s and lane.takes_partial):
                     sealed.append(self._seal(lane))
                     turned.add(lane.topic)
-                elif due_s > now_s and (next_s is None or due_s < next_s):
-                    next_s = due_s
-            self._timed = next_s is not None
+                elif due_s > now_s:
+                    dues_s.append(due_s)
+            self._timed = bool(dues_s)
             for topic in turned:
                 sink = self._sink_of(topic)
                 if sink is not None and sink.sticky.open is None:
@@ -285,8 +285,8 @@ class Batcher:
             except Exception:  # it ends at its deadline, and what comes behind it goes on
                 LOG.exception("a batch for %s/%s cannot be encoded", batch.lane.topic, batch.lane.partition)
             self._unfinished.pop(batch, None)
-        looks_s = [look_s for _, look_s in left if look_s > now_s]
-        return [batch.lane for batch in sealed], min(looks_s if next_s is None else [next_s, *looks_s], default=None)
+        dues_s += [look_s for look_s in left.values() if look_s > now_s]
+        return [batch.lane for batch in sealed], min(dues_s, default=None)
 
     def close(self) -> None:
         """Take nothing more, on the loop: an open batch may still be filled until it is sealed."""
