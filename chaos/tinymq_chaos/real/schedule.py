@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 
 from tinymq_chaos.real.faults import Kind, Value
+from tinymq_chaos.real.faults.chosen import Struck
 from tinymq_chaos.real.nemesis import Nemesis, UnderWay
 from tinymq_chaos.real.threads import in_thread, to_its_end
 
@@ -25,6 +26,7 @@ WELL_S = 20.0  # that a fault which damages is waited for: it comes when all is 
 WELL_SHARE = 0.25  # of the whole time, at most, for which the first of a kind waits: short runs have faults, too
 STRIKE_S = 2.0
 POLL_S = 0.2
+REPLACED_S_MAX = 60.0  # that a fault goes on beyond its time, so that another broker leads instead of the struck one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Act:
     parameters: Mapping[str, Value]
     after_s: float  # the episode's beginning
     lasts_s: float
+    until_replaced: bool = False  # it goes on until another broker leads what the struck one led
 
     def __str__(self) -> str:
         said = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
@@ -131,8 +134,21 @@ class Storm:
             return
         self._say(f"FAULT {act.kind}: {under_way.span.what}; for {act.lasts_s:g} s")
         await _sleep_until(min(end_s, _now() + act.lasts_s))
+        if act.until_replaced:
+            await self._replaced(under_way)
         await to_its_end(partial(self._nemesis.end, under_way))
         self._say(f"FAULT {act.kind} is over")
+
+    async def _replaced(self, under_way: UnderWay) -> None:
+        """Wait until another broker leads what the struck one led. Raises TimeoutError after REPLACED_S_MAX."""
+        led = Struck.of(under_way.span.what)
+        assert led is not None, f"{under_way.span.what}: no leader was struck"
+        async with asyncio.timeout(REPLACED_S_MAX):
+            while await self._leads_now(led) in (None, led.broker):
+                await asyncio.sleep(POLL_S)
+
+    async def _leads_now(self, led: Struck) -> int | None:
+        return await in_thread(partial(self._nemesis.stage.leader, led.topic, led.partition))
 
     async def _well(self, until_s: float) -> None:
         while True:

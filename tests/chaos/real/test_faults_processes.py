@@ -10,12 +10,13 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, processes
+from tinymq_chaos.real.faults.chosen import Struck
 from tinymq_chaos.real.recorded import Recorded
 
 
 class Scene:
-    def __init__(self, nodes: int = 3) -> None:
-        self.target = StandIn(nodes)
+    def __init__(self, nodes: int = 3, target: StandIn | None = None) -> None:
+        self.target = target or StandIn(nodes)
         self.history = History()
         self.stage = Recorded(self.target, self.history)
 
@@ -59,8 +60,49 @@ def test_the_leader_is_whom_the_brokers_name() -> None:
     scene.target.leads = {("a", 0): None, ("b", 1): 2}
     for seed in range(5):
         fault, words = scene.begin("kill_leader", seed)
-        assert words == "broker 2"
+        assert words == "broker 2, leader of b/1"
+        assert Struck.of(words) == Struck(2, "b", 1)
         next(fault, None)
+
+
+class MovedLeadership(StandIn):
+    """Broker 2 loses its leadership to broker 3 in the moment in which a fault first strikes it."""
+
+    def pause(self, *brokers: int) -> None:
+        super().pause(*brokers)
+        self.leads = {("a", 0): 3}
+
+    def kill(self, *brokers: int) -> None:
+        super().kill(*brokers)
+        self.leads = {("a", 0): 3}
+
+
+@pytest.mark.parametrize(("kind", "undone"), [("pause", "resume 2"), ("kill_leader", "start 2")])
+def test_a_fault_for_a_leader_strikes_one_that_still_leads(kind: str, undone: str) -> None:
+    scene = Scene(target=MovedLeadership(3))
+    scene.stage.topics += [("a", 0)]
+    scene.target.leads = {("a", 0): 2}
+    fault, words = scene.begin(kind)
+    assert words == "broker 3, leader of a/0"
+    assert undone in scene.target.done
+    next(fault, None)
+
+
+class RestlessLeadership(StandIn):
+    """Each broker that is paused has just lost its leadership to the next one."""
+
+    def pause(self, *brokers: int) -> None:
+        super().pause(*brokers)
+        self.leads = {("a", 0): brokers[-1] % len(self.brokers) + 1}
+
+
+def test_a_leadership_that_never_rests_is_not_struck() -> None:
+    scene = Scene(target=RestlessLeadership(3))
+    scene.stage.topics += [("a", 0)]
+    scene.target.leads = {("a", 0): 2}
+    _, words = scene.begin("pause")
+    assert words is None
+    assert scene.stage.paused == frozenset()
 
 
 def test_who_is_named_is_befallen() -> None:

@@ -17,7 +17,7 @@ from tinymq_chaos.checkers import Checker
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
 from tinymq_chaos.history import History, Outcome
-from tinymq_chaos.real import outcome
+from tinymq_chaos.real import outcome, schedule
 from tinymq_chaos.real import run as running
 from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row, unfit
 from tinymq_chaos.real.faults import FAULTS
@@ -282,6 +282,53 @@ def test_what_cannot_happen_is_tried_again_and_then_said() -> None:
     result = run(Plain(), Plan(1, 30.0, episodes=(episode, PAUSE)))
     assert result.never == ["kill_leader"]
     assert result.faults == {"pause": 1}
+
+
+class TopicMaker:
+    """A client that makes topics without a cluster."""
+
+    def __init__(self) -> None:
+        self.admin = self
+
+    async def create_topic(self, *args: Any, **settings: Any) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Writing(Plain):
+    """A subject with a topic, so that there is a partition to lead."""
+
+    def __init__(self) -> None:
+        super().__init__(self._write)
+
+    def client(self, **settings: Any) -> TopicMaker:
+        return TopicMaker()
+
+    async def _write(self, context: Context) -> None:
+        await context.topic()
+        await steps(context)
+
+
+LEADER_PAUSED = Episode((Act("pause", {"broker": 0.0, "who": "leader"}, 0.0, 0.0, until_replaced=True),), 0.0)
+
+
+def test_a_fault_goes_on_until_another_broker_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter((2, 2, None, 2, 3))  # while the fault is chosen, while it is verified, then as it goes on
+    monkeypatch.setattr(schedule, "POLL_S", 0.001)
+    monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: next(answers))
+    result = run(Writing(), Plan(1, 30.0, episodes=(LEADER_PAUSED,)))
+    assert result.anomalies == []
+    assert result.faults == {"pause": 1}
+    assert next(answers, "all were asked for") == "all were asked for"
+
+
+def test_a_leader_that_nobody_replaces_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "REPLACED_S_MAX", 0.05)
+    monkeypatch.setattr(StandIn, "leader", lambda self, topic, partition: 2)
+    result = run(Writing(), Plan(1, 30.0, episodes=(LEADER_PAUSED,)))
+    assert ["TimeoutError" in str(anomaly) for anomaly in result.anomalies] == [True]
 
 
 def test_a_short_run_has_faults_however_ill_the_cluster_is() -> None:

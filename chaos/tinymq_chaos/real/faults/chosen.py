@@ -1,14 +1,37 @@
-"""Whom a fault befalls, if its parameters do not say so."""
+"""The choice of the broker that a fault strikes, if its parameters do not name one."""
 
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from tinymq_chaos.real.faults.kind import ANYBODY, Parameters, Stage
+from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Parameters, Stage
 from tinymq_chaos.real.net import CLIENTS, Direction
 
 LEADER = "leader"
 ANYONE = "anyone"
+TRIES = 10  # of finding a leader that does not lose its leadership in the moment of the fault
+_LED = re.compile(r"broker (\d+).*, leader of (.+)/(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A broker that a fault struck, and a partition that it led then."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"leader of {self.topic}/{self.partition}"
+
+    @classmethod
+    def of(cls, words: str) -> Struck | None:
+        """The partition that the words of a fault name, as `strike` writes them. None if they name no partition."""
+        found = _LED.search(words)
+        return cls(int(found[1]), found[2], int(found[3])) if found else None
 
 
 def up(stage: Stage) -> list[int]:
@@ -17,22 +40,57 @@ def up(stage: Stage) -> list[int]:
 
 
 def one(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
-    """A broker that is up: the one of parameter `broker`; or who leads something, where `who` says so; or any."""
+    """A broker that is up: the one of parameter `broker`; or a leader, where parameter `who` asks for one; or any."""
+    led = _asked_for_leader(stage, rng, how)
+    return led.broker if led is not None else _any(stage, rng, how)
+
+
+def _asked_for_leader(stage: Stage, rng: random.Random, how: Parameters) -> Struck | None:
     named = int(how.get("broker", ANYBODY))
+    return leader(stage, rng) if not named and how.get("who") == LEADER else None
+
+
+def _any(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
+    named, standing = int(how.get("broker", ANYBODY)), up(stage)
     if named:
-        return named if named in up(stage) else None
-    if how.get("who") == LEADER:
-        return leader(stage, rng)
-    standing = up(stage)
-    return rng.choice(standing) if standing else None
+        return named if named in standing else None
+    if how.get("who") == LEADER or not standing:
+        return None
+    return rng.choice(standing)
 
 
-def leader(stage: Stage, rng: random.Random) -> int | None:
-    """Of some partition that is written to, if its leader is up."""
+def leader(stage: Stage, rng: random.Random) -> Struck | None:
+    """A partition that is written to, drawn from those whose leader is up."""
     topics = list(stage.topics)
     rng.shuffle(topics)
     standing = up(stage)
-    return next((n for topic, number in topics if (n := stage.leader(topic, number)) in standing), None)
+    found = ((stage.leader(topic, number), topic, number) for topic, number in topics)
+    return next((Struck(n, topic, number) for n, topic, number in found if n in standing), None)
+
+
+def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[int], Doing]) -> Doing:
+    """Do `fault` to one broker: to one that leads when it is struck, where parameter `who` asks for a leader.
+
+    A leadership can move between the question for the leader and the fault. So the other brokers are asked once more
+    after the fault has begun, before they can have missed the leader: if they name another one by then, the fault is
+    undone and another leader is chosen. The words of the fault then end with the partition (`Struck.of` reads it).
+    """
+    for _ in range(TRIES):
+        led = _asked_for_leader(stage, rng, how)
+        broker = led.broker if led is not None else _any(stage, rng, how)
+        if broker is None:
+            break
+        doing = fault(broker)
+        words = next(doing)
+        if words is None or led is None:
+            yield words
+            return (yield from doing)
+        if stage.leader(led.topic, led.partition) == led.broker:
+            yield f"{words}, {led}"
+            return (yield from doing)
+        next(doing, None)
+    yield None
+    return None
 
 
 def majority(stage: Stage) -> int:

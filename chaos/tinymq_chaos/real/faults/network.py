@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tinymq_chaos.real import probes
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, both_ways, everywhere, one, sides
+from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, both_ways, everywhere, one, sides, strike
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Fault, Kind, Parameters, Stage, Value, whose
 from tinymq_chaos.real.faults.processes import named
 from tinymq_chaos.real.net import CLIENTS, Direction
@@ -32,14 +32,14 @@ def _cut(stage: Stage, kind: str, directions: Iterable[Direction], words: str) -
 
 def isolate(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """One broker is cut off from the others, and from clients or not: then they talk to one that nobody follows."""
-    broker = one(stage, rng, how)
-    if broker is None:
-        yield None
-        return None
-    others = [n for n in stage.brokers if n != broker]
     alone = how["clients"] == "cut"
-    directions = both_ways([broker], [*others, CLIENTS] if alone else others)
-    return (yield from _cut(stage, "isolate", directions, f"{named([broker])}, from clients{'' if alone else ' not'}"))
+
+    def cut_off(broker: int) -> Doing:
+        others = [n for n in stage.brokers if n != broker]
+        directions = both_ways([broker], [*others, CLIENTS] if alone else others)
+        return _cut(stage, "isolate", directions, f"{named([broker])}, from clients{'' if alone else ' not'}")
+
+    return strike(stage, rng, how, cut_off)
 
 
 def partition(stage: Stage, rng: random.Random, how: Parameters) -> Doing:

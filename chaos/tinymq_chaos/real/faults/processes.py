@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, leader, majority, one, up
+from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, majority, one, strike, up
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage
 
 HEALTHY_S = 30.0  # before each step of a rolling restart: else the rest of it is given up
@@ -23,8 +23,7 @@ def kill_one(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
 
 
 def kill_leader(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
-    broker = leader(stage, rng)
-    return _down(stage, [broker] if broker is not None else [])
+    return strike(stage, rng, {"who": LEADER}, lambda broker: _down(stage, [broker]))
 
 
 def kill_majority(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
@@ -61,10 +60,10 @@ def named(brokers: list[int]) -> str:
 
 def pause(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     """SIGSTOP."""
-    broker = one(stage, rng, how)
-    if broker is None:
-        yield None
-        return None
+    return strike(stage, rng, how, lambda broker: _standstill(stage, broker))
+
+
+def _standstill(stage: Stage, broker: int) -> Doing:
     stage.pause(broker)
     yield named([broker])
     still = stands_still(stage, broker)
