@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -198,8 +199,13 @@ def test_who_reads_no_answers_and_goes_is_forgotten(tinymq_cluster: Cluster, hel
                 while True:
                     await rude.send(asked)
 
-            asking = asyncio.ensure_future(ask())
             (here,) = set(streams._streams) - before
+            assert here._transport is not None
+            assert rude._transport is not None
+            sends = here._transport.get_extra_info("socket")
+            sends.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # it grows to megabytes otherwise
+            rude._transport.pause_reading()
+            asking = asyncio.ensure_future(ask())
             await until(lambda: not here._reading and here._outbox.waiting)  # neither read nor written any more
             asking.cancel()
         await until(lambda: here not in streams._streams)
