@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test test-long test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -27,16 +27,19 @@ run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed 
 test: check ## install what is needed, check the code, run the tests
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
-	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL)
 
-test-spark: .venv/.test-ready ## all of Spark's tests, also those that take minutes and are not in `make test`
-	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest tests/spark
+test-long: .venv/.test-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) -m long
+
+test-spark: .venv/.test-ready ## all of Spark's tests, the long ones among them
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest tests/spark -m "long or not long"
 
 pipeline: .venv/.spark-ready ## three brokers, 336,776 real flights through Spark, compared with pandas, and a plot
 	@exec env $(JAVA) PYTHONPATH=spark $(BIN)/python -m pipelines
 
-durations: .venv/.test-ready ## run the tests, and note how long each file of them takes: `make test` begins with the longest
-	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --ignore=tests/spark/long --write-durations
+durations: .venv/.test-ready ## run the tests on a quiet machine, and note how long each file takes (FILES="tests/x/test_y.py": these)
+	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) --write-durations $(FILES)
 
 check: .venv/.test-ready ## ruff, mypy --strict, import-linter, deptry
 	@echo "make: ruff check";          $(BIN)/ruff check .

@@ -6,7 +6,9 @@ that broker is down: clusters of two workers could have drawn the same.
 Spark's tests come first, which keep more than one core busy; beside them what lives in virtual time, and minds no
 load; then the others. In both parts the files that take long are first, so that no worker begins one while the others
 have nothing left to do. How long each took is in durations.json, which `make durations` writes; a file that is not in
-it yet comes before those that are.
+it yet comes before those that are. test_budget.py holds the sums of each room to its share.
+
+A test that is marked `long` runs in `make test-long` only.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Groups(LoadScopeScheduling):
 
 
 class Stopwatch:
-    """A plug-in: how long each group takes."""
+    """A plug-in that writes how long each group of this run took. Other groups keep what an earlier run wrote."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -68,12 +70,13 @@ class Stopwatch:
         self._seconds[group_of_test(self._root, report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self) -> None:
-        rounded = {group: round(seconds, 1) for group, seconds in sorted(self._seconds.items())}
-        DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+        took_s = json.loads(DURATIONS.read_text()) | {group: round(s, 1) for group, s in self._seconds.items()}
+        left = {group: took_s[group] for group in sorted(took_s) if (TESTS / group).exists()}
+        DURATIONS.write_text(json.dumps(left, indent=0) + "\n")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-durations", action="store_true", help=f"write {DURATIONS.name} at the end of a whole run")
+    parser.addoption("--write-durations", action="store_true", help=f"write {DURATIONS.name} at the end of the run")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,13 @@ from tests.spark import environments
 from tests.spark.standalone import Standalone
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest takes out what -m does not choose
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an environment and its archive: environment/, environment.tar.gz."""
