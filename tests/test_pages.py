@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cyclopts import CycloptsError, MissingArgumentError
 
-from tinymq.cli.main import app
+from tinymq.cli.commands import app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [

@@ -13,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
+from tinymq import extras
+
+with extras.required("a broker (tinymq.app)"):  # before what needs more than the base install
+    import structlog
 
 from tinymq.broker.entrance import Entrance
 from tinymq.broker.formation import Formation

@@ -28,11 +28,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
-
+from tinymq import extras
 from tinymq.config import BrokerConfig, Limits, Timing, parse_peer
 from tinymq.errors import InvalidConfig
+
+with extras.required("tinymq.settings"):
+    from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 PREFIX = "TINYMQ_"
 _AS_JSON = """in the environment, lists and sections are JSON: TINYMQ_VOTERS='["1@127.0.0.1:7170"]'"""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 from tinymq.errors import InvalidConfig
+from tinymq.quantity import quantity
 
 DAY_MS = 86_400_000
 MS_MAX = 100 * 365 * DAY_MS
@@ -104,10 +105,10 @@ def promise(config: TopicConfig) -> str:
         kept += " minority of them, or with the power of all."
     ends = [f"{_span(config.retention_ms)} after it was appended"] if config.retention_ms is not None else []
     if config.retention_bytes is not None:
-        ends.append(f"once its partition holds {config.retention_bytes} bytes that are newer")
+        ends.append(f"once its partition holds {quantity(config.retention_bytes, 'byte')} that are newer")
     gone = f"It may be removed {', or '.join(ends)}." if ends else "It is kept until somebody removes it."
-    bounds = [f"{config.max_records} records"] if config.max_records is not None else []
-    bounds += [f"{config.max_bytes} bytes"] if config.max_bytes is not None else []
+    bounds = [quantity(config.max_records, "record")] if config.max_records is not None else []
+    bounds += [quantity(config.max_bytes, "byte")] if config.max_bytes is not None else []
     if not bounds:
         return f"{kept}\n{gone}"
     then = "drops the oldest" if config.on_full is OnFull.DROP_OLDEST else "refuses writes"
@@ -115,9 +116,11 @@ def promise(config: TopicConfig) -> str:
 
 
 def _span(time_ms: int) -> str:
-    units = (("days", DAY_MS), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1000), ("ms", 1))
-    unit, size = next((unit, size) for unit, size in units if time_ms % size == 0)
-    return f"{time_ms // size} {unit}"
+    units = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
+    for unit, size in units:
+        if time_ms % size == 0:
+            return quantity(time_ms // size, unit)
+    return f"{time_ms} ms"
 
 
 def parse_settings(settings: Iterable[tuple[str, str]]) -> dict[str, object]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinymq import extras
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -30,11 +32,13 @@ def register(spark: SparkSession) -> None:
 
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":
-        from pyspark_tinymq.source import DefaultSource
+        with extras.required("the Spark data source"):
+            from pyspark_tinymq.source import DefaultSource
 
         return DefaultSource
     if name == "drop_repeats":
-        from pyspark_tinymq.repeats import drop_repeats
+        with extras.required("the Spark data source"):
+            from pyspark_tinymq.repeats import drop_repeats
 
         return drop_repeats
     raise AttributeError(f"module 'pyspark_tinymq' has no attribute {name!r}")

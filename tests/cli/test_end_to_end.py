@@ -56,7 +56,10 @@ def test_lines_in_and_out(topic: str, capfdbinary: pytest.CaptureFixture[bytes],
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"a:1\nb:2\n")
     two.write_bytes(b"a:\xff3\nnothing")
-    assert run(["produce", topic, str(one), str(two), "-K", ":", "-H", "from=test", "-o", "json"]) == Exit.OK
+    assert (
+        run(["produce", topic, str(one), str(two), "-K", ":", "--key-optional", "-H", "from=test", "-o", "json"])
+        == Exit.OK
+    )
     report = json.loads(capfdbinary.readouterr().out)
     assert (report["acknowledged"], report["failed"]) == (4, 0)
     assert run(["consume", topic, "--exit-at-end", "-f", r"%k=%v %h\n"]) == Exit.OK
@@ -137,6 +140,19 @@ def test_an_interrupt_says_what_became_of_the_lines(
     assert "2 acknowledged, 0 not" in capfd.readouterr().err
 
 
+def test_lines_before_one_without_a_key_are_counted(
+    topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _feed(monkeypatch, b"a\t1\nb\t2\nc 3\nd\t4\n")
+    assert run(["produce", topic, "-K", r"\t", "-p", "0"]) == Exit.USAGE
+    tally, error, hint = capfd.readouterr().err.splitlines()
+    assert tally.startswith("2 acknowledged, 0 not")
+    assert error == r"error: line 3 of standard input has no key separator (\t) [InvalidRequest]"
+    assert hint.startswith("hint: --key-optional")
+    assert run(["consume", topic, "-p", "0", "-e", "-f", r"%k=%v\n"]) == Exit.OK
+    assert capfd.readouterr().out == "a=1\nb=2\n"
+
+
 def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     _feed(monkeypatch, b"hello\n")
     assert run(["produce", topic, "-k", "me", "--partition", "0"]) == Exit.OK
@@ -148,9 +164,12 @@ def test_json_lines(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
 
 def test_what_is_not_there(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["consume", "nobody", "--exit-at-end"]) == Exit.NOT_FOUND
-    _feed(monkeypatch, b"hello\n")
-    assert run(["produce", "nobody"]) == Exit.NOT_FOUND
-    assert "UnknownTopic" in capfd.readouterr().err
+    for output in ("table", "json"):
+        _feed(monkeypatch, b"hello\n")
+        assert run(["produce", "nobody", "-o", output]) == Exit.NOT_FOUND
+        out, err = capfd.readouterr()
+        assert (out, err.splitlines()[0].startswith("error: ")) == ("", True), "no counts: nothing was sent"
+        assert "UnknownTopic" in err
     _feed(monkeypatch, b"")
     assert run(["produce", "nobody"]) == Exit.NOT_FOUND
     assert "UnknownTopic" in capfd.readouterr().err

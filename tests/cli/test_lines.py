@@ -12,19 +12,42 @@ from tinymq.cli.consume import as_json
 from tinymq.cli.template import Shown
 from tinymq.errors import BatchTooLarge, InvalidRequest
 
+PLACE = ("words.txt", 17)
+
 
 def test_a_fixed_key() -> None:
-    assert produce.splitter("k", None)(b"a:b") == (b"k", b"a:b")
-    assert produce.splitter(None, None)(b"a:b") == (None, b"a:b")
+    assert produce.splitter("k", None)(b"a:b", PLACE) == (b"k", b"a:b")
+    assert produce.splitter(None, None)(b"a:b", PLACE) == (None, b"a:b")
 
 
 def test_the_key_is_before_the_first_separator() -> None:
     split = produce.splitter(None, ":")
-    assert split(b"a:b:c") == (b"a", b"b:c")
-    assert split(b":b") == (b"", b"b")
-    assert split(b"b") == (None, b"b")
+    assert split(b"a:b:c", PLACE) == (b"a", b"b:c")
+    assert split(b":b", PLACE) == (b"", b"b")
     with pytest.raises(InvalidRequest):
         produce.splitter(None, "")
+
+
+@pytest.mark.parametrize(
+    ("separator", "mark"),
+    [(r"\t", b"\t"), ("\t", b"\t"), (r"\0", b"\0"), (r"\x1F", b"\x1f"), (r"\xff", b"\xff"), (r"a\\n", b"a\\n")],
+)
+def test_escapes_in_a_separator_are_its_bytes(separator: str, mark: bytes) -> None:
+    assert produce.splitter(None, separator)(b"k" + mark + b"v", PLACE) == (b"k", b"v")
+
+
+@pytest.mark.parametrize("separator", [r"\q", r"\x4", r"\xg0", "\\"])
+def test_unknown_escapes_name_the_known_ones(separator: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        produce.splitter(None, separator)
+    assert "known" in raised.value.hint
+
+
+def test_a_line_without_the_separator_has_no_key_only_where_that_is_wanted() -> None:
+    assert produce.splitter(None, ":", optional=True)(b"b", PLACE) == (None, b"b")
+    with pytest.raises(InvalidRequest, match=r"line 17 of words\.txt has no key separator \(:\)") as raised:
+        produce.splitter(None, ":")(b"b", PLACE)
+    assert "--key-optional" in raised.value.hint
 
 
 def test_line_ends_go_and_all_other_bytes_stay() -> None:

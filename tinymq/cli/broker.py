@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -61,7 +60,7 @@ def broker(
 ) -> int:
     """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
     from tinymq import settings
-    from tinymq.cli import tuning
+    from tinymq.cli import broker_log, tuning
 
     flags = {
         "BROKER_ID": broker_id,
@@ -77,7 +76,7 @@ def broker(
     }
     os.environ.update(as_environment(flags, settings.PREFIX))
     loaded = settings.load(config)
-    _set_up_logs(log_format)
+    broker_log.set_up(log_format)
     tuning.tune()
     return asyncio.run(_run(loaded))
 
@@ -124,27 +123,3 @@ async def _until_stopped(failed: Any, asked: Any) -> TinymqError | None:
     error: TinymqError | None = failing.result() if failing.done() else None
     failing.cancel()
     return error
-
-
-def _set_up_logs(log_format: LogFormat) -> None:
-    """Transitions to stderr; what libraries log goes the same way, from warnings on."""
-    import logging
-
-    import structlog
-
-    render = (
-        structlog.processors.JSONRenderer(default=str)
-        if log_format == "json"
-        else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            render,
-        ],
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

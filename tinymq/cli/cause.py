@@ -18,6 +18,7 @@ from tinymq.errors import BY_CODE, TinymqError
 
 STARTED = "process_started"  # the event that is written to the log before the process
 LINES_MAX = 2_000
+FOLLOWED_BYTES_MAX = 1 << 20
 
 _ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # as tinymq.cli.exits.explain has it
 
@@ -43,6 +44,15 @@ def tail(path: Path, lines: int) -> list[str]:
         return []
     with open(path, errors="replace") as file:
         return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+
+
+def lines_from(path: Path, position: int) -> tuple[list[str], int]:
+    """The whole lines of a log from a position on, up to FOLLOWED_BYTES_MAX, and the position after them."""
+    with open(path, "rb") as file:
+        file.seek(position)
+        read = file.read(FOLLOWED_BYTES_MAX)
+    whole = read[: read.rfind(b"\n") + 1] or (read if len(read) == FOLLOWED_BYTES_MAX else b"")
+    return whole.decode(errors="replace").removesuffix("\n").split("\n") if whole else [], position + len(whole)
 
 
 def of_log(path: Path) -> Cause:

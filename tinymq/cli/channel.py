@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from tinymq.cli.offsets import Last, Start, parse_start
-from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.topic import DryRun
 from tinymq.errors import OffsetOutOfRange, UnknownChannel
+from tinymq.quantity import named
 from tinymq.types import Offset
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ app = App(
 Topic = Annotated[str, Parameter(help="The topic.")]
 Channel = Annotated[str, Parameter(help="The channel's name.")]
 Partitions = Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone; may be repeated.")]
-TO = "start, end, a number, -N (the last N), or @time (ISO 8601, seconds)."
+TO = "start, end, a number, -N (the last N of each partition), or @time (ISO 8601, seconds)."
 
 
 @app.command(name="list")
@@ -104,7 +106,7 @@ def delete(
         print_json({"topic": topic, "channel": channel, "partitions": numbers, "deleted": not dry_run})
     else:
         done = "would be deleted" if dry_run else "deleted"
-        say(f"channel {channel} of {topic} {done}, in partitions {', '.join(map(str, numbers))}")
+        say(f"channel {channel} of {topic} {done}, in {named('partition', numbers)}")
 
 
 def _channels(mq: Client, topic: str, partitions: list[int] | None) -> list[ChannelDescription]:

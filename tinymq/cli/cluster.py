@@ -11,9 +11,11 @@ from cyclopts import App, Parameter
 
 from tinymq.cli import ask, devfolder, recover
 from tinymq.cli.exits import Exit
-from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json, print_line, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.errors import InvalidRequest
+from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
@@ -35,11 +37,11 @@ def init(
     from tinymq.settings import read_secret
 
     formed = ask.form(where.addresses().split(","), read_secret(secret_file), where.timeout)
-    brokers = ", ".join(map(str, formed.brokers))
+    brokers = named("broker", formed.brokers)
     if formed.newly:
-        say(f"cluster {formed.cluster_id.hex()} formed of brokers {brokers}")
+        say(f"cluster {formed.cluster_id.hex()} formed of {brokers}")
     else:
-        say(f"cluster {formed.cluster_id.hex()} was formed before, of brokers {brokers}")
+        say(f"cluster {formed.cluster_id.hex()} was formed before, of {brokers}")
     if output == "json":
         print_json({"cluster_id": formed.cluster_id.hex(), "brokers": formed.brokers, "newly_formed": formed.newly})
 
@@ -70,7 +72,7 @@ def recover_(
         recover.show(document)
     recoverable = [group for group in document["groups"] if group["recoverable"]]
     if recoverable and not accept_loss:
-        say(f"--accept-loss has {len(recoverable)} groups go on, and gives up what is said above")
+        say(f"with --accept-loss {quantity(len(recoverable), 'group')} would go on, at the price shown above")
     return Exit.FAILED if document["groups"] else Exit.OK
 
 
@@ -202,7 +204,10 @@ def _print(document: dict[str, Any]) -> None:
         ["broker", "address", "metrics", "state", "reason"],
         [(b["id"], b["address"], b["metrics"], b["state"], b["reason"]) for b in document["brokers"]],
     )
-    print()
+    for b in document["brokers"]:
+        if b["state"] == MISSING:
+            say(f"broker {b['id']} is missing: {b['reason']}")
+    print_line()
     names = ["topic", "partition", "broker", "role", "term", "durable", "commit", "high watermark", "MB", "reason"]
     keys = ["topic", "partition", "broker", "role", "term", "durable_index", "commit_index", "high_watermark"]
     rows: Sequence[dict[str, Any]] = document["replicas"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from tinymq.cli.escapes import visible_json
 from tinymq.cli.offsets import Last, parse_start
-from tinymq.cli.output import Output
+from tinymq.cli.options import Output, Raw
+from tinymq.cli.output import flush, record_bytes, write_record
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown, compile_template, iso
 from tinymq.errors import InvalidRequest, OffsetOutOfRange
@@ -37,7 +37,8 @@ def consume(
     offset: Annotated[
         str,
         Parameter(
-            allow_leading_hyphen=True, help="start, end, a number, -N (the last N), or @time (ISO 8601, seconds)."
+            allow_leading_hyphen=True,
+            help="start, end, a number, -N (the last N of each partition), or @time (ISO 8601, seconds).",
         ),
     ] = "start",
     partition: Annotated[list[int] | None, Parameter(name=["--partition", "-p"], help="Of these alone.")] = None,
@@ -46,18 +47,19 @@ def consume(
     replica: Annotated[
         Literal["leader", "follower", "nearest", "any"], Parameter(help="Which replica serves the reads.")
     ] = "leader",
+    raw: Raw = False,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
-    """Print the records of a topic; go on until interrupted, unless told when to stop.
+    r"""Print the records of a topic; go on until interrupted, unless told when to stop.
 
-    -o json prints one JSON object per line; a key or value that is no text comes as key_base64, value_base64.
+    To a terminal, control characters of records are printed as escapes, such as \\x1b and \\n; --raw prints the bytes
+    as they are, as a file or a pipe gets them. -o json prints one JSON object per line; a key or value that is no text
+    comes as key_base64, value_base64.
     """
-    if format is not None and output == "json":
-        raise InvalidRequest("-f and -o json exclude one another")
     if count is not None and count < 0:
         raise InvalidRequest(f"-n {count}: a number of records is 0 or more")
-    show = as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
+    show = shows(format, output, raw)
     start = parse_start(offset)
     with where.connect() as mq:
         places: Places = start if not isinstance(start, Last) else _last(mq, topic, start.count, partition)
@@ -92,17 +94,25 @@ def _check_within(mq: Client, topic: str, offset: int, partitions: list[int] | N
 def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> None:
     """Print what the reader gives, until its end or `count` records. What has come is printed before waiting."""
     left = RECORDS_PER_POLL_MAX if count is None else count
-    out = sys.stdout.buffer
     while left > 0:
         found = reader.poll(POLL_S, min(left, RECORDS_PER_POLL_MAX))
         for m in found:
-            out.write(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+            write_record(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
         if found:
-            out.flush()
+            flush()
         elif reader.at_end:
             return
         if count is not None:
             left -= len(found)
+
+
+def shows(format: str | None, output: Output, raw: bool) -> Callable[[Shown], bytes]:
+    """How records are printed. Raises InvalidRequest."""
+    if output == "table":
+        return compile_template(DEFAULT_FORMAT if format is None else format, record_bytes(raw))
+    if format is not None or raw:
+        raise InvalidRequest(f"{'-f' if format is not None else '--raw'} and -o json exclude one another")
+    return as_json
 
 
 def as_json(record: Shown) -> bytes:
@@ -117,7 +127,7 @@ def as_json(record: Shown) -> bytes:
     }
     if record.headers:
         document["headers"] = [{"name": name, **_json_bytes("value", value)} for name, value in record.headers]
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return visible_json(document, ascii_only=False).encode() + b"\n"
 
 
 def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from tinymq.cli import cause, devcluster, devfolder
-from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import flush, print_json, print_line, print_table, say
 from tinymq.errors import InvalidRequest
+from tinymq.quantity import quantity
 
 app = App(name="dev", help="A local cluster of plain processes: up, add, status, kill, start, down.")
 
@@ -58,7 +59,7 @@ def add(
     """Add brokers to a cluster that runs, and wait until they serve. New topics use them; they join as with
     `tinymq broker --join`, and have no vote on the cluster's metadata."""
     if brokers < 1:
-        raise InvalidRequest(f"{brokers} brokers cannot be added", hint="tinymq dev add -n 1")
+        raise InvalidRequest(f"-n {brokers}: a number of brokers is 1 or more", hint="tinymq dev add -n 1")
     for _ in range(brokers):
         broker = devcluster.add(dir, say)
         say(f"broker {broker.id} serves on {broker.address}")
@@ -88,16 +89,14 @@ def logs(
         log = folder.log(each)
         positions[each] = log.stat().st_size if log.exists() else 0
         for line in cause.tail(log, lines):
-            print(line if number is not None else f"{each}: {line}")
+            print_line(line if number is not None else f"{each}: {line}")
     while follow:
         time.sleep(FOLLOW_S)
         for each in numbers:
-            with open(folder.log(each), errors="replace") as file:
-                file.seek(positions[each])
-                for line in file:
-                    sys.stdout.write(line if number is not None else f"{each}: {line}")
-                positions[each] = file.tell()
-        sys.stdout.flush()
+            more, positions[each] = cause.lines_from(folder.log(each), positions[each])
+            for line in more:
+                print_line(line if number is not None else f"{each}: {line}")
+        flush()
 
 
 @app.command
@@ -134,7 +133,7 @@ def down(
 ) -> None:
     """Stop the cluster. Its data stays, unless --purge is given."""
     stopped = devcluster.down(dir, purge=purge)
-    say(f"{len(stopped)} brokers stopped" + (f", {dir} removed" if purge else ""))
+    say(f"{quantity(len(stopped), 'broker')} stopped" + (f", {dir} removed" if purge else ""))
     if output == "json":
         print_json({"stopped": [broker.id for broker in stopped], "removed": str(dir) if purge else None})
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tinymq.cli import ask, cause, devfolder, process
 from tinymq.cli.devfolder import DevBroker, DevFolder
 from tinymq.errors import InvalidRequest, NotReady
+from tinymq.quantity import named, quantity
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this
@@ -136,12 +137,14 @@ def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevFold
     folder = devfolder.load(path)
     if brokers not in (None, len(folder.brokers)):
         hint = "leave out -n; tinymq dev add adds a broker, tinymq dev down --purge removes the cluster with its data"
-        raise InvalidRequest(f"the cluster in {path} has {len(folder.brokers)} brokers, not {brokers}", hint=hint)
+        raise InvalidRequest(
+            f"the cluster in {path} has {quantity(len(folder.brokers), 'broker')}, not {brokers}", hint=hint
+        )
     return folder
 
 
 def _named(brokers: Sequence[DevBroker]) -> str:
-    return ("broker " if len(brokers) == 1 else "brokers ") + ", ".join(str(broker.id) for broker in brokers)
+    return named("broker", (broker.id for broker in brokers))
 
 
 def _runs(folder: DevFolder, broker: DevBroker) -> bool:

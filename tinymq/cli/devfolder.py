@@ -272,7 +272,7 @@ def free_ports(count: int) -> list[int]:
                 found.append(port)
             if len(found) == count:
                 return found
-    raise PortInUse(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+    raise PortInUse(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
 
 
 def _toml(folder: DevFolder, broker: DevBroker, **others: Sequence[str]) -> str:

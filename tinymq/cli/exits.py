@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from enum import IntEnum
 
+from tinymq.cli.output import say
 from tinymq.errors import Denied, InvalidRequest, NotFound, OutcomeUnknown, TinymqError, Unavailable
 
 
@@ -42,10 +42,10 @@ def exit_of(error: Exception) -> Exit | None:
 def explain(error: Exception) -> None:
     """Say on stderr what went wrong and what to do about it."""
     if isinstance(error, TinymqError):
-        print(f"error: {error.message} [{error.code}]", file=sys.stderr)
+        say(f"error: {error.message} [{error.code}]")
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            say(f"hint: {error.hint}")
     elif isinstance(error, OSError) and error.filename:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        say(f"error: {error.filename}: {error.strerror}")
     else:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")

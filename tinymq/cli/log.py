@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from tinymq.cli.exits import Exit
-from tinymq.cli.output import Output, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json_line, print_line, say
 from tinymq.errors import InvalidRequest
+from tinymq.quantity import quantity
 
 if TYPE_CHECKING:
     from tinymq.log.dump import Dumped
@@ -41,9 +42,12 @@ def dump(
     for item in dump_segment(file):
         document = describe(item)
         problems += document.get("problem") is not None
-        print(format_dumped(item) if output == "table" else json.dumps(document))
+        if output == "json":
+            print_json_line(document)
+        else:
+            print_line(format_dumped(item))
     if problems:
-        say(f"{file}: {problems} problem{'s' if problems > 1 else ''} found")
+        say(f"{file}: {quantity(problems, 'problem')} found")
     return Exit.FAILED if problems else Exit.OK
 
 

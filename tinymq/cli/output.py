@@ -1,34 +1,52 @@
-"""What a command prints: data on stdout as a table or JSON, everything else on stderr.
+"""What a command prints: data on stdout as a table or JSON, everything else on stderr. The one way to a terminal.
 
-Colour and progress are for terminals only, and NO_COLOR is honoured (by rich).
+Nothing else in tinymq/cli writes to stdout or stderr (a test holds it), so that no text of a broker, a record, a log or
+an error reaches a terminal with its control characters (tinymq/cli/escapes.py). Records that go to a file or a pipe
+are the bytes that they are. Colour and progress are for terminals only, and NO_COLOR is honoured (by rich).
 """
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
 
-from cyclopts import Parameter
+from tinymq.cli.escapes import visible, visible_bytes, visible_json
 
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print data.")]
 Row = Sequence[object]
 
 _WIDTH = 10_000  # whatever the terminal's is: it wraps a long reason, and nothing is cut off
 _PADDING = re.compile(r" +(\x1b\[0m)?$")
 
 
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def print_line(text: object = "") -> None:
+    """One line on stdout."""
+    print(visible(str(text)))
+
+
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     """One JSON document, indented."""
-    print(json.dumps(value, indent=2, default=str))
+    print(visible_json(value, indent=2))
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    """One JSON document on one line."""
+    print(visible_json(value))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Columns of text; numbers to the right. Every cell is printed whole."""
+    """Columns of text; numbers to the right. Every cell is printed whole, on one line."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # a cell that is text is taken literally: no markup, no :emoji:
 
     rows = [tuple(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -36,7 +54,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
         numbers = all(isinstance(row[i], int | float) for row in rows) and bool(rows)
         table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        table.add_row(*(Text("-" if cell is None else visible(str(cell))) for cell in row))
     console = Console(width=_WIDTH)
     with console.capture() as printed:
         console.print(table, markup=False, highlight=False)
@@ -44,6 +62,66 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
         print(_PADDING.sub(r"\1", line))
 
 
+def record_bytes(raw: bool) -> Callable[[bytes], bytes] | None:
+    """How bytes of a record are shown: escaped on a terminal, unless they are wanted `raw`; None: as they are."""
+    return None if raw or not sys.stdout.isatty() else visible_bytes
+
+
+def write_record(data: bytes) -> None:
+    """A record as `record_bytes` or JSON shows it; see `flush`."""
+    sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    """Write out what was printed."""
+    sys.stdout.flush()
+
+
+def abandon_stdout() -> None:
+    """The reader of stdout has left: nothing more can be written to it, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# ---- for people -----------------------------------------------------------------------------------------------------
+
+
 def say(message: str) -> None:
     """A line of what happens, for people: on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(visible(message), file=sys.stderr, flush=True)
+
+
+def say_mistyped(error: Exception) -> None:
+    """What is wrong with a command line, in a box as cyclopts draws it."""
+    from cyclopts import CycloptsPanel
+    from rich.console import Console  # which takes a tenth of a start: nobody else needs it
+
+    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts breaks lines; within its box none is forged
+    Console(stderr=True).print(CycloptsPanel(text))
+
+
+def say_traceback(error: BaseException) -> None:
+    """All of a bug."""
+    for part in traceback.format_exception(error):
+        for line in part.removesuffix("\n").split("\n"):
+            say(line)
+
+
+@contextmanager
+def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes sent on stderr, for a terminal. It has an end when the sizes of `files` are known."""
+    if not sys.stderr.isatty():
+        yield lambda _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        total = sum(path.stat().st_size for path in files) if files else None
+        task = bar.add_task("sending", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def log_stream() -> TextIO:
+    """Where a broker's process logs. tinymq/cli/broker.py escapes each line."""
+    return sys.stderr

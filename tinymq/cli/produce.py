@@ -6,15 +6,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
+from tinymq.cli.escapes import unescaped
 from tinymq.cli.exits import Exit
-from tinymq.cli.output import Output, print_json, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json, progress, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.config import Limits
 from tinymq.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tinymq.client import Delivery
 
 FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
+SEPARATOR = r"What lies before the first one in a line is the key. \t, \n, \0, \xNN and \\ are escapes."
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
@@ -34,6 +37,7 @@ class Tally:
 
     lines: int = 0
     bytes: int = 0
+    sent: int = 0  # handed to the producer, which then owes an answer for each
     acknowledged: int = 0
     errors: list[TinymqError] = field(default_factory=list)
 
@@ -49,9 +53,10 @@ def produce(
     /,
     *,
     key: Annotated[str | None, Parameter(name=["--key", "-k"], help="The key of every record.")] = None,
-    key_separator: Annotated[
-        str | None, Parameter(name=["--key-separator", "-K"], help="What is before the first of these is the key.")
-    ] = None,
+    key_separator: Annotated[str | None, Parameter(name=["--key-separator", "-K"], help=SEPARATOR)] = None,
+    key_optional: Annotated[
+        bool, Parameter(negative="", help="With -K: send a line without the separator as a record without a key.")
+    ] = False,
     header: Annotated[list[str] | None, Parameter(name=["--header", "-H"], help="name=value; may be repeated.")] = None,
     partition: Annotated[int | None, Parameter(name=["--partition", "-p"], help="Instead of by key.")] = None,
     compression: Literal["none", "lz4", "zstd"] = "none",
@@ -60,13 +65,12 @@ def produce(
 ) -> int:
     """Send each line of standard input or of files as one record, and wait until all are acknowledged.
 
-    What was not acknowledged within --timeout has failed. How many lines were, and how many not, is said at the
-    end, whatever ended it.
+    A record that is not acknowledged within --timeout has failed. The counts at the end say how many lines were
+    acknowledged and how many were not, also after an interrupt or an error, unless it came before the first record was
+    sent. With -K, a line without the separator is such an error.
     """
-    if key is not None and key_separator is not None:
-        raise InvalidRequest("--key and --key-separator exclude one another")
     headers = parse_headers(header or [])
-    split = splitter(key, key_separator)
+    split = splitter(key, key_separator, optional=key_optional)
     began = time.monotonic()
     tally = Tally()
     waiting: deque[Delivery] = deque()
@@ -74,13 +78,14 @@ def produce(
     try:
         with (
             where.connect() as mq,
-            _progress(files or []) as advance,
+            progress(files or []) as advance,
             mq.producer(compression=compression, delivery_timeout_ms=patience, block_ms_max=patience) as producer,
         ):
-            for line in _lines(files or []):
-                key_bytes, value = split(line)
+            for line, place in _lines(files or []):
+                key_bytes, value = split(line, place)
                 tally.lines += 1
                 waiting.append(producer.send(topic, value, key=key_bytes, headers=headers, partition=partition))
+                tally.sent += 1
                 tally.bytes += len(line)
                 if tally.lines % PROGRESS_EVERY == 0:
                     advance(tally.bytes)
@@ -91,9 +96,13 @@ def produce(
                 producer.flush()
             for delivery in waiting:
                 delivery.exception()  # waits, and takes the error for told
-    finally:
+    except BaseException:
         _count_done(waiting, tally)
-        _report(tally, time.monotonic() - began, output)
+        if tally.sent:
+            _report(tally, time.monotonic() - began, output)
+        raise
+    _count_done(waiting, tally)
+    _report(tally, time.monotonic() - began, output)
     return Exit.FAILED if tally.failed else Exit.OK
 
 
@@ -108,28 +117,53 @@ def parse_headers(texts: list[str]) -> list[tuple[str, bytes]]:
     return headers
 
 
-def splitter(key: str | None, separator: str | None) -> Callable[[bytes], tuple[bytes | None, bytes]]:
-    """How a line becomes key and value. With a separator, a line without it has no key."""
+Place = tuple[str, int]
+"""A line's file and number, from 1."""
+
+
+def splitter(
+    key: str | None, separator: str | None, *, optional: bool = False
+) -> Callable[[bytes, Place], tuple[bytes | None, bytes]]:
+    """How a line becomes key and value. Raises InvalidRequest: options that exclude one another, an empty separator,
+    or an unknown escape in it.
+
+    With a separator, a line without it has no key if that is `optional`, and raises InvalidRequest if not.
+    """
+    if key is not None and separator is not None:
+        raise InvalidRequest("--key and --key-separator exclude one another")
+    if optional and separator is None:
+        raise InvalidRequest("--key-optional without --key-separator", hint="without -K, no line has a key of its own")
     if separator is None:
-        fixed = None if key is None else key.encode()
-        return lambda line: (fixed, line)
-    mark = separator.encode()
+        fixed = None if key is None else key.encode(errors="surrogateescape")
+        return lambda line, place: (fixed, line)
+    mark = unescaped(separator)
     if not mark:
         raise InvalidRequest("the key separator is empty")
 
-    def split(line: bytes) -> tuple[bytes | None, bytes]:
+    def split(line: bytes, place: Place) -> tuple[bytes | None, bytes]:
         before, found, after = line.partition(mark)
-        return (before, after) if found else (None, line)
+        if found:
+            return before, after
+        if optional:
+            return None, line
+        file, number = place
+        hint = "--key-optional sends such lines without a key; lines before this one have been sent"
+        raise InvalidRequest(f"line {number} of {file} has no key separator ({separator})", hint=hint)
 
     return split
 
 
-def _lines(files: list[Path]) -> Iterator[bytes]:
+def _lines(files: list[Path]) -> Iterator[tuple[bytes, Place]]:
     if not files:
-        yield from without_ends(sys.stdin.buffer)
+        yield from _placed(sys.stdin.buffer, "standard input")
     for path in files:
         with open(path, "rb") as file:
-            yield from without_ends(file)
+            yield from _placed(file, str(path))
+
+
+def _placed(file: BinaryIO, name: str) -> Iterator[tuple[bytes, Place]]:
+    for number, line in enumerate(without_ends(file), 1):
+        yield line, (name, number)
 
 
 def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
@@ -148,22 +182,6 @@ def _count_done(waiting: deque[Delivery], tally: Tally) -> None:
             tally.acknowledged += 1
         elif len(tally.errors) < ERRORS_SHOWN_MAX:
             tally.errors.append(error)
-
-
-@contextmanager
-def _progress(files: list[Path]) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, for a terminal. It has an end when all sizes are known."""
-    if not sys.stderr.isatty():
-        yield lambda _bytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        total = sum(path.stat().st_size for path in files) if files else None
-        task = bar.add_task("sending", total=total)
-        yield lambda done: bar.update(task, completed=done)
 
 
 def _report(tally: Tally, seconds: float, output: Output) -> None:

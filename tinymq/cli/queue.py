@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from tinymq.cli.consume import DEFAULT_FORMAT, as_json
-from tinymq.cli.output import Output, print_json, say
+from tinymq.cli.consume import shows
+from tinymq.cli.options import Output, Raw
+from tinymq.cli.output import flush, print_json, print_line, say, write_record
 from tinymq.cli.places import Channel, Queue, parse_queue
 from tinymq.cli.produce import parse_headers, without_ends
 from tinymq.cli.servers import HERE, Where
-from tinymq.cli.template import Shown, compile_template
+from tinymq.cli.template import Shown
 from tinymq.cli.topic import extent
 from tinymq.errors import InvalidRequest
 from tinymq.types import Offset
@@ -74,6 +75,7 @@ def poll(
     count: Annotated[int, Parameter(name=["--count", "-n"], help="So many messages at most.")] = 1,
     wait: Annotated[float, Parameter(help="Seconds to wait for the first one, when there is none.")] = 0.0,
     format: Format = None,
+    raw: Raw = False,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
@@ -85,7 +87,7 @@ def poll(
     topic, partition = parse_queue(queue)
     if count < 1:
         raise InvalidRequest(f"-n {count}: a number of messages is 1 or more")
-    show = _shows(format, output)
+    show = shows(format, output, raw)
     left = count
     with where.connect() as mq, mq.queue(topic, partition, channel, auto_commit=False) as taken:
         while left > 0:
@@ -106,12 +108,13 @@ def peek(
     *,
     channel: Channel = "default",
     format: Format = None,
+    raw: Raw = False,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
     """Print the next message of a channel, which stays the next one. Fences nobody."""
     topic, partition = parse_queue(queue)
-    show = _shows(format, output)
+    show = shows(format, output, raw)
     with where.connect() as mq:
         found = mq.queue(topic, partition, channel).peek()
     if found is None:
@@ -127,12 +130,13 @@ def get(
     /,
     *,
     format: Format = None,
+    raw: Raw = False,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
     """Print the message at an offset."""
     topic, partition = parse_queue(queue)
-    show = _shows(format, output)
+    show = shows(format, output, raw)
     with where.connect() as mq:
         _print([mq.queue(topic, partition).get(Offset(offset))], show)
 
@@ -160,18 +164,11 @@ def size(
     if output == "json":
         print_json({"topic": topic, "partition": partition, "channel": channel, "messages": count})
     else:
-        print(count)
-
-
-def _shows(format: str | None, output: Output) -> Callable[[Shown], bytes]:
-    if format is not None and output == "json":
-        raise InvalidRequest("-f and -o json exclude one another")
-    return as_json if output == "json" else compile_template(DEFAULT_FORMAT if format is None else format)
+        print_line(count)
 
 
 def _print(messages: Iterable[Message], show: Callable[[Shown], bytes]) -> None:
     """All of them, and out: what is not printed is not taken."""
-    out = sys.stdout.buffer
     for m in messages:
-        out.write(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
-    out.flush()
+        write_record(show(Shown(m.topic, m.partition, m.offset, m.timestamp_us, m.key, m.value, m.headers)))
+    flush()

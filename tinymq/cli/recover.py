@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinymq.cli.output import print_table, say
+from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.raft.recovering import Report
@@ -59,10 +60,10 @@ def _there(broker_id: int, found: Found, best: Report | None) -> str:
 
 def _given_up(found: Found, survivor: Report) -> str:
     others = [b for b in found.members if _there(b, found, survivor) != "listed"]
-    held = ", ".join(map(str, others))
+    held = named("broker", others)
     if survivor.last_index <= 1:
-        return f"everything: no record is left of what brokers {held} held"
-    return f"what only brokers {held} had synced: whatever was acknowledged after entry {survivor.last_index}"
+        return f"everything: no record is left of what {held} held"
+    return f"what only {held} had synced: whatever was acknowledged after entry {survivor.last_index}"
 
 
 def show(document: dict[str, Any]) -> None:
@@ -72,7 +73,8 @@ def show(document: dict[str, Any]) -> None:
     for broker_id, reason in document["unformed"].items():
         say(f"broker {broker_id} belongs to no cluster: {reason}")
     groups = document["groups"]
-    say(f"cluster {document['cluster_id']}: {document['well']} groups go on by themselves, {len(groups)} do not")
+    well = document["well"]
+    say(f"cluster {document['cluster_id']}: {quantity(well, 'group')} well, {len(groups)} not")
     if not groups:
         return
     print_table(

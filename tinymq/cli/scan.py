@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.errors import NotFound
+from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary
@@ -48,7 +50,7 @@ def describe(scan_id: ScanId, /, *, where: Where = HERE, output: Output = "table
     with where.connect() as mq:
         found = mq.admin.describe_scan(scan_id)
     if not found.served:
-        silent = f", and brokers {', '.join(map(str, found.silent))} do not answer" if found.silent else ""
+        silent = f"; not answered by {named('broker', found.silent)}" if found.silent else ""
         hint = "see: tinymq scan list; brokers forget the oldest scans, and all of them when they stop"
         raise NotFound(f"no broker knows scan {scan_id!r} (any more){silent}", hint=hint)
     if output == "json":
@@ -56,9 +58,9 @@ def describe(scan_id: ScanId, /, *, where: Where = HERE, output: Output = "table
         return
     rows = [(s.topic, s.partition, s.broker, s.role, s.bytes, s.records, f"{s.last_s:.0f}s") for s in found.served]
     print_table(["topic", "partition", "broker", "role", "bytes", "records", "last ago"], rows)
-    say(f"{found.bytes_by('follower')} bytes by followers, {found.bytes_by('leader')} by leaders")
+    say(f"{quantity(found.bytes_by('follower'), 'byte')} by followers, {found.bytes_by('leader')} by leaders")
     if found.silent:
-        say(f"brokers that did not answer, and may have served, too: {', '.join(map(str, found.silent))}")
+        say(f"not answered by {named('broker', found.silent)}, which may have served the scan, too")
 
 
 def _summary(scan: ScanSummary) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
     %t topic    %p partition    %o offset    %k key    %v value
     %T timestamp (ISO 8601, UTC)    %h headers (name=value, comma between)    %% a percent sign
-    \\n \\t \\r \\0 \\\\ as usual
+    \\n \\t \\r \\0 \\xNN \\\\ as usual
 
-Keys and values come out as the bytes they are; one that is null comes out as nothing.
+Keys, values and headers are printed as the bytes that they are, or as `show` makes them; a null prints nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tinymq.cli.escapes import unescape
 from tinymq.errors import InvalidRequest
 
 _EPOCH = datetime(1970, 1, 1)
-_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,22 @@ _FIELDS: dict[str, Piece] = {
 }
 
 
-def compile_template(text: str) -> Callable[[Shown], bytes]:
-    """The function that prints a record as `text` says. Raises InvalidRequest for a letter it does not know."""
+def compile_template(text: str, show: Callable[[bytes], bytes] | None = None) -> Callable[[Shown], bytes]:
+    """The function that prints a record as `text` says; `show` is applied to what comes from the record, and not to
+    `text`. Raises InvalidRequest for a letter or an escape that it does not know."""
     pieces: list[Piece] = []
-    characters = iter(text)
+    characters = iter(unescape(text))
     for character in characters:
-        if character == "%":
+        if isinstance(character, bytes):
+            pieces.append(_constant(character))
+        elif character == "%":
             name = next(characters, "")
-            if name not in _FIELDS:
-                raise InvalidRequest(f"unknown format %{name}", hint="known: " + " ".join(f"%{f}" for f in _FIELDS))
-            pieces.append(_FIELDS[name])
-        elif character == "\\":
-            name = next(characters, "")
-            if name not in _ESCAPES:
-                raise InvalidRequest(f"unknown escape \\{name}", hint="known: " + " ".join(f"\\{e}" for e in _ESCAPES))
-            pieces.append(_constant(_ESCAPES[name]))
+            if not isinstance(name, str) or name not in _FIELDS:
+                shown = name.decode("latin-1") if isinstance(name, bytes) else name
+                raise InvalidRequest(f"unknown format %{shown}", hint="known: " + " ".join(f"%{f}" for f in _FIELDS))
+            pieces.append(_FIELDS[name] if show is None else _shown(_FIELDS[name], show))
         else:
-            pieces.append(_constant(character.encode()))
+            pieces.append(_constant(character.encode(errors="surrogateescape")))
     return lambda record: b"".join(piece(record) for piece in pieces)
 
 
@@ -78,3 +77,7 @@ def iso(timestamp_us: int) -> str:
 
 def _constant(data: bytes) -> Piece:
     return lambda record: data
+
+
+def _shown(piece: Piece, show: Callable[[bytes], bytes]) -> Piece:
+    return lambda record: show(piece(record))

@@ -10,9 +10,11 @@ from cyclopts import App, Parameter
 from tinymq import topic_config
 from tinymq.cli import units
 from tinymq.cli.offsets import parse_time
-from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.options import Output
+from tinymq.cli.output import print_json, print_line, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from tinymq.quantity import quantity
 from tinymq.types import Offset
 
 if TYPE_CHECKING:
@@ -92,9 +94,9 @@ def describe(name: Name, /, *, where: Where = HERE, output: Output = "table") ->
     ]
     print_table(["partition", "leader", "replicas", "start", "end"], rows)
     if topic.settings:
-        print()
+        print_line()
         print_table(["setting", "value"], [(n, units.show(n, value)) for n, value in topic.settings.items()])
-        print(f"\n{_promise(topic)}")
+        _print_promise(topic)
 
 
 @app.command
@@ -118,7 +120,7 @@ def alter(
         print_json({"name": topic.name, "settings": dict(topic.settings)})
     else:
         print_table(["setting", "value"], [(n, units.show(n, value)) for n, value in topic.settings.items()])
-        print(f"\n{_promise(topic)}")
+        _print_promise(topic)
 
 
 @app.command
@@ -157,7 +159,7 @@ def trim(
     if output == "json":
         print_json({"name": name, "partition": partition, "log_start": start, "removed": removed, "dry_run": dry_run})
         return
-    said = f"{'would remove' if dry_run else 'removed'} {removed} records of {name}/{partition}"
+    said = f"{'would remove' if dry_run else 'removed'} {quantity(removed, 'record')} of {name}/{partition}"
     say(f"{said}: it {'would begin' if dry_run else 'begins'} at {start}, and ends at {at.high_watermark}")
 
 
@@ -183,7 +185,7 @@ def delete_partition(
     with where.connect() as mq:
         if dry_run:
             at = extent(mq, name, partition)
-            say(f"would delete {name}/{partition}, with {at.high_watermark - at.log_start} records")
+            say(f"would delete {name}/{partition}, with {quantity(at.high_watermark - at.log_start, 'record')}")
         else:
             mq.admin.delete_partition(name, partition)
             say(f"partition {name}/{partition} deleted")
@@ -247,6 +249,12 @@ def _described(topic: TopicDescription, offsets: dict[int, PartitionOffsets]) ->
 def _promise(topic: TopicDescription) -> str:
     """What the settings promise, and what they lose."""
     return topic_config.promise(topic_config.make(topic.settings.items()))
+
+
+def _print_promise(topic: TopicDescription) -> None:
+    print_line()
+    for line in _promise(topic).splitlines():
+        print_line(line)
 
 
 def _print_table(topics: list[TopicDescription]) -> None:

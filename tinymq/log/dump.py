@@ -11,6 +11,7 @@ from tinymq.errors import CorruptData, StorageError
 from tinymq.log.files import File, open_to_read
 from tinymq.log.scan import frames
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
+from tinymq.quantity import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,10 @@ def format_dumped(item: Dumped) -> str:
             f"{header_.length} bytes, {records}, appended {header_.append_time_us} us, "
             f"crc {header_.header_crc:08x}{problem}"
         )
+    entries = quantity(item.entries, "entry", "entries")
     if item.problem:
-        return f"@{item.position} PROBLEM after {item.entries} entries: {item.problem}"
-    return f"@{item.position} end: {item.entries} entries, all whole"
+        return f"@{item.position} PROBLEM after {entries}: {item.problem}"
+    return f"@{item.position} end: {entries}, all whole"
 
 
 def kind_name(kind: int) -> str:

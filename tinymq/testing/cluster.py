@@ -20,7 +20,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
+from tinymq import extras
+
+with extras.required("tinymq.testing"):  # before what needs more than the base install
+    import structlog
 
 from tinymq.app import BrokerApp, Outside
 from tinymq.config import BrokerConfig, Limits, Timing

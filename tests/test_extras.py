@@ -1,0 +1,102 @@
+"""The base install: what needs an extra names it, and nothing dies with a traceback. Packages are blocked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tinymq.extras import EXTRAS, MissingExtra, required
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {
+    "grpcio-health-checking": "grpc_health",
+    "grpcio-reflection": "grpc_reflection",
+}
+BLOCK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Base(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Base())
+"""
+
+
+def run(program: str, *arguments: str, missing: set[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`program` in a process of its own, in which these packages are not installed; by default, those of all extras."""
+    block = BLOCK.format(missing=set(EXTRAS) if missing is None else missing)
+    return subprocess.run(
+        [sys.executable, "-c", block + program, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_the_table_is_what_the_distribution_says() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {}
+    for extra in ("broker", "cli", "zookeeper", "spark"):
+        for requirement in extras[extra]:
+            name = requirement.split(">")[0].split("=")[0].strip()
+            if not name.startswith("tinymq"):
+                named[PACKAGES.get(name, name.replace("-", "_"))] = extra
+    assert named == EXTRAS
+
+
+def test_the_base_install_is_the_client() -> None:
+    done = run("import tinymq; tinymq.Client, tinymq.AsyncClient; tinymq.Client('127.0.0.1:1').close()")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["topic", "list"], ["broker"]], ids=" ".join)
+def test_the_command_says_what_to_install(arguments: list[str]) -> None:
+    done = run("from tinymq.cli.main import main; main()", *arguments)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the tinymq command needs cyclopts")
+    assert "pip install 'tinymq[cli]' (or 'tinymq[all]')" in line
+    assert done.stdout == ""
+
+
+IMPORTS = {
+    "from tinymq.testing import Cluster": ("structlog", "broker"),
+    "from tinymq.testing.cluster import Cluster": ("structlog", "broker"),
+    "import tinymq.app": ("structlog", "broker"),
+    "import tinymq.settings": ("pydantic", "broker"),
+    "from pyspark_tinymq import DefaultSource": ("pyspark", "spark"),
+    "import pyspark_tinymq; pyspark_tinymq.drop_repeats": ("pyspark", "spark"),
+}
+
+
+@pytest.mark.parametrize("program", IMPORTS)
+def test_an_import_says_what_to_install(program: str) -> None:
+    package, extra = IMPORTS[program]
+    done = run(f"try:\n    {program}\nexcept ImportError as e:\n    print(type(e).__name__, e)")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("MissingExtra ")
+    assert f"needs {package}, " in done.stdout
+    assert f"pip install 'tinymq[{extra}]'" in done.stdout
+
+
+def test_a_broker_without_one_package_of_its_extra_names_it(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_bytes(b"s" * 32)
+    options = ["broker", "--broker-id", "1", "--data-dir", str(tmp_path / "data"), "--secret-file", str(secret)]
+    done = run("from tinymq.cli.main import main; main()", *options, "--voter", "1@127.0.0.1:1", missing={"h11"})
+    assert done.returncode == 2
+    assert "needs h11" in done.stderr
+    assert "tinymq[broker]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_other_imports_that_fail_stay_what_they_are() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), required("a test"):
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    with pytest.raises(MissingExtra, match=r"a test needs kazoo, .* 'tinymq\[zookeeper\]'"), required("a test"):
+        raise ModuleNotFoundError("No module named 'kazoo.client'", name="kazoo.client")

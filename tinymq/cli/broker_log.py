@@ -1,0 +1,61 @@
+"""The log of a broker's process: one event per line on stderr, as JSON or key=value, without control characters.
+
+Clients and other brokers choose some of what is logged (names, ids, reasons), and a person may read it on a terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from structlog.typing import Processor
+
+from tinymq.cli.broker import LogFormat
+from tinymq.cli.escapes import visible, visible_json
+from tinymq.cli.output import log_stream
+
+LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def set_up(log_format: LogFormat) -> None:
+    """Log transitions to stderr. What libraries log goes the same way, from warnings on."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            *renderers(log_format),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(log_stream()),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(log_stream())
+    handler.setFormatter(Formatter(LIBRARIES))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def renderers(log_format: LogFormat) -> list[Processor]:
+    """From an event to its line."""
+    if log_format == "json":
+        return [structlog.processors.JSONRenderer(serializer=_json)]
+    return [structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]), _visible]
+
+
+class Formatter(logging.Formatter):
+    """Lines of libraries: a message is one line, and a traceback after it has its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+
+
+def _json(event: Any, **_: Any) -> str:
+    return visible_json(event)
+
+
+def _visible(_logger: Any, _method: str, line: str | MutableMapping[str, Any]) -> str:
+    return visible(str(line))
