@@ -132,6 +132,16 @@ class BrokerApp:
         leader = self._host.leader_of(METADATA_GROUP) if self._host is not None else None
         return leader[0] if leader is not None else 0
 
+    def metadata_voters(self) -> list[int]:
+        """The brokers that the metadata group lists, dead or alive; none before this broker belongs to a cluster."""
+        group = self._host.groups.get(METADATA_GROUP) if self._host is not None else None
+        return sorted(replica.broker_id for replica in group.membership.replicas) if group is not None else []
+
+    def heard_ages_s(self) -> dict[int, float]:
+        """The other brokers that this one has heard, and how long ago."""
+        now = self._clock.monotonic()
+        return self._host.liveness.ages_s(now) if self._host is not None else {}
+
     @property
     def reason(self) -> str:
         """Why it is in its state, where that is not plain: a broker without a cluster says what keeps it from one, a

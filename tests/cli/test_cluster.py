@@ -103,8 +103,10 @@ def test_a_replica_that_its_broker_does_not_report_is_missing(
     assert answer(replace(whole, topics=None)) == Exit.FAILED, "what should be there is not known"
 
 
-def test_what_is_missing_is_only_said_of_brokers_that_answer() -> None:
-    assert ailing(describe(three(row("leader", 1), row("follower", 1), None, state="unreachable"))) == []
+def test_replicas_of_a_broker_that_does_not_answer_are_missing_too() -> None:
+    for state in ("unreachable", "missing"):
+        gone = ("t", 3, "missing", f"broker 3 is {state}")
+        assert ailing(describe(three(row("leader", 1), row("follower", 1), None, state=state))) == [gone]
     lagging = row("follower", 1, topic=(b"i" * 16).hex())  # it has not heard of the topic's name
     assert ailing(describe(three(row("leader", 1), row("follower", 1), lagging))) == []
 

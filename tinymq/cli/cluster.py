@@ -113,7 +113,10 @@ def transfer_leader(
 
 @app.command
 def status(*, where: Where = HERE, output: Output = "table") -> int:
-    """Show every broker and every replica, each asked itself. Exit code 1 when one does not answer or is not well."""
+    """Show every broker and every replica, each asked itself. Exit code 1 unless all are there and well.
+
+    A broker is missing that votes on the metadata or has replicas, and is not registered: it died some time ago.
+    """
     with where.connect() as mq:
         document = describe(mq.admin.cluster_status())
     if output == "json":
@@ -128,13 +131,15 @@ def describe(status: ClusterStatus) -> dict[str, Any]:
     brokers = [
         {
             "id": broker.broker_id,
-            "address": broker.address,
+            "address": broker.address or None,
             "rack": broker.rack,
             "registered": broker.alive,
             "state": broker.state,
             "version": broker.version,
             "reason": broker.reason,
             "metrics": broker.metrics_address or None,
+            "votes": broker.votes,
+            "last_heard_s": broker.heard_s,
         }
         for broker in status.brokers
     ]
@@ -179,22 +184,30 @@ def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> di
 
 
 def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
-    """A row for every replica that is assigned to a broker that answers, and not among those that it reports."""
-    from tinymq.client import ReplicaStatus
-
+    """A row for every replica that is assigned to a broker, and not among those that it reports."""
     rows = []
     for broker in status.brokers:
-        if broker.state == "unreachable":
-            continue  # that is said of the broker; what it has is not known
+        answers = broker.state not in (MISSING, "unreachable")
+        why = f"broker {broker.broker_id} " + ("has not opened it yet" if answers else f"is {broker.state}")
         held = {(replica.topic, replica.partition) for replica in broker.replicas}
+        if broker.votes and not answers:
+            rows.append(_absent("", 0, broker.broker_id, why))
         for topic in status.topics or ():
             names = (topic.name, topic.topic_id.hex())  # the latter from a broker that has not heard of the topic
-            for at in topic.partitions:
-                if broker.broker_id in at.replicas and not any((name, at.partition) in held for name in names):
-                    why = f"broker {broker.broker_id} has not opened it yet"
-                    absent = ReplicaStatus(topic.name, at.partition, MISSING, 0, 0, 0, 0, 0, 0, 0, 0, why, 0)
-                    rows.append(_replica(broker.broker_id, absent))
+            rows += [
+                _absent(topic.name, at.partition, broker.broker_id, why)
+                for at in topic.partitions
+                if broker.broker_id in at.replicas and not any((name, at.partition) in held for name in names)
+            ]
     return rows
+
+
+def _absent(topic: str, partition: int, broker: int, why: str) -> dict[str, Any]:
+    from tinymq.client import ReplicaStatus
+
+    nothing = dict.fromkeys(("term", "leader", "last_index", "durable_index", "commit_index"), 0)
+    nothing |= dict.fromkeys(("high_watermark", "log_start", "chain_crc", "bytes"), 0)
+    return _replica(broker, ReplicaStatus(topic=topic, partition=partition, role=MISSING, reason=why, **nothing))
 
 
 def _print(document: dict[str, Any]) -> None:

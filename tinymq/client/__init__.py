@@ -10,14 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tinymq.client.admin import (
-        BrokerStatus,
-        ClusterStatus,
-        PartitionOffsets,
-        ReplicaStatus,
-        TopicDescription,
-    )
+    from tinymq.client.admin import PartitionOffsets
     from tinymq.client.aio import AsyncClient
+    from tinymq.client.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
     from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
     from tinymq.client.cursors import ChannelDescription, ConsumerDescription
     from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery
@@ -45,11 +40,11 @@ _HOMES = {
     "BatchDelivery": "tinymq.client.delivery",
     "BatchMetadata": "tinymq.client.delivery",
     "Broker": "tinymq.client.routing",
-    "BrokerStatus": "tinymq.client.admin",
+    "BrokerStatus": "tinymq.client.cluster_status",
     "ChannelDescription": "tinymq.client.cursors",
     "Client": "tinymq.client.sync",
     "ClientConfig": "tinymq.client.config",
-    "ClusterStatus": "tinymq.client.admin",
+    "ClusterStatus": "tinymq.client.cluster_status",
     "ConsumerDescription": "tinymq.client.cursors",
     "Delivery": "tinymq.client.delivery",
     "Hold": "tinymq.client.sync_queue",
@@ -65,13 +60,13 @@ _HOMES = {
     "Reader": "tinymq.client.sync",
     "ReaderConfig": "tinymq.client.config",
     "RecordMetadata": "tinymq.types",
-    "ReplicaStatus": "tinymq.client.admin",
+    "ReplicaStatus": "tinymq.client.cluster_status",
     "Scan": "tinymq.client.sync_scan",
     "ScanDescription": "tinymq.client.scans",
     "ScanSummary": "tinymq.client.scans",
     "ServedBy": "tinymq.client.scans",
     "TinymqError": "tinymq.errors",
-    "TopicDescription": "tinymq.client.admin",
+    "TopicDescription": "tinymq.client.cluster_status",
     "Unsent": "tinymq.errors",
 }
 

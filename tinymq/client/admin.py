@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
-from tinymq.client import routing, scans
+from tinymq.client import cluster_status, routing, scans
 from tinymq.client.channel_admin import AsyncChannelAdmin
 from tinymq.client.checks import check_count, check_scan, check_topic
+from tinymq.client.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.leadership import transfer_leader
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
@@ -27,69 +27,11 @@ LEADERS_WAIT_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """A topic and where its partitions are, by number, which may leave some out; `leader` is 0 while nobody is known to
-    lead."""
-
-    name: str
-    topic_id: bytes
-    partitions: tuple[Partition, ...]
-    replication_factor: int
-    created: datetime
-    settings: Mapping[str, str] = field(default_factory=dict)  # all of them, as `alter_topic` takes them
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """Where a partition begins and ends: offsets from log_start up to, and not including, high_watermark."""
 
     log_start: int
     high_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
-    """One replica, as its broker describes it."""
-
-    topic: str  # "" for the metadata group
-    partition: int
-    role: str
-    term: int
-    leader: int
-    last_index: int
-    durable_index: int
-    commit_index: int
-    high_watermark: int
-    log_start: int
-    chain_crc: int  # equal on equal logs
-    reason: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """One broker. `state` is what it says itself, or "unreachable" and then `reason` says why."""
-
-    broker_id: int
-    address: str
-    rack: str
-    alive: bool  # registered
-    state: str
-    reason: str
-    version: str
-    replicas: tuple[ReplicaStatus, ...]
-    metrics_address: str = ""  # where it serves /metrics and /status; "": nowhere
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """All brokers, each asked itself."""
-
-    cluster_id: bytes
-    metadata_leader: int
-    feature_level: int
-    brokers: tuple[BrokerStatus, ...]
-    topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: not one said
 
 
 class AsyncAdmin(AsyncChannelAdmin):
@@ -248,7 +190,8 @@ class AsyncAdmin(AsyncChannelAdmin):
         return {p: a.offset for p, a in answers.items()}
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Every broker's own account of itself; those that do not answer are in it, too."""
+        """Every broker's own account of itself; those that do not answer are in it, too, and so are those that the
+        cluster counts on and that are not registered: every metadata voter, every broker that has a replica."""
         left = self._cluster.countdown(self._timeout_s(timeout))
         view = await self._cluster.refresh(timeout_s=left())
         per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
@@ -257,20 +200,7 @@ class AsyncAdmin(AsyncChannelAdmin):
             self._ask_each(brokers, Method.CLUSTER_STATUS, pb.ClusterStatusRequest(), per_broker_s),
             self._ask_each(brokers, Method.METADATA, pb.MetadataRequest(all=True), per_broker_s),
         )
-        statuses = []
-        leaders = set()
-        level = 0
-        for broker, reply in zip(brokers, replies, strict=True):
-            if isinstance(reply, TinymqError):
-                statuses.append(_unreachable(broker, reply.message))
-            elif isinstance(reply, BaseException):
-                raise reply
-            else:
-                leaders.add((reply.metadata_leader != 0, reply.metadata_leader))
-                level = max(level, reply.feature_level)
-                statuses.append(_broker_status(broker, reply))
-        metadata_leader = max(leaders, default=(False, 0))[1]
-        return ClusterStatus(view.cluster_id, metadata_leader, level, tuple(statuses), _newest_topics(topics))
+        return cluster_status.summarise(view.cluster_id, brokers, replies, _newest_topics(topics))
 
     async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until
@@ -315,17 +245,6 @@ class AsyncAdmin(AsyncChannelAdmin):
         return await list_offsets(self._cluster, topic, asks, timeout_s=left(), leader_only=False, partial=partial)
 
 
-def _describe(topic: Topic) -> TopicDescription:
-    return TopicDescription(
-        topic.name,
-        topic.topic_id,
-        topic.partitions,
-        topic.replication_factor,
-        as_datetime(topic.created_us),
-        dict(topic.settings),
-    )
-
-
 def _newest_topics(replies: Iterable[Any]) -> tuple[TopicDescription, ...] | None:
     """All topics, by name, as the answer of the latest version has them: without a quorum none can be asked afresh."""
     answers = [reply for reply in replies if isinstance(reply, pb.MetadataReply)]
@@ -336,19 +255,12 @@ def _newest_topics(replies: Iterable[Any]) -> tuple[TopicDescription, ...] | Non
     return tuple(_describe(topic) for topic in sorted(topics, key=lambda topic: topic.name))
 
 
-def _unreachable(broker: Broker, reason: str) -> BrokerStatus:
-    return BrokerStatus(broker.broker_id, broker.address, broker.rack, broker.alive, "unreachable", reason, "", ())
-
-
-def _broker_status(broker: Broker, reply: pb.ClusterStatusReply) -> BrokerStatus:
-    replicas = tuple(
-        ReplicaStatus(
-            r.topic, r.partition, r.role, r.term, r.leader, r.last_index, r.durable_index, r.commit_index,
-            r.high_watermark, r.log_start, r.chain_crc, r.reason, r.bytes,
-        )
-        for r in reply.replicas
-    )  # fmt: skip
-    return BrokerStatus(
-        broker.broker_id, broker.address, broker.rack, broker.alive, reply.state, reply.reason, reply.version, replicas,
-        reply.metrics_address,
-    )  # fmt: skip
+def _describe(topic: Topic) -> TopicDescription:
+    return TopicDescription(
+        topic.name,
+        topic.topic_id,
+        topic.partitions,
+        topic.replication_factor,
+        as_datetime(topic.created_us),
+        dict(topic.settings),
+    )

@@ -17,9 +17,10 @@ from typing import NoReturn, Self, Unpack
 
 import pyarrow as pa
 
-from tinymq.client.admin import ClusterStatus, PartitionOffsets, TopicDescription
+from tinymq.client.admin import PartitionOffsets
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
+from tinymq.client.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.direct import Direct

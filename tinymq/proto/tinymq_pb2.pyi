@@ -2214,6 +2214,8 @@ class ClusterStatusReply(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    METADATA_VOTERS_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     broker_id: _builtins.int
     metadata_leader: _builtins.int
@@ -2231,6 +2233,14 @@ class ClusterStatusReply(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
         """those that the answering broker holds"""
 
+    @_builtins.property
+    def metadata_voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """as the metadata group's CONFIG lists them here, dead or alive"""
+
+    @_builtins.property
+    def heard(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeardBroker]:
+        """other brokers that it has heard since it was started"""
+
     def __init__(
         self,
         *,
@@ -2244,14 +2254,39 @@ class ClusterStatusReply(_message.Message):
         state: _builtins.str = ...,
         reason: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
+        metadata_voters: _abc.Iterable[_builtins.int] | None = ...,
+        heard: _abc.Iterable[Global___HeardBroker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_leader", b"metadata_leader", "metrics_address", b"metrics_address", "reason", b"reason", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "heard", b"heard", "metadata_leader", b"metadata_leader", "metadata_voters", b"metadata_voters", "metrics_address", b"metrics_address", "reason", b"reason", "replicas", b"replicas", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClusterStatusReply: _TypeAlias = ClusterStatusReply  # noqa: Y015
+
+@_typing.final
+class HeardBroker(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    AGE_MS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    age_ms: _builtins.int
+    """since the last heartbeat"""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        age_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeardBroker: _TypeAlias = HeardBroker  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):

@@ -114,6 +114,10 @@ class Liveness:
     def count_alive(self) -> int:
         return sum(life.alive for life in self._peers.values())
 
+    def ages_s(self, now: float) -> dict[int, float]:
+        """How long ago each broker that was ever heard was heard last."""
+        return {b: max(0.0, now - life.heard_at) for b, life in self._peers.items() if life.heard_at > -NEVER}
+
     def alive(self, broker_id: int) -> bool:
         life = self._peers.get(broker_id)
         return life is not None and life.alive

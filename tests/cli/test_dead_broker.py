@@ -1,0 +1,120 @@
+"""`tinymq cluster status` on real processes: a broker that died is missed for as long as it is gone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinymq import Client
+from tinymq.cli import devcluster, devfolder
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+
+DEADLINE_S = 40.0
+TIMING = "[timing]\nregistration_lease_s = 1.0\nregistration_renew_s = 0.2\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Three brokers, unregistered a second after they died; of which nothing runs afterwards."""
+    path = tmp_path_factory.mktemp("dead") / "dev"
+    made = devfolder.create(path, 3)
+    for broker in made.brokers:
+        with open(made.config(broker.id), "a") as file:
+            file.write(TIMING)
+    devcluster.up(path, None, print)
+    yield path
+    devcluster.down(path, purge=False)
+
+
+class Status:
+    """What `cluster status` says, again and again."""
+
+    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self._where = ["-s", devfolder.load(folder).servers]
+        self._capfd = capfd
+
+    def __call__(self) -> tuple[int, dict[str, Any]]:
+        self._capfd.readouterr()
+        code = run(["cluster", "status", *self._where, "-o", "json"])
+        document: dict[str, Any] = json.loads(self._capfd.readouterr().out)
+        assert document["healthy"] == (code == Exit.OK)
+        return code, document
+
+    def until_missing(self, number: int) -> dict[str, Any]:
+        """From the moment of its death on, the exit code is 1 each time."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            code, document = self()
+            assert code == Exit.FAILED, document
+            state = next((b["state"] for b in document["brokers"] if b["id"] == number), None)
+            if state == "missing":
+                return document
+            assert state in ("running", "unreachable"), "one that has just died may be remembered as it was"
+            threading.Event().wait(0.05)
+        raise AssertionError(f"broker {number} is not missed: {document}")
+
+    def until_well(self) -> dict[str, Any]:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            code, document = self()
+            if code == Exit.OK:
+                return document
+            threading.Event().wait(0.05)
+        raise AssertionError(document)
+
+
+def broker(document: dict[str, Any], number: int) -> dict[str, Any]:
+    found: dict[str, Any] = next(b for b in document["brokers"] if b["id"] == number)
+    return found
+
+
+def absent(document: dict[str, Any]) -> list[tuple[str, int, int]]:
+    return [(r["topic"], r["partition"], r["broker"]) for r in document["replicas"] if r["role"] == "missing"]
+
+
+def test_a_dead_broker_is_missing_until_it_is_back(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status = Status(folder, capfd)
+    with Client(devfolder.load(folder).servers) as client:
+        client.admin.create_topic("t", partitions=2, replication_factor=3)
+    status.until_well()
+    devcluster.kill(folder, 2)
+    dead = status.until_missing(2)
+    assert absent(dead) == [("(metadata)", 0, 2), ("t", 0, 2), ("t", 1, 2)]
+    found = broker(dead, 2)
+    assert (found["registered"], found["address"], found["votes"]) == (False, None, True)
+    assert 0.5 < found["last_heard_s"] < DEADLINE_S
+    capfd.readouterr()
+    assert run(["cluster", "status", "-s", devfolder.load(folder).servers]) == Exit.FAILED
+    printed = capfd.readouterr()
+    assert "broker 2 is missing: it votes on the metadata and has replicas, and is not registered; last heard" in (
+        printed.err
+    )
+    assert any(
+        line.split()[:3] == ["t", "0", "2"] and "broker 2 is missing" in line for line in printed.out.split("\n")
+    )
+    devcluster.start(folder, 2)
+    assert broker(status.until_well(), 2)["state"] == "running"
+
+
+def test_an_observer_is_missed_for_its_replicas_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status = Status(folder, capfd)
+    added = devcluster.add(folder, print)
+    status.until_well()
+    devcluster.stop(folder, added.id)
+    status.until_well()  # it left, has no vote, and no replica of a topic
+    devcluster.start(folder, added.id)
+    devcluster.wait_ready(folder, added.id)
+    with Client(devfolder.load(folder).servers) as client:
+        client.admin.create_topic("u", partitions=1, replication_factor=4)
+    status.until_well()
+    devcluster.stop(folder, added.id)
+    document = status.until_missing(added.id)
+    assert absent(document) == [("u", 0, added.id)]
+    assert "has replicas" in broker(document, added.id)["reason"]
