@@ -29,6 +29,9 @@ class Led:
         self.topic_id = topic.topic_id
 
     async def change(self, *commands: pb.ChannelCommand) -> list[pb.ChannelOutcome]:
+        for command in commands:
+            if not command.HasField("partition"):
+                command.partition = 0
         request = pb.ChannelsRequest(topic_id=self.topic_id, commands=commands)
         reply = await self.stub.Change(request, timeout=WAIT_S)
         assert not reply.HasField("error"), reply.error
@@ -44,13 +47,13 @@ class Led:
         return found
 
     async def hold(self, offset: int, lease_ms: int, hold_id: bytes = ID, *, light: bool = False) -> pb.HoldOutcome:
-        ranges = [pb.HoldRange(offset=offset)]
+        ranges = [pb.HoldRange(partition=0, offset=offset)]
         request = pb.HoldRequest(topic_id=self.topic_id, hold_id=hold_id, ranges=ranges, lease_ms=lease_ms, light=light)
         reply = await self.stub.Hold(request, timeout=WAIT_S)
         return pb.HoldOutcome(error=reply.error) if reply.HasField("error") else reply.outcomes[0]
 
     async def trim(self, time_us: int, offset: int = 0) -> pb.TrimReply:
-        request = pb.TrimRequest(topic_id=self.topic_id, before_us=time_us, before_offset=offset)
+        request = pb.TrimRequest(topic_id=self.topic_id, partition=0, before_us=time_us, before_offset=offset)
         return await self.stub.Trim(request, timeout=WAIT_S)
 
 
@@ -69,8 +72,8 @@ def run(cluster: Cluster, name: str, records: int, scenario: Callable[[Led], Awa
     asyncio.run(main())
 
 
-def opening(channel: str = "c", start_us: int = -2, **fields: int) -> pb.ChannelCommand:
-    return pb.ChannelCommand(channel=channel, open=pb.ChannelOpen(start_us=start_us, **fields))
+def opening(channel: str = "c", start_us: int = -2, partition: int | None = None, **fields: int) -> pb.ChannelCommand:
+    return pb.ChannelCommand(channel=channel, partition=partition, open=pb.ChannelOpen(start_us=start_us, **fields))
 
 
 def commit(offset: int, channel: str = "c", **fields: int) -> pb.ChannelCommand:
@@ -207,7 +210,7 @@ def test_what_is_wrong_is_said_of_each_command(tinymq_cluster: Cluster) -> None:
         assert codes[7] in ("UnknownPartition", "NotReady")
         assert codes[8] == "Fenced", "generation 0 is nobody's"
         for topic_id, code in ((b"", "InvalidName"), (b"u" * 16, "NotReady")):
-            request = pb.ChannelsRequest(topic_id=topic_id, commands=[opening(), opening("d")])
+            request = pb.ChannelsRequest(topic_id=topic_id, commands=[opening(partition=0), opening("d", partition=0)])
             reply = await led.stub.Change(request, timeout=WAIT_S)
             assert [outcome.error.code for outcome in reply.outcomes] == [code] * 2
         many = pb.ChannelsRequest(topic_id=led.topic_id, commands=[consume()] * (COMMANDS_MAX + 1))

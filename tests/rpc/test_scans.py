@@ -193,9 +193,13 @@ def test_holds_that_cannot_be(tinymq_cluster: Cluster, mq: Client) -> None:
                 request = pb.HoldRequest(topic_id=topic_id, hold_id=ID, lease_ms=1000, ranges=ranges)
                 return await stub.Hold(request, timeout=WAIT_S)
 
-            for ranges in ([], [pb.HoldRange()] * 2, [pb.HoldRange(partition=n) for n in range(PARTITIONS_MAX + 1)]):
+            for ranges in (
+                [],
+                [pb.HoldRange(partition=0, offset=0)] * 2,
+                [pb.HoldRange(partition=n, offset=0) for n in range(PARTITIONS_MAX + 1)],
+            ):
                 assert (await hold(*ranges)).error.code == "InvalidRequest"
-            many = await hold(*[pb.HoldRange(partition=n + 2) for n in range(PARTITIONS_MAX)])
+            many = await hold(*[pb.HoldRange(partition=n + 2, offset=0) for n in range(PARTITIONS_MAX)])
             assert not many.HasField("error")
             assert {outcome.error.code for outcome in many.outcomes} <= {"UnknownPartition", "NotReady"}
             (beyond,) = (await hold(pb.HoldRange(partition=0, offset=1 << 63))).outcomes

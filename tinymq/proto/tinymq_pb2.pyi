@@ -4,7 +4,8 @@ isort:skip_file
 What clients say to brokers. Messages between brokers are in peer.proto.
 
 Rules: a field number is never used twice; an unknown field is ignored; a client and a broker one
-minor version apart work together. Identities are raw bytes (16), times are microseconds since 1970 UTC.
+minor version apart work together. A number in a request that changes something is `optional`, though it must be there:
+absent is refused rather than taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
 """
 
 from collections import abc as _abc
@@ -285,6 +286,7 @@ class FetchMessageRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue: _builtins.int
+    """unset: 0"""
     offset: _builtins.int
     wait_ms: _builtins.int
     def __init__(
@@ -387,17 +389,20 @@ class DeleteQueueRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue: _builtins.int
+    """must be there"""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        queue: _builtins.int = ...,
+        queue: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
 
 Global___DeleteQueueRequest: _TypeAlias = DeleteQueueRequest  # noqa: Y015
 
@@ -1336,21 +1341,24 @@ class DeletePartitionRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    """must be there"""
     timeout_ms: _builtins.int
     command_id: _builtins.bytes
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         timeout_ms: _builtins.int = ...,
         command_id: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command_id", b"command_id", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___DeletePartitionRequest: _TypeAlias = DeletePartitionRequest  # noqa: Y015
 
@@ -1384,6 +1392,7 @@ class TransferLeaderRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    """must be there"""
     to: _builtins.int
     """broker id; 0: whoever would take over at once, the preferred broker first"""
     timeout_ms: _builtins.int
@@ -1391,15 +1400,17 @@ class TransferLeaderRequest(_message.Message):
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         to: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "timeout_ms", b"timeout_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition", "timeout_ms", b"timeout_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___TransferLeaderRequest: _TypeAlias = TransferLeaderRequest  # noqa: Y015
 
@@ -1442,6 +1453,7 @@ class SetConsumerRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    """must be there"""
     channel: _builtins.str
     consumer: _builtins.str
     command_id: _builtins.bytes
@@ -1449,16 +1461,18 @@ class SetConsumerRequest(_message.Message):
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         channel: _builtins.str = ...,
         consumer: _builtins.str = ...,
         command_id: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command_id", b"command_id", "consumer", b"consumer", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command_id", b"command_id", "consumer", b"consumer", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___SetConsumerRequest: _TypeAlias = SetConsumerRequest  # noqa: Y015
 
@@ -1496,6 +1510,7 @@ class UnsetConsumerRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
+    """must be there"""
     channel: _builtins.str
     epoch: _builtins.int
     """only this assignment; 0: whichever there is"""
@@ -1504,16 +1519,18 @@ class UnsetConsumerRequest(_message.Message):
         self,
         *,
         topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         channel: _builtins.str = ...,
         epoch: _builtins.int = ...,
         command_id: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command_id", b"command_id", "epoch", b"epoch", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command_id", b"command_id", "epoch", b"epoch", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___UnsetConsumerRequest: _TypeAlias = UnsetConsumerRequest  # noqa: Y015
 
@@ -1629,6 +1646,7 @@ class ChannelCommand(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     CONSUME_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
+    """must be there"""
     channel: _builtins.str
     @_builtins.property
     def open(self) -> Global___ChannelOpen: ...
@@ -1643,7 +1661,7 @@ class ChannelCommand(_message.Message):
     def __init__(
         self,
         *,
-        partition: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
         channel: _builtins.str = ...,
         open: Global___ChannelOpen | None = ...,
         commit: Global___ChannelCommit | None = ...,
@@ -1651,12 +1669,17 @@ class ChannelCommand(_message.Message):
         delete: Global___ChannelDelete | None = ...,
         consume: Global___ChannelConsume | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "seek", b"seek"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition", b"_partition", "channel", b"channel", "command", b"command", "commit", b"commit", "consume", b"consume", "delete", b"delete", "open", b"open", "partition", b"partition", "seek", b"seek"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["open", "commit", "seek", "delete", "consume"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
 Global___ChannelCommand: _TypeAlias = ChannelCommand  # noqa: Y015
@@ -1671,20 +1694,27 @@ class ChannelOpen(_message.Message):
     epoch: _builtins.int
     """of SetConsumer; 0: make the channel if need be, fence nobody"""
     start_us: _builtins.int
-    """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset"""
+    """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset. Must be there"""
     start_offset: _builtins.int
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
-        start_us: _builtins.int = ...,
-        start_offset: _builtins.int = ...,
+        start_us: _builtins.int | None = ...,
+        start_offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset", "_start_us", b"_start_us", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset", "_start_us", b"_start_us", "epoch", b"epoch", "start_offset", b"start_offset", "start_us", b"start_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__start_offset: _TypeAlias = _typing.Literal["start_offset"]  # noqa: Y015
+    _WhichOneofArgType__start_offset: _TypeAlias = _typing.Literal["_start_offset", b"_start_offset"]  # noqa: Y015
+    _WhichOneofReturnType__start_us: _TypeAlias = _typing.Literal["start_us"]  # noqa: Y015
+    _WhichOneofArgType__start_us: _TypeAlias = _typing.Literal["_start_us", b"_start_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_offset) -> _WhichOneofReturnType__start_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_us) -> _WhichOneofReturnType__start_us | None: ...
 
 Global___ChannelOpen: _TypeAlias = ChannelOpen  # noqa: Y015
 
@@ -1698,19 +1728,21 @@ class ChannelCommit(_message.Message):
     epoch: _builtins.int
     generation: _builtins.int
     offset: _builtins.int
-    """the next record to be read"""
+    """the next record to be read. Must be there"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "epoch", b"epoch", "generation", b"generation", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
 
 Global___ChannelCommit: _TypeAlias = ChannelCommit  # noqa: Y015
 
@@ -1726,21 +1758,28 @@ class ChannelSeek(_message.Message):
     request_id: _builtins.bytes
     """16 random bytes: a repeat changes nothing"""
     to_us: _builtins.int
-    """as in OffsetQuery.timestamp_us; -4: offset"""
+    """as in OffsetQuery.timestamp_us; -4: offset. Must be there"""
     offset: _builtins.int
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         request_id: _builtins.bytes = ...,
-        to_us: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        to_us: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_to_us", b"_to_us", "offset", b"offset", "to_us", b"to_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "offset", b"offset", "request_id", b"request_id", "to_us", b"to_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_to_us", b"_to_us", "epoch", b"epoch", "offset", b"offset", "request_id", b"request_id", "to_us", b"to_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__to_us: _TypeAlias = _typing.Literal["to_us"]  # noqa: Y015
+    _WhichOneofArgType__to_us: _TypeAlias = _typing.Literal["_to_us", b"_to_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_us) -> _WhichOneofReturnType__to_us | None: ...
 
 Global___ChannelSeek: _TypeAlias = ChannelSeek  # noqa: Y015
 
@@ -2019,24 +2058,36 @@ class TrimRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
+    """must be there"""
     before_us: _builtins.int
-    """as in OffsetQuery.timestamp_us; -4: before_offset"""
+    """as in OffsetQuery.timestamp_us; -4: before_offset. Must be there"""
     before_offset: _builtins.int
     timeout_ms: _builtins.int
     def __init__(
         self,
         *,
         topic_id: _builtins.bytes = ...,
-        partition: _builtins.int = ...,
-        before_us: _builtins.int = ...,
-        before_offset: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
+        before_us: _builtins.int | None = ...,
+        before_offset: _builtins.int | None = ...,
         timeout_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset", "_before_us", b"_before_us", "_partition", b"_partition", "before_offset", b"before_offset", "before_us", b"before_us", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_offset", b"before_offset", "before_us", b"before_us", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset", "_before_us", b"_before_us", "_partition", b"_partition", "before_offset", b"before_offset", "before_us", b"before_us", "partition", b"partition", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__before_offset: _TypeAlias = _typing.Literal["before_offset"]  # noqa: Y015
+    _WhichOneofArgType__before_offset: _TypeAlias = _typing.Literal["_before_offset", b"_before_offset"]  # noqa: Y015
+    _WhichOneofReturnType__before_us: _TypeAlias = _typing.Literal["before_us"]  # noqa: Y015
+    _WhichOneofArgType__before_us: _TypeAlias = _typing.Literal["_before_us", b"_before_us"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_offset) -> _WhichOneofReturnType__before_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before_us) -> _WhichOneofReturnType__before_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___TrimRequest: _TypeAlias = TrimRequest  # noqa: Y015
 
@@ -2078,7 +2129,7 @@ class HoldRequest(_message.Message):
     hold_id: _builtins.bytes
     """16 random bytes; the same ones again renew it"""
     lease_ms: _builtins.int
-    """0: release"""
+    """0: release. Must be there"""
     timeout_ms: _builtins.int
     enough_ms: _builtins.int
     """a hold of this id that keeps as much, for so long yet, is left as it is; 0: renewed in any case"""
@@ -2093,17 +2144,19 @@ class HoldRequest(_message.Message):
         *,
         topic_id: _builtins.bytes = ...,
         hold_id: _builtins.bytes = ...,
-        lease_ms: _builtins.int = ...,
+        lease_ms: _builtins.int | None = ...,
         timeout_ms: _builtins.int = ...,
         ranges: _abc.Iterable[Global___HoldRange] | None = ...,
         enough_ms: _builtins.int = ...,
         light: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "lease_ms", b"lease_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enough_ms", b"enough_ms", "hold_id", b"hold_id", "lease_ms", b"lease_ms", "light", b"light", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms", "enough_ms", b"enough_ms", "hold_id", b"hold_id", "lease_ms", b"lease_ms", "light", b"light", "ranges", b"ranges", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lease_ms: _TypeAlias = _typing.Literal["lease_ms"]  # noqa: Y015
+    _WhichOneofArgType__lease_ms: _TypeAlias = _typing.Literal["_lease_ms", b"_lease_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_ms) -> _WhichOneofReturnType__lease_ms | None: ...
 
 Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
 
@@ -2114,19 +2167,27 @@ class HoldRange(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
+    """must be there"""
     offset: _builtins.int
-    """keep what lies from here on"""
+    """keep what lies from here on. Must be there"""
     def __init__(
         self,
         *,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        partition: _builtins.int | None = ...,
+        offset: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "_partition", b"_partition", "offset", b"offset", "partition", b"partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+    _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
+    _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
 
 Global___HoldRange: _TypeAlias = HoldRange  # noqa: Y015
 

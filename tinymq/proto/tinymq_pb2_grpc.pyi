@@ -4,7 +4,8 @@ isort:skip_file
 What clients say to brokers. Messages between brokers are in peer.proto.
 
 Rules: a field number is never used twice; an unknown field is ignored; a client and a broker one
-minor version apart work together. Identities are raw bytes (16), times are microseconds since 1970 UTC.
+minor version apart work together. A number in a request that changes something is `optional`, though it must be there:
+absent is refused rather than taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
 """
 
 from collections import abc as _abc

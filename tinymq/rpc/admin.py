@@ -23,6 +23,7 @@ from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.recovering import Order
 from tinymq.rpc.leading import find_queue, find_topic
+from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services import Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
@@ -106,6 +107,7 @@ class AdminService(pb_grpc.AdminServicer):
     async def DeletePartition(self, request: pb.DeletePartitionRequest, context: Context) -> pb.DeletePartitionReply:
         timeout_s = _timeout_s(request.timeout_ms)
         try:
+            require(request, "partition", lenient=leaves_zeros_out(context))
             broker = self._serving.running()
             await broker.delete_partition(request.topic, request.partition, timeout_s, request.command_id)
         except TinymqError as error:
@@ -114,6 +116,7 @@ class AdminService(pb_grpc.AdminServicer):
 
     async def TransferLeader(self, request: pb.TransferLeaderRequest, context: Context) -> pb.TransferLeaderReply:
         try:
+            require(request, "partition", lenient=leaves_zeros_out(context))
             broker = self._serving.running()
             queue = await find_queue(broker, await find_topic(broker, request.topic), request.partition)
             leader, term = await self._transfers.transfer(queue, request.to, _timeout_s(request.timeout_ms))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from google.protobuf.message import Message
+
 from tinymq.broker.broker import Broker
 from tinymq.broker.holds import Hold, wait_ms
 from tinymq.broker.messages import command, prove_leading, size_of
@@ -20,6 +22,7 @@ from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
+from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
 from tinymq.types import TopicId, check_channel_name, check_consumer_name
@@ -41,6 +44,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
     async def SetConsumer(self, request: pb.SetConsumerRequest, context: Context) -> pb.SetConsumerReply:
         try:
+            require(request, "partition", lenient=leaves_zeros_out(context))
             check_channel_name(request.channel)
             check_consumer_name(request.consumer)
             consumer = await self._serving.running().registry.set_queue_consumer(
@@ -52,6 +56,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 
     async def UnsetConsumer(self, request: pb.UnsetConsumerRequest, context: Context) -> pb.UnsetConsumerReply:
         try:
+            require(request, "partition", lenient=leaves_zeros_out(context))
             check_channel_name(request.channel)
             await self._serving.running().registry.unset_queue_consumer(
                 request.topic, request.partition, request.channel, request.epoch, command_id=request.command_id
@@ -78,13 +83,15 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             _check_count("commands", len(request.commands), COMMANDS_MAX)
         except TinymqError as error:
             return pb.ChannelsReply(error=to_wire(error))
+        lenient = leaves_zeros_out(context)
         timeout_s = _timeout_s(request.timeout_ms, broker)
         outcomes = [Outcome() for _ in request.commands]
         given: dict[int, tuple[Partition, list[tuple[int, part.Command]]]] = {}
         for place, said in enumerate(request.commands):
             try:
+                require(said, "partition", lenient=lenient)
                 partition = broker.find(request.topic_id, said.partition)
-                resolved = await _resolve(broker, partition, said)
+                resolved = await _resolve(broker, partition, said, lenient)
             except TinymqError as error:
                 outcomes[place] = Outcome(error)
             else:
@@ -121,6 +128,9 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     async def Trim(self, request: pb.TrimRequest, context: Context) -> pb.TrimReply:
         try:
             broker = self._serving.running()
+            lenient = leaves_zeros_out(context)
+            require(request, "partition", lenient=lenient)
+            _require_place(request, "before_us", "before_offset", lenient)
             partition = broker.find(request.topic_id, request.partition)
             offset = await _offset(broker, partition, request.before_us, request.before_offset)
             _check_before(partition, offset)
@@ -134,8 +144,10 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     async def Hold(self, request: pb.HoldRequest, context: Context) -> pb.HoldReply:
         try:
             broker = self._serving.running()
+            lenient = leaves_zeros_out(context)
+            require(request, "lease_ms", lenient=lenient)
             _check_id("hold_id", request.hold_id)
-            _check_ranges(request.ranges)
+            _check_ranges(request.ranges, lenient)
         except TinymqError as error:
             return pb.HoldReply(error=to_wire(error))
         timeout_s = _timeout_s(request.timeout_ms, broker)
@@ -162,19 +174,22 @@ class ChannelsService(pb_grpc.ChannelsServicer):
 # ---- requests ---------------------------------------------------------------------------------------------------
 
 
-async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand) -> part.Command:
+async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand, lenient: bool) -> part.Command:
     """The partition's command for what was said, times as offsets. Raises InvalidRequest, NotLeader, NotReady."""
     channel = check_channel_name(said.channel)
     kind = said.WhichOneof("command")
     if kind == "open":
+        _require_place(said.open, "start_us", "start_offset", lenient)
         start = await _offset(broker, partition, said.open.start_us, said.open.start_offset)
         return part.Command(open=part.OpenChannel(channel=channel, epoch=said.open.epoch, start=start))
     if kind == "commit":
         commit = said.commit
+        require(commit, "offset", lenient=lenient)
         _check_offset(commit.offset)
         committed = part.Commit(channel=channel, epoch=commit.epoch, generation=commit.generation, offset=commit.offset)
         return part.Command(commit=committed)
     if kind == "seek":
+        _require_place(said.seek, "to_us", "offset", lenient)
         _check_id("request_id", said.seek.request_id)
         offset = await _offset(broker, partition, said.seek.to_us, said.seek.offset)
         seek = part.Seek(channel=channel, epoch=said.seek.epoch, request_id=said.seek.request_id, offset=offset)
@@ -244,8 +259,17 @@ def _check_offset(offset: int) -> None:
         raise InvalidRequest(f"{offset} is no offset")
 
 
-def _check_ranges(ranges: Sequence[pb.HoldRange]) -> None:
+def _require_place(request: Message, time: str, offset: str, lenient: bool) -> None:
+    """Raises InvalidRequest unless there is a time, and with BY_OFFSET an offset."""
+    require(request, time, lenient=lenient)
+    if getattr(request, time) == BY_OFFSET:
+        require(request, offset, lenient=lenient)
+
+
+def _check_ranges(ranges: Sequence[pb.HoldRange], lenient: bool) -> None:
     _check_count("ranges", len(ranges), PARTITIONS_MAX)
+    for asked in ranges:
+        require(asked, "partition", "offset", lenient=lenient)
     if not ranges or len({asked.partition for asked in ranges}) != len(ranges):
         raise InvalidRequest("a hold of no range, or of two in one partition", hint="one for each partition")
 

@@ -6,6 +6,7 @@ from tinymq import topic_config
 from tinymq.errors import InvalidRequest, TopicExists, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.leading import Call, find_queue, find_topic
+from tinymq.rpc.presence import require
 from tinymq.topic_config import TopicConfig
 
 REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
@@ -46,7 +47,9 @@ def _of_new_topic(request: pb.CreateQueueRequest) -> bool:
 
 
 async def delete_queue(request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
-    """One queue less; the last one with its topic: which it is, the registry decides, of the topic that was meant."""
+    """One queue less; the last one with its topic: which it is, the registry decides, of the topic that was meant.
+    Raises InvalidRequest for a request that names no queue."""
+    require(request, "queue")
     broker, name, number = call.broker, request.topic, request.queue
     topic = await find_topic(broker, name)
     await find_queue(broker, topic, number)
