@@ -32,6 +32,7 @@ from tinymq.log.files import Files, RealFiles
 from tinymq.log.runner import Runner, ThreadRunner
 from tinymq.log.store import Store
 from tinymq.metrics.endpoint import Endpoint
+from tinymq.private_files import open_to_others
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
@@ -169,6 +170,8 @@ class BrokerApp:
         config = self.config
         if self._files is None:
             self._files = await self._runner.run(lambda: RealFiles(Path(config.data_dir)))
+            if mode := open_to_others(Path(config.data_dir)):
+                logger.warning("data_dir_open_to_others", broker=config.broker_id, path=config.data_dir, mode=mode)
         store = self._store = await Store.open(
             self._files, self._runner, self._clock, broker_id=config.broker_id, limits=config.limits, rng=self._rng,
             idle_mark_s=config.timing.idle_mark_s,

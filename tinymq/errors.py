@@ -12,7 +12,7 @@
     ├── OutcomeUnknown         it may have been done, or not
     ├── NotDelivered           what a producer could not send, with the records
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
-    ├── StorageError           DiskFull, SyncFailed, CorruptData, BrokenInvariant, FolderInUse, PortInUse
+    ├── StorageError           DiskFull, SyncFailed, CorruptData, BrokenInvariant, FolderInUse, PortInUse, UnsafePath
     └── Closed                 used after it was closed
 
 Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
@@ -295,6 +295,12 @@ class FolderInUse(StorageError):
     """Another process has the data folder open."""
 
     default_hint = "one broker per data folder: stop the other one"
+
+
+class UnsafePath(StorageError):
+    """What has this name is no file or folder of this user's own: a planted link, perhaps."""
+
+    default_hint = "see what lies there and who put it there; remove it, or choose another folder"
 
 
 class PortInUse(StorageError):

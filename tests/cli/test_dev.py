@@ -53,6 +53,9 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert [get(b["metrics"], "/status")[0] for b in states] == [200, 200, 200]
     started = _processes(folder)
     assert [p.pid for p in started] == [b["pid"] for b in states]
+    made = [folder, folder.with_name("dev.lock"), *folder.rglob("*")]
+    assert len(made) > 20
+    assert [path for path in made if path.stat().st_mode & 0o077] == [], "all of it is for its owner alone"
 
     assert run(["dev", "kill", "2", *where, "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {**states[1], "pid": None, "state": "stopped"}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli import cause, devcluster, devfolder
+from tinymq.cli import cause, devcluster, devfolder, process
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.process import Process
-from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound
+from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, UnsafePath
 
 
 def test_created_and_loaded_alike(tmp_path: Path) -> None:
@@ -183,3 +183,42 @@ def test_a_local_cluster_grows_up_to_a_bound(tmp_path: Path) -> None:
         folder = folder.with_one_more()
     with pytest.raises(InvalidRequest):
         folder.with_one_more()
+
+
+@pytest.mark.parametrize("name", ["dev.lock", "dev/broker-1.log", "dev/broker-1.pid", "dev/cluster.json"])
+def test_a_planted_link_is_refused_and_its_target_stays(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "dev").mkdir(0o700)
+    if name.startswith("dev/broker"):
+        devfolder.create(tmp_path / "dev", 1)
+    (tmp_path / name).symlink_to(victim)
+    assert run(["dev", "up", "-n", "1", "--dir", str(tmp_path / "dev")]) == Exit.FAILED
+    said = capfd.readouterr().err
+    assert f"error: {tmp_path / name} is a symbolic link [UnsafePath]" in said
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "dev" / "broker-1").exists(), "nothing was started"
+
+
+def test_output_goes_to_no_planted_link(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / "victim")
+    with pytest.raises(UnsafePath):
+        process.start(["/bin/true"], tmp_path / "log")
+    for reads in (lambda: cause.tail(tmp_path / "log", 10), lambda: cause.lines_from(tmp_path / "log", 0)):
+        (tmp_path / "victim").write_text("precious\n")
+        with pytest.raises(UnsafePath):
+            reads()
+
+
+def test_a_folder_that_others_may_enter_is_left_and_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "dev"
+    devfolder.create(path, 1)
+    path.chmod(0o755)
+    said: list[str] = []
+    (path / "broker-1.log").symlink_to(tmp_path)  # so that nothing is started
+    with pytest.raises(UnsafePath):
+        devcluster.up(path, None, said.append)
+    assert any(f"others may enter {path}, which has mode 755" in line for line in said)
+    assert path.stat().st_mode & 0o777 == 0o755

@@ -7,6 +7,7 @@ again; then the last warning. Others that cannot be reached are, as a rule, what
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymq.errors import BY_CODE, TinymqError
+from tinymq.private_files import open_private
 
 STARTED = "process_started"  # the event that is written to the log before the process
 LINES_MAX = 2_000
@@ -34,7 +36,7 @@ class Cause:
 def mark_start(log: Path, broker: int, timestamp: str) -> None:
     """Write into the log that the process starts here: what is before it was an earlier one's."""
     event = {"broker": broker, "event": STARTED, "level": "info", "timestamp": timestamp}
-    with open(log, "a") as file:
+    with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a") as file:
         file.write(json.dumps(event) + "\n")
 
 
@@ -42,13 +44,13 @@ def tail(path: Path, lines: int) -> list[str]:
     """The last `lines` lines of a log; none when there is no log."""
     if not path.exists():
         return []
-    with open(path, errors="replace") as file:
+    with os.fdopen(open_private(path, os.O_RDONLY), errors="replace") as file:
         return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
 
 
 def lines_from(path: Path, position: int) -> tuple[list[str], int]:
     """The whole lines of a log from a position on, up to FOLLOWED_BYTES_MAX, and the position after them."""
-    with open(path, "rb") as file:
+    with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
         file.seek(position)
         read = file.read(FOLLOWED_BYTES_MAX)
     whole = read[: read.rfind(b"\n") + 1] or (read if len(read) == FOLLOWED_BYTES_MAX else b"")

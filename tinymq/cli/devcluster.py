@@ -16,6 +16,7 @@ from pathlib import Path
 from tinymq.cli import ask, cause, devfolder, process
 from tinymq.cli.devfolder import DevBroker, DevFolder
 from tinymq.errors import InvalidRequest, NotReady
+from tinymq.private_files import open_to_others
 from tinymq.quantity import named, quantity
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
@@ -47,6 +48,8 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.AN
         devfolder.check_number(3 if brokers is None else brokers)
     with devfolder.locked(path):
         folder = _load_or_create(path, brokers, first_port)
+        if mode := open_to_others(path):
+            say(f"warning: others may enter {path}, which has mode {mode}; chmod 700 {path} keeps them out")
         started: list[DevBroker] = []
         try:
             for broker in folder.brokers:

@@ -27,6 +27,7 @@ from typing import IO
 
 from tinymq.cli.process import Process
 from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
+from tinymq.private_files import check_own_folder, make_private_folder, open_private, read_private
 
 DEFAULT = Path(".tinymq/dev")
 BROKERS_ALLOWED = (1, 3, 5)  # of a new local cluster: they vote on its metadata; more are added
@@ -94,7 +95,7 @@ class DevFolder:
     def process(self, number: int) -> Process | None:
         """The process that was last started for broker `number`, alive or not; None after a stop."""
         try:
-            found = json.loads(self._pid(number).read_text())
+            found = json.loads(read_private(self._pid(number)))
             return Process(int(found["pid"]), str(found["started"]))
         except FileNotFoundError:
             return None
@@ -150,7 +151,7 @@ def load(path: Path) -> DevFolder:
     """The local cluster in `path`. Raises NotFound when there is none."""
     file = path / "cluster.json"
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(read_private(file))
         brokers = tuple(_broker(each) for each in found["brokers"])
         if found["format"] != FORMAT:
             raise CorruptData(f"{file} has format {found['format']!r}, not {FORMAT}")
@@ -191,7 +192,7 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
     if first_port == ANY_PORT or not all(map(is_free, ports)):
         ports = free_ports(3 * brokers)
     addresses = [f"{HOST}:{port}" for port in ports]
-    path.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path)
     folder = DevFolder(
         path,
         tuple(DevBroker(i + 1, *addresses[i::brokers]) for i in range(brokers)),
@@ -206,13 +207,16 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse.
+    """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse; UnsafePath when the
+    folder is another user's, or the lock's file a link.
 
     The lock's file goes when there is no cluster at the end.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        check_own_folder(path)
     lock = path.with_name(path.name + ".lock")
-    with open(lock, "w") as file:
+    with os.fdopen(open_private(lock, os.O_RDWR | os.O_CREAT), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_still(file, lock):  # its last holder removed it after we had opened it
@@ -238,7 +242,7 @@ def locked_cluster(path: Path) -> Iterator[DevFolder]:
 def _is_still(file: IO[str], path: Path) -> bool:
     """Is the open `file` the one that has this name?"""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except FileNotFoundError:
         return False
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinymq.private_files import open_private
+
 POLL_S = 0.01
 
 
@@ -52,8 +54,9 @@ class Process:
 
 def start(command: Sequence[str], log: Path) -> Process:
     """Run `command` in a session of its own, so that this terminal's Ctrl-C does not reach it; its output
-    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables: they are meant for others."""
-    with open(log, "ab") as output:
+    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables: they are meant for others.
+    Raises UnsafePath when `log` is a link."""
+    with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as output:
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ between parts. Every call blocks; callers are the writer job, the executor and o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tinymq.errors import DiskFull, FolderInUse, StorageError, SyncFailed
+from tinymq.private_files import FILE_MODE, FOLDER_MODE
 
 SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere there is none
@@ -206,7 +208,9 @@ class RealFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        root.mkdir(parents=True, exist_ok=True)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # one that is there keeps its mode: see `open_to_others`
+            root.mkdir(FOLDER_MODE)
         self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
 
     def _at(self, path: str) -> str:
@@ -215,7 +219,7 @@ class RealFiles:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _mapped("open", path):
-            return RealFile(os.open(self._at(path), flags, 0o600), path)
+            return RealFile(os.open(self._at(path), flags, FILE_MODE), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._at(path))
@@ -229,7 +233,11 @@ class RealFiles:
 
     def make_folder(self, path: str) -> None:
         with _mapped("make", path):
-            os.makedirs(self._at(path), mode=0o700, exist_ok=True)
+            made = self._root
+            for name in Path(path).parts:  # os.makedirs gives its mode to the last one alone
+                made /= name
+                if not made.is_dir():
+                    made.mkdir(FOLDER_MODE, exist_ok=True)
 
     def remove(self, path: str) -> None:
         with _mapped("remove", path):

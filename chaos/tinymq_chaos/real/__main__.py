@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tinymq.errors import TinymqError
+from tinymq.errors import TinymqError, UnsafePath
+from tinymq.private_files import make_private_folder
 from tinymq_chaos.history import History
 from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome
@@ -138,9 +139,11 @@ def unfit(folder: Path, against: Path | None) -> str:
     if left := [name for name in LEFT if (folder / name).exists()]:
         return f"{folder} holds an earlier run ({', '.join(left)}): name another one, or remove it"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         return f"{folder} cannot be made: {error.strerror}"
+    except UnsafePath as error:
+        return error.message
     return ""
 
 

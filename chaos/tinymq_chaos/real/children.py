@@ -26,6 +26,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 
+from tinymq.private_files import open_private
+
 GONE_S_MAX = 10.0  # after SIGKILL
 POLL_S = 0.005
 
@@ -167,7 +169,7 @@ def _start(command: Sequence[str], log: Path, env: Mapping[str, str] | None, rep
     tied = sys.platform == "linux"
     if tied:
         command = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), str(report), *command]
-    with open(log, "ab") as output:
+    with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env,
             pass_fds=(report,) if tied else (), start_new_session=True,

@@ -30,6 +30,7 @@ from typing import Any
 from tinymq.cli import cause
 from tinymq.client import AsyncClient
 from tinymq.errors import NotReady
+from tinymq.private_files import make_private_folder, open_private
 from tinymq_chaos.real import health
 from tinymq_chaos.real.children import Child, end, spawn
 from tinymq_chaos.real.disk_control import DiskControl
@@ -69,7 +70,7 @@ class Cluster:
     ) -> None:
         if nodes not in NODES:
             raise ValueError(f"a cluster has 1, 3 or 5 brokers, not {nodes}")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self.folder = folder.absolute()
         self.version = version("tinymq")
         self.brokers = tuple(range(1, nodes + 1))
@@ -232,8 +233,8 @@ class Cluster:
     def _write(self, settings: Settings) -> None:
         secret = self.folder / "secret"
         if not secret.exists():
-            secret.touch(0o600)
-            secret.write_text(secrets.token_hex(32))
+            with os.fdopen(open_private(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+                file.write(secrets.token_hex(32))
         for broker in self.brokers:
             own = self._own[broker]
             values: dict[str, Any] = {
