@@ -367,7 +367,7 @@ def test_a_failure_that_was_asked_for_is_not_raised_twice() -> None:
             await producer.flush()
             cluster.refusals.append(BatchTooLarge("never"))
             await producer.send("t", b"b")
-            with pytest.raises(NotDelivered, match="1 records"):
+            with pytest.raises(NotDelivered, match="1 record not delivered"):
                 await producer.flush()
             await producer.flush()
 
@@ -441,7 +441,7 @@ def test_an_exception_in_the_block_is_the_one_that_leaves_it() -> None:
 
             with pytest.raises(ZeroDivisionError) as raised:
                 await leave()
-            assert "1 records were not delivered" in raised.value.__notes__[0]
+            assert "1 record not delivered" in raised.value.__notes__[0]
 
     run(scenario())
 

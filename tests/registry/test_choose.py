@@ -115,7 +115,7 @@ def test_a_broker_on_a_registry_in_memory(tmp_path: Path) -> None:
             assert 'registry = "replicated"' in refused.hint
         finally:
             await app.stop()
-        with pytest.raises(InvalidConfig, match="1 partitions"):
+        with pytest.raises(InvalidConfig, match="1 partition"):
             await BrokerApp(config).start()
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -345,7 +345,7 @@ def test_data_without_its_registry_is_not_served(zookeeper_server: ZookeeperServ
     async def main() -> None:
         async with bench(zookeeper_server) as b:
             group = GroupId(TopicId(b"t" * 16), 0)
-            with pytest.raises(InvalidConfig, match="1 partitions"):
+            with pytest.raises(InvalidConfig, match="1 partition"):
                 await b.make().start([group])
             await b.start(1)
             await b.make().start([group])

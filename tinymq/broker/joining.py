@@ -33,6 +33,7 @@ from tinymq.errors import (
     WrongBroker,
     WrongCluster,
 )
+from tinymq.quantity import named
 from tinymq.raft.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 from tinymq.types import PeerAddress
 
@@ -55,7 +56,7 @@ def decide(voters: Collection[int], told: Mapping[int, Told]) -> Told:
     if refusals:
         return refusals[0]
     not_formed = NotReady("no broker that it reaches belongs to a cluster", hint="form one: tinymq cluster init")
-    return not_formed if not silent else NotReady(f"asks brokers {silent} for their cluster")
+    return not_formed if not silent else NotReady(f"asks {named('broker', silent)} for their cluster")
 
 
 class Joining:

@@ -10,6 +10,7 @@ import structlog
 
 from tinymq.clock import Clock
 from tinymq.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown
+from tinymq.quantity import named
 from tinymq.raft import Group
 from tinymq.registry.values import QueueRecord
 from tinymq.types import GroupId
@@ -51,8 +52,8 @@ class Transfers:
         host, group = self._host, self._host.groups.get(queue.group)
         name = f"{queue.topic}/{queue.partition}"
         if to != ANY and not queue.has_replica(to):
-            held = ", ".join(str(r.broker_id) for r in queue.replicas)
-            raise InvalidRequest(f"{name}: broker {to} holds no replica", hint=f"brokers {held} do")
+            held = named("broker", (r.broker_id for r in queue.replicas))
+            raise InvalidRequest(f"{name}: broker {to} holds no replica", hint=f"its replicas are on {held}")
         if group is None or not group.is_leader:
             leader = host.leader_of(queue.group)
             raise NotLeader(f"{name} is not led by broker {host.broker_id}", leader=leader[0] if leader else None)

@@ -20,6 +20,7 @@ from tinymq.client.routing import Topic
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, DeadlineExceeded, InvalidRequest, OffsetOutOfRange
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.quantity import quantity
 from tinymq.types import Offset, RecordMetadata
 
 Wake = Callable[[Callable[[], None]], None]
@@ -137,7 +138,7 @@ class AsyncPartition:
         at = await self._ends()
         if strict and position < at.log_start and self.config.on_trimmed == "raise":
             raise OffsetOutOfRange(
-                f"{self._where}: {at.log_start - position} messages are gone that were not read",
+                f"{self._where}: {quantity(at.log_start - position, 'message')} removed before being read",
                 hint="seek('earliest'), or go on with on_trimmed='skip'",
                 log_start=at.log_start,
                 high_watermark=at.high_watermark,

@@ -37,6 +37,7 @@ from tinymq.errors import (
     UnknownTopic,
 )
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.quantity import quantity
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -270,7 +271,7 @@ class Sender:
                     await batch.wait_async()
         except TimeoutError:
             left = sum(batch.count for batch in pending if not batch.done)
-            raise TimeoutError(f"{left} records are still on their way after {timeout_s} s") from None
+            raise TimeoutError(f"{quantity(left, 'record')} still unacknowledged after {timeout_s} s") from None
         self._undelivered.tell()
 
     async def close(self, timeout_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinymq.client.delivery import Pending
 from tinymq.errors import NotDelivered
+from tinymq.quantity import quantity
 
 
 class Undelivered:
@@ -31,4 +32,4 @@ class Undelivered:
         if records or left_out:
             first = f": {records[0].error.message}" if records else ""
             count = len(records) + left_out
-            raise NotDelivered(f"{count} records were not delivered{first}", records=records, left_out=left_out)
+            raise NotDelivered(f"{quantity(count, 'record')} not delivered{first}", records=records, left_out=left_out)

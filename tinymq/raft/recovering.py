@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tinymq.quantity import quantity
 from tinymq.raft.membership import Membership, Replica
 from tinymq.types import GroupId
 
@@ -165,7 +166,9 @@ def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -
     missing = [b for b in members if b not in there]
     damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]
     empty = f"{_brokers(missing)} must run, with an empty data folder if its disk is lost" if missing else ""
-    return f"{majority} of {len(members)} replicas must be there: " + "; ".join(filter(None, [empty, *damaged]))
+    return f"{majority} of {quantity(len(members), 'replica')} must be there: " + "; ".join(
+        filter(None, [empty, *damaged])
+    )
 
 
 def _brokers(ids: Sequence[int]) -> str:

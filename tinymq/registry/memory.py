@@ -9,6 +9,7 @@ from tinymq.clock import Clock, Timer
 from tinymq.config import Timing
 from tinymq.errors import InvalidConfig
 from tinymq.proto import registry_pb2 as pb
+from tinymq.quantity import quantity
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.leases import Leases
 from tinymq.registry.state import RegistryState
@@ -27,8 +28,9 @@ class MemoryRegistry(CommandedRegistry):
     async def start(self, on_disk: Collection[GroupId]) -> None:
         """Raises InvalidConfig: nothing here would ever tell which topics earlier data is of, or delete it."""
         if on_disk:
+            held = quantity(len(on_disk), "partition")
             raise InvalidConfig(
-                f"the data folder holds {len(on_disk)} partitions that a registry in memory knows nothing of",
+                f"the data folder holds {held} that a registry in memory knows nothing of",
                 hint="start it on an empty data folder, or with the registry that made them",
             )
 

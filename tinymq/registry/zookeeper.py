@@ -22,6 +22,7 @@ from tinymq.clock import Clock, Timer
 from tinymq.config import Timing
 from tinymq.errors import InvalidConfig, InvalidRequest, TinymqError, WrongCluster
 from tinymq.proto import registry_pb2 as pb
+from tinymq.quantity import quantity
 from tinymq.registry import zookeeper_tree as tree
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.state import BrokersChanged, RegistryState, reply_error
@@ -93,8 +94,9 @@ class ZookeeperRegistry(CommandedRegistry):
         cluster = await self._session.get(tree.CLUSTER)
         if cluster is None:
             if on_disk:
+                held = quantity(len(on_disk), "partition")
                 raise InvalidConfig(
-                    f"this broker has data of {len(on_disk)} partitions, and the registry {self._where} is empty",
+                    f"this broker has data of {held}, and the registry {self._where} is empty",
                     hint="check the registry's URL: the registry that knows of them is another",
                 )
             await self._session.commit(tree.first_ops(self._cluster_id))  # a conflict: another broker has

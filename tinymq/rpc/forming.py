@@ -17,6 +17,7 @@ from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongCluster
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
+from tinymq.quantity import named
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.types import METADATA_GROUP
@@ -81,7 +82,7 @@ def _agree(
         raise WrongCluster("these brokers belong to more than one cluster")
     not_empty = [d.broker_id for d in described if not d.cluster_id and not d.empty]
     if not_empty:
-        raise InvalidRequest(f"the data folders of brokers {not_empty} are not empty", hint="give them new folders")
+        raise InvalidRequest(f"not empty: the data of {named('broker', not_empty)}", hint="give them new folders")
     if formed:
         cluster_id, first_entry = formed.pop()
         parse_entry(first_entry)
