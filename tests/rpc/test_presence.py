@@ -17,6 +17,8 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.channels import BY_OFFSET
 from tinymq.testing import Cluster
 
+pytest_plugins = ["tinymq.testing.fixture"]
+
 WAIT_S = 20.0
 ID = b"i" * 16
 OURS = (("tinymq-client-id", "an older client of tinymq's own"),)
