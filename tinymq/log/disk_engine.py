@@ -130,14 +130,14 @@ class DiskEngine:
         self._let_go(log)
 
         def put() -> None:
-            self._rounds.forget(group_folder(log.group))
+            self._rounds.forget(log.group)
             self._rounds.put_mark(mark)
 
         await self._writer.alone(put)
 
     async def set_aside(self, group: GroupId) -> None:
         def put() -> None:
-            self._rounds.forget(group_folder(group))
+            self._rounds.forget(group)
             mark = self._marks.get(group) or Mark(group)
             flags = DELETING if has_aside(self._files, group) else ASIDE
             if flags == ASIDE:
@@ -170,7 +170,7 @@ class DiskEngine:
         self._let_go(log)
 
         def install() -> Recovered:
-            self._rounds.forget(group_folder(group))
+            self._rounds.forget(group)
             recovered = begin_behind(self._files, group, applied)
             self._rounds.put_mark(mark_behind(group, applied, count))
             remove_below(self._files, group, applied.index + 1)
@@ -202,7 +202,7 @@ class DiskEngine:
         log.close()
 
         def close() -> None:
-            self._rounds.forget(group_folder(log.group))
+            self._rounds.forget(log.group)
             if mark is not None:
                 self._marks.write([mark])
 
@@ -210,7 +210,7 @@ class DiskEngine:
 
     async def delete(self, group: GroupId) -> None:
         def delete() -> None:
-            self._rounds.forget(group_folder(group))
+            self._rounds.forget(group)
             mark = self._marks.get(group)
             if mark is not None:  # first: a crash in the middle of the removal is no damage
                 self._rounds.put_mark(replace(mark, flags=mark.flags | DELETING))

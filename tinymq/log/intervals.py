@@ -20,17 +20,22 @@ class Intervals:
         self._on_due = on_due
         self._timer: Timer | None = None
         self._timer_s = NEVER  # when it is due
-        self._due_s: dict[Log, float] = {}  # logs with something unsynced, in the order of their first writes
+        self._due_s: dict[Log, float] = {}  # logs with something unsynced, in the order of their first unsynced writes
 
     def __contains__(self, log: Log) -> bool:
         return log in self._due_s
+
+    def __bool__(self) -> bool:
+        return bool(self._due_s)
 
     def logs(self) -> list[Log]:
         return list(self._due_s)
 
     def wrote(self, log: Log, now_s: float) -> None:
-        """A round that began at `now_s` wrote it, and did not sync it."""
-        due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
+        """A round that began at `now_s` wrote it, and did not sync it. The interval may have been altered since the
+        first unsynced write: the earlier of the two times counts, so that neither promise is broken."""
+        due_s = min(self._due_s.get(log, NEVER), now_s + log.config.sync_interval_s)
+        self._due_s[log] = due_s
         self.next_s = min(self.next_s, due_s)
 
     @property
@@ -38,18 +43,12 @@ class Intervals:
         return self.next_s <= self._clock.monotonic()
 
     def due(self, now_s: float) -> list[Log]:
-        """Who is synced in the round that begins now."""
+        """The logs that are synced in the round that begins now."""
         if now_s < self.next_s:
             return []
         due = [log for log, at in self._due_s.items() if at - AHEAD * log.config.sync_interval_s <= now_s]
         self.next_s = min((at for log, at in self._due_s.items() if log not in due), default=NEVER)
         return due
-
-    def all_due(self) -> None:
-        """Everybody is due at once."""
-        if self._due_s:
-            self._due_s = dict.fromkeys(self._due_s, -NEVER)
-            self.next_s = -NEVER
 
     def drop(self, log: Log) -> None:
         """It is synced, or of no more interest."""

@@ -15,9 +15,18 @@
         72    8 commit          u64    commit index when the mark was made
         80    8 state           u64    applied index of the newest durable applied state; 0: none
 
-A mark is written after the sync that it tells of and made durable by a later one, so it may lag and never
-leads; before anything at or below it is cut away, it is lowered and synced. Every group ever opened here is
-listed until it is deleted: a lost folder is told from one never made.
+The invariant of a durable mark. Whichever rounds of this file survive a crash, the newest mark of a group that they
+hold is true then:
+
+1. The marked entry and all before it are on the disk. So a mark is written after the sync that it tells of, and made
+   durable by a later one: it may lag, and never leads. Before anything at or below it is cut away, it is lowered, and
+   the lowered mark is synced.
+2. If an entry counts that is not on the disk yet (sync=<ms>), the mark says LAZY. A mark may be noted while everything
+   is synced and written when that is no longer so: the topic's setting was altered in between. So no caller decides on
+   the flag: `expose` is called before the first unsynced entry counts, `cover` after the sync that includes the last
+   one, and `write`, which is the only way into the file, adds LAZY to every mark in between.
+
+Every group ever opened here is listed until it is deleted: a lost folder is told from one never made.
 """
 
 from __future__ import annotations
@@ -123,6 +132,7 @@ class Marks:
         self._number = loaded.number
         self._rounds = self._replace(self._marks)
         self._noted: dict[GroupId, Mark] = {}  # to be written with the next `flush`
+        self._exposed: set[GroupId] = set()  # with entries that count, or are about to, and are not synced
         self._dirty = False  # appended to since its last sync
 
     def get(self, group: GroupId) -> Mark | None:
@@ -134,8 +144,17 @@ class Marks:
         return list(self._marks)
 
     def note(self, mark: Mark) -> None:
-        """What it says is durable by now: to be written sooner or later."""
+        """Write it sooner or later. What it says of entries is durable by now; LAZY is decided when it is written."""
         self._noted[mark.group] = mark
+
+    def expose(self, group: GroupId) -> None:
+        """From now on entries of the group count before their sync. The caller makes a mark that says so durable
+        before the first of them is written."""
+        self._exposed.add(group)
+
+    def cover(self, group: GroupId) -> None:
+        """Everything that counts is synced, or the group's log is let go of: nothing new counts under this mark."""
+        self._exposed.discard(group)
 
     def note_commits(self, known: Mapping[GroupId, int]) -> None:
         """So far these groups are known to be committed: no further than they are durable, and nothing else is news."""
@@ -159,6 +178,7 @@ class Marks:
         """Append. A mark with FORGOTTEN removes its group. Raises DiskFull with nothing changed."""
         if not changed:
             return
+        changed = [replace(m, flags=m.flags | LAZY) if m.group in self._exposed else m for m in changed]
         content = b"".join(map(pack_mark, changed))
         if self._rounds.has_room(len(content)):
             self._rounds.append(self._number + 1, content)

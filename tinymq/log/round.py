@@ -93,6 +93,7 @@ class Rounds:
             outcome.kept = self._kept(known)
         for work in works:
             if work.sync and work.mark.group not in outcome.failed:
+                self.marks.cover(work.mark.group)
                 self.marks.note(work.mark)
         return outcome
 
@@ -133,9 +134,11 @@ class Rounds:
             self.broken = error
             raise
 
-    def forget(self, folder: str) -> None:
-        """Close what is open of a group."""
-        self._disk.forget(folder)
+    def forget(self, group: GroupId) -> None:
+        """The group's log is let go of: close its files. It is synced, or has failed, or nothing in it counts any
+        more."""
+        self._disk.forget(group_folder(group))
+        self.marks.cover(group)
 
     def close(self) -> None:
         self._disk.close()
@@ -151,9 +154,11 @@ class Rounds:
             if work.cuts:
                 self.marks.unnote(work.mark.group)
                 needed = mark_before(work.operations, mark)
-            if not (work.sync or mark.flags & LAZY):
-                self._know_boot()
-                needed = replace(needed, flags=needed.flags | LAZY)
+            if not work.sync:
+                self.marks.expose(work.mark.group)
+                if not mark.flags & LAZY:
+                    self._know_boot()
+                    needed = replace(needed, flags=needed.flags | LAZY)
             if needed != mark:
                 lowered.append(needed)
         if lowered:

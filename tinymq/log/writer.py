@@ -17,7 +17,8 @@ of them unsynced its mark says so (LAZY), synced: see boots.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from tinymq.clock import Clock, Timer
@@ -56,6 +57,7 @@ class Writer:
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
         self._pressing = Pressing()
         self._closing = False
+        self._draining = 0  # callers that wait until everything is synced: every round syncs all that it can
         self._chores = Chores(runner)
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
@@ -96,17 +98,27 @@ class Writer:
 
     async def barrier(self) -> None:
         """Return when what was asked for before this call is written and synced, or failed."""
-        self._unsynced.all_due()
-        await self.alone(_nothing)  # what is dirty by then goes into the round that follows
-        await self.alone(_nothing)
+        with self._syncing_all():
+            await self.alone(_nothing)  # what is dirty or unsynced by then goes into the round that follows
+            await self.alone(_nothing)
 
     async def drain(self) -> None:
         """Return when there is nothing left to write or to sync, and no round is under way."""
-        self._unsynced.all_due()
-        if self._has_work():
-            self.wake()
-        while self._task is not None:
-            await asyncio.shield(self._task)
+        with self._syncing_all():
+            if self._has_work():
+                self.wake()
+            while self._task is not None:
+                await asyncio.shield(self._task)
+
+    @contextmanager
+    def _syncing_all(self) -> Iterator[None]:
+        """Rounds that begin in this block sync every log, whether its interval is over or not. One that has begun
+        before may leave a log unsynced, which is reason for another round."""
+        self._draining += 1
+        try:
+            yield
+        finally:
+            self._draining -= 1
 
     def drop(self, log: Log) -> None:
         """`log` is closed: what it still has to write is not."""
@@ -158,7 +170,8 @@ class Writer:
 
     def _has_more(self) -> bool:
         """Whether there is reason for a round though no log has operations."""
-        return self._ballots.has_changes() or self._unsynced.anybody_due or self._pressing.due
+        due = self._unsynced.anybody_due or (self._draining and self._unsynced)
+        return bool(self._ballots.has_changes() or due or self._pressing.due)
 
     def _chore_failed(self) -> None:
         if self._rounds.broken is not None:
@@ -213,8 +226,10 @@ class Writer:
             self._unsynced.set_timer()
 
     def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
-        """Who takes part in the round that begins, and what it has to do."""
+        """The logs that take part in the round that begins, and what it has to do for each."""
         due = self._unsynced.due(now_s)
+        if self._draining:
+            due = self._unsynced.logs()
         due += [log for log in self._unsynced.logs() if log in self._pressing and log not in due]
         for log in [log for log in due if log.failed is not None]:
             self._unsynced.drop(log)
@@ -222,12 +237,18 @@ class Writer:
         # One that failed while it was taking more in has nothing to write, and its mark would claim that it had.
         dirty, self._dirty = [log for log in self._dirty if log.failed is None], {}
         logs = [*dirty, *(log for log in due if log not in dirty)]
-        works = [Work(log.take(), log.mark(log.mark_flags), not log.mark_flags or log in due) for log in logs]
+        works = [self._work(log, due) for log in logs]
         for log, work in zip(logs, works, strict=True):
             self._stale.pop(log, None)
             if work.sync:
                 self._unsynced.drop(log)
+                if not work.mark.flags:
+                    self._lazy.pop(log, None)
         return logs, works
+
+    def _work(self, log: Log, due: list[Log]) -> Work:
+        sync = not log.mark_flags or log in due or bool(self._draining)
+        return Work(log.take(), log.mark(log.mark_flags), sync)
 
     def _wrote(self, log: Log, now_s: float) -> None:
         """It may be acknowledged already, and is synced within its interval."""
@@ -236,8 +257,12 @@ class Writer:
         log.written(synced=False)
 
     def _fail(self, error: TinymqError) -> None:
+        """No round follows, so no log that is unsynced will be: its mark must not claim that it was."""
         if self.failed is None:
             self.failed = error
+            for log in self._unsynced.logs():
+                self._unsynced.drop(log)
+                log.fail(error)
             if self.on_ballots_failed is not None:
                 self.on_ballots_failed(error)
 
