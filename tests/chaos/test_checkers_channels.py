@@ -166,7 +166,20 @@ def answered_early_long_after_a_majority(s: Story) -> None:
     s.stored("p-2")
 
 
+def lost_although_synced(s: Story) -> None:
+    """Acknowledged when the topic said `always` for long."""
+    s.history.topics[T] = {"sync": "5000", "replicas": "3"}
+    s.begin("a", "alter_topic", topic=T, settings={"sync": "always"}).ok()
+    s.now_s += 30
+    s.send("p-2", at=4)
+    s.now_s += 2
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} loses power")
+    s.history.revived(LOG)
+
+
 BAD: list[tuple[Spoil, Kind]] = [
+    (lost_although_synced, Kind.LOST_WRITE),
     (answered_early_long_after_a_majority, Kind.UNCOMMITTED),
     (lost_long_after_a_majority, Kind.LOST_WRITE),
     (a_number_that_was_given, Kind.GIVEN_TWICE),
@@ -271,9 +284,22 @@ def lost_with_a_majority(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def lost_under_an_earlier_setting(s: Story) -> None:
+    """Its group stood still from the power cut on, until long after the topic was altered."""
+    s.history.topics[T] = {"sync": "5000", "replicas": "3"}
+    s.history.commits[LOG] = [(s.now_s, 5)]
+    s.send("p-2", at=4)
+    for broker in (1, 2):
+        s.history.changed(f"broker {broker} loses power")
+    s.begin("a", "alter_topic", topic=T, settings={"sync": "always"}).ok()
+    s.now_s += 60
+    s.history.revived(LOG)
+
+
 @pytest.mark.parametrize(
     "tell",
     [
+        lost_under_an_earlier_setting,
         a_seek_that_was_not_answered,
         a_seek_beside_a_look,
         a_commit_behind_the_cursor,

@@ -234,3 +234,15 @@ def test_what_was_lost_with_a_majority_is_over() -> None:
     ledger.read(LOG, 1, ledger.end(LOG), 5)
     ledger.numbered(LOG, 5, 1, 0, 1, 2)
     assert ledger.anomalies == []
+
+
+def test_what_nobody_has_applied_again_may_hold_the_numbers_that_are_missing() -> None:
+    """One replica begins to apply again at an early entry, and another one behind a later checkpoint."""
+    for seen in (range(5, 6), range(5, 9)):
+        ledger = good()
+        ledger.begins_again(LOG)
+        for index in seen:
+            ledger.applied(LOG, 1, index, 3, 90 + index)
+        ledger.numbered(LOG, 5, 1, 0, 7, 2)
+        ledger.numbered(LOG, 9, 1, 0, 20, 1)
+        assert bool(ledger.anomalies) is (len(seen) > 1)

@@ -13,7 +13,7 @@ from tinymq_chaos.sim.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
-ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed")
+ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed", "toggled")
 BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed", "altered")
 SECONDS = 14.0
 SEED = 3
@@ -160,6 +160,7 @@ def test_settings_are_altered_while_they_count() -> None:
         ("volatile", "kill_of_all", True),
         ("delayed", "kill_of_all", False),
         ("delayed", "power_cut_of_all", True),
+        ("toggled", "power_cut_of_all", True),
     ],
 )
 def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, fault: str, *, loses: bool) -> None:

@@ -64,10 +64,16 @@ class Ledger:
         last, before, due = self._sequences.get((log, producer), (0, epoch, first if goes_on else 0))
         if index <= last:
             return  # another replica applied it before
-        if first != (due if epoch == before else 0):
+        if first != (due if epoch == before else 0) and self._saw_all_between(log, last, index):
             what = f"entry {index} begins with {first} of producer {producer}, epoch {epoch}; {due} of {before} was due"
             self._note(Kind.BROKEN_SEQUENCE, what, log, ())
         self._sequences[log, producer] = index, epoch, first + count
+
+    def _saw_all_between(self, log: Log, last: int, index: int) -> bool:
+        """Of a group that went on with what was left, a replica may begin to apply behind what another one has applied
+        again so far: what lies in between is applied by neither."""
+        chosen = self._chosen.get(log, {})
+        return log not in self._again or all(between in chosen for between in range(last + 1, index))
 
     # ---- commits -------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind
 from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.settings import Settings
 from tinymq_chaos.history import Revival
 
 FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
@@ -41,13 +42,23 @@ def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
 
 
 def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
-    """What was acknowledged before is synced on a majority, whose machines then lost power; None: nothing ever is."""
+    """What was acknowledged before is synced on a majority, whose machines then lost power; None: nothing ever is. The
+    longest interval that may have been in force at that time counts, and none while it was `always` for certain."""
     settings = facts.history.topics.get(revival.log[0], {})
     if "sync" not in settings or _SLOW & {change.what.split(" ")[-1] for change in facts.history.changes}:
         return None
     cuts = sorted(_ends(facts, revival).values())
     majority = int(settings.get("replicas", "3")) // 2 + 1
-    return cuts[majority - 1] - float(settings["sync"]) / 1000 - SYNCED_S if len(cuts) >= majority else None
+    if len(cuts) < majority:
+        return None
+    cut_s = cuts[majority - 1]
+    told = Settings(facts, revival.log[0])
+    values = told.between("sync", cut_s - _longest_s(told.between("sync", 0.0, cut_s)), cut_s)
+    return cut_s - _longest_s(values) - SYNCED_S
+
+
+def _longest_s(values: set[str | None]) -> float:
+    return max((float(value) / 1000 for value in values if value not in (None, "always")), default=0.0)
 
 
 def needless_losses(facts: Facts) -> Iterator[Anomaly]:
@@ -64,12 +75,14 @@ def needless_losses(facts: Facts) -> Iterator[Anomaly]:
 def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
     """When each broker that may lack something ended first, since the group last went on so."""
     others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
-    earlier_s = max(others, default=0.0)
+    commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
+    stood_s = max(commits, default=revival.at_s)  # since then it has stood still, and nobody was filled
+    since_s = max([stood_s - FILLED_S, *others])
     only_power = "sync" in facts.history.topics.get(revival.log[0], {})
     found: dict[int, float] = {}
     for change in facts.history.changes:
         end = _ENDS.match(change.what)
-        recent = max(earlier_s, revival.at_s - FILLED_S) <= change.at_s <= revival.at_s
+        recent = since_s <= change.at_s <= revival.at_s
         if recent and end is not None and (end[2] == _POWER or not only_power):
             found.setdefault(int(end[1]), change.at_s)
     return found

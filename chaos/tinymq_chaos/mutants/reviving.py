@@ -16,14 +16,17 @@ from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.revival import Revival
 from tinymq.broker.transfers import Transfers
 from tinymq.errors import TinymqError
+from tinymq.log.marks import Mark
 from tinymq.raft import reviving
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Given
 from tinymq.raft.handing import HandingReplica
+from tinymq.raft.membership import Replica
 from tinymq.raft.recovering import Lost, Report, can_win, lost
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 REVIVAL = "tests/broker/test_revival.py::test_"
+ALTERED = "tests/broker/test_revival_altered.py::test_"
 DECISION = "tests/raft/test_reviving.py::test_"
 HOME = "tests/broker/test_homecoming.py::test_"
 HANDING = "tests/raft/test_handing.py::test_"
@@ -43,11 +46,12 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
         except TinymqError:
             return None
 
-    def revive(reports: Sequence[Report | None], members: Sequence[int]) -> Lost | None:
+    def revive(reports: Sequence[Report | None], members: Sequence[int], **rest: Any) -> Lost | None:
         there = [report for report in reports if report is not None]
         return None if any(can_win(r, there) for r in there) else lost(there, members)
 
     real_reports, real_ask = Revival._reports, Revival._ask
+    p.set(Revival, "_all_alive", lambda self, members: True)
     p.set(Revival, "_reports", reports)
     p.set(Revival, "_ask", ask)
     p.set(revival, "revive", revive)
@@ -77,15 +81,50 @@ def promises_are_forgotten(p: Patches) -> None:
     "a disk that was replaced is waited for: it may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
 )
 def replaced_disks_are_not_waited_for(p: Patches) -> None:
-    p.set(reviving, "_known", lambda listed, present: True)
+    p.set(reviving, "_is_there_or_risked", lambda listed, present, risky_now: True)
+
+
+@mutant(
+    "what was at risk was so under the setting of its time, whatever the present one is",
+    test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
+)
+def the_present_setting_decides(p: Patches) -> None:
+    real = Revival._look
+    p.set(Revival, "_look", lambda self: [group for group in real(self) if group.log.config.takes_risks])
+
+
+@mutant(
+    "what a fault took was promised to be safe: a group that lost it waits for an operator",
+    test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
+)
+def faults_are_risks(p: Patches) -> None:
+    real = reviving._is_there_or_risked
+
+    def is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: bool) -> bool:
+        return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
+
+    p.set(reviving, "_is_there_or_risked", is_there_or_risked)
+
+
+@mutant(
+    "nothing is committed under a CONFIG that is older than one that was applied anywhere",
+    test=f"{DECISION}configs_of_before_the_newest_applied_one_are_over",
+)
+def old_configs_count(p: Patches) -> None:
+    p.set(reviving, "_age", lambda membership: (0, 0))
+
+
+@mutant("why a count was raised is kept with it", test="tests/log/test_marks.py::test_what_raised_a_count")
+def causes_are_forgotten(p: Patches) -> None:
+    p.set(Mark, "raised_by_fault", lambda self, flags=0: replace(self, count=self.count + 1, flags=self.flags | flags))
 
 
 @mutant(
     "a replica that is damaged or failed is waited for", test=f"{DECISION}who_is_damaged_or_failed_may_know_of_it_too"
 )
 def the_damaged_are_not_waited_for(p: Patches) -> None:
-    def revive(reports: Sequence[Report], members: Sequence[int]) -> Lost | None:
-        return real([replace(report, healthy=True) for report in reports], members)
+    def revive(reports: Sequence[Report], members: Sequence[int], **rest: Any) -> Lost | None:
+        return real([replace(report, healthy=True) for report in reports], members, **rest)
 
     real = reviving.revive
     p.set(reviving, "revive", revive)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from tinymq.log import intervals, store
 from tinymq.log.disk_engine import DiskCounts
+from tinymq.log.log import Log
+from tinymq.log.marks import Marks
+from tinymq.log.writer import Writer
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 VOLATILE = Focus(faults=("kill", "kill_of_all"), workloads=("volatile",), pace=0.3)
@@ -39,3 +43,34 @@ def kills_count_as_power_cuts(p: Patches) -> None:
 def intervals_never_end(p: Patches) -> None:
     p.set(intervals.Intervals, "due", lambda self, now_s: [])
     p.set(intervals.Intervals, "anybody_due", property(lambda self: False))
+
+
+ALTERED = "tests/log/test_altered_sync.py::test_"
+
+
+@mutant(
+    "a mark says LAZY when it is written, not as it was noted",
+    test=f"{ALTERED}a_mark_noted_under_always_does_not_cover_what_follows_it",
+)
+def marks_say_what_was_noted(p: Patches) -> None:
+    p.set(Marks, "expose", lambda self, group: None)
+
+
+@mutant(
+    "who closes a log, or takes another count, waits for the sync of all that it holds",
+    test=f"{ALTERED}what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it",
+)
+def logs_are_closed_unsynced(p: Patches) -> None:
+    p.set(Writer, "_syncing_all", lambda self: nullcontext())
+
+
+@mutant(
+    "an interval that was shortened counts for what comes after",
+    test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
+)
+def the_first_interval_counts(p: Patches) -> None:
+    def wrote(self: intervals.Intervals, log: Log, now_s: float) -> None:
+        due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
+        self.next_s = min(self.next_s, due_s)
+
+    p.set(intervals.Intervals, "wrote", wrote)

@@ -24,7 +24,7 @@ NOT_JUDGED: Mapping[str, str] = {
     "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
     "early_reads": "as early_answers. What was shown and then taken back is found at the end (shown_records)",
     "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
-    "on without a majority: workloads volatile and delayed do not run here",
+    "on without a majority: workloads volatile, delayed and toggled do not run here",
 }
 """By the checker's name: why it says nothing of a run of real processes."""
 

@@ -13,7 +13,6 @@ from tinymq.entry import Entry, Kind
 from tinymq.errors import CorruptData, TinymqError
 from tinymq.log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
-from tinymq.raft.reviving import comes_back
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq.types import METADATA_GROUP, GroupId
 from tinymq_chaos.checkers.collect import Collector
@@ -82,7 +81,7 @@ class Seen:
 
     def opened(self, group: GroupId, config: LogConfig = DISK) -> None:
         """A replica is opened, whose log is kept like this."""
-        if comes_back(config):
+        if config.takes_risks:
             self._weak.add(group)
 
     def revived(self, group: GroupId, end_offset: int) -> None:

@@ -58,7 +58,7 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
         await read.drain(context, reading, name, key, replica)
 
 
-WEAK = frozenset({"volatile", "delayed"})
+WEAK = frozenset({"volatile", "delayed", "toggled"})
 """Of disks that were wiped or damaged their topics do not come back by themselves: `cluster recover` is for that."""
 
 OF_THREE = frozenset({"metadata", "churn", "moved"})
@@ -84,6 +84,7 @@ WORKLOADS: dict[str, Workload] = {
     "moved": moves.moved,
     "volatile": weak.volatile,
     "delayed": weak.delayed,
+    "toggled": weak.toggled,
     "churn": topics.churn,
     "partitions": topics.partitions,
     "metadata": topics.metadata,

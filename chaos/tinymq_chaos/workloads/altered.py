@@ -18,30 +18,31 @@ FULL = ("6", "12", "none")
 async def altered(context: Context) -> None:
     """How long records are kept, how many before the oldest are dropped, and how many before writers are refused."""
     await asyncio.gather(
-        load(context, {"retention_ms": AGES_MS[1], "segment_ms": "1000"}, lone, _altering("retention_ms", AGES_MS)),
+        load(context, {"retention_ms": AGES_MS[1], "segment_ms": "1000"}, lone, altering("retention_ms", AGES_MS)),
         load(
-            context, KEPT | {"max_records": ROOMS[1], "on_full": "drop_oldest"}, lone, _altering("max_records", ROOMS)
+            context, KEPT | {"max_records": ROOMS[1], "on_full": "drop_oldest"}, lone, altering("max_records", ROOMS)
         ),
         load(
             context, KEPT | {"max_records": FULL[1], "on_full": "reject"}, lone,
-            _altering("max_records", FULL), make_room,
+            altering("max_records", FULL), make_room,
         ),
     )  # fmt: skip
 
 
-def _altering(name: str, values: Sequence[str]) -> Beside:
-    """Give a setting one value after another; and ask, now and then, which it has."""
+def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Beside:
+    """Give a setting one value after another; and ask, now and then, which it has. `twice`: two in a row, at times."""
 
     async def alter(context: Context, client: AsyncClient, topic: str, key: str) -> None:
         process = f"{context.name} alters {name}"
         while not context.stop.is_set():
             await pause(context, 0.5, 2.5)
             await pause(context, 0.5, 2.5)
-            settings = {name: context.rng.choice(values)}
-            call = begin(context, process, "alter_topic", topic=key, settings=settings)
-            with told(call):
-                await client.admin.alter_topic(topic, {name: _read(settings[name])}, timeout=CALL_S)
-                call.ok()
+            for _ in range(2 if twice and context.rng.random() < 0.5 else 1):
+                settings = {name: context.rng.choice(values)}
+                call = begin(context, process, "alter_topic", topic=key, settings=settings)
+                with told(call):
+                    await client.admin.alter_topic(topic, {name: _read(settings[name])}, timeout=CALL_S)
+                    call.ok()
             call = begin(context, process, "settings", topic=key)
             with told(call):
                 found = (await client.admin.describe_topic(topic, timeout=CALL_S)).settings
@@ -50,5 +51,7 @@ def _altering(name: str, values: Sequence[str]) -> Beside:
     return alter
 
 
-def _read(text: str) -> int | None:
-    return None if text == "none" else int(text)
+def _read(text: str) -> int | str | None:
+    if text == "none":
+        return None
+    return int(text) if text.isdigit() else text

@@ -1,4 +1,5 @@
-"""Topics that promise less for more speed: in memory, and synced a while after they are acknowledged.
+"""Topics that promise less for more speed: in memory, and synced a while after they are acknowledged; and one whose
+`sync` is altered again and again.
 
 What is written and read is as everywhere else; how much of it may be gone, a checker knows by the topic's settings.
 """
@@ -8,10 +9,13 @@ from __future__ import annotations
 import asyncio
 
 from tinymq_chaos.workloads import produce, read
+from tinymq_chaos.workloads.altered import altering
+from tinymq_chaos.workloads.bounded import Beside
 from tinymq_chaos.workloads.context import CALL_S, Context, described, key_of
 from tinymq_chaos.workloads.produce import Numbered
 
 SYNC_MS = 200
+SYNCS = ("always", "200", "5000")  # a toggled topic's
 MEMORY_BYTES = 8 << 20
 
 
@@ -25,7 +29,13 @@ async def delayed(context: Context) -> None:
     await _load(context, {"sync": str(SYNC_MS)})
 
 
-async def _load(context: Context, settings: dict[str, str]) -> None:
+async def toggled(context: Context) -> None:
+    """Now synced at intervals, now always; altered twice in a moment, too. What was at risk was so under the setting of
+    its time, whatever the setting is when power fails."""
+    await _load(context, {"sync": SYNCS[-1]}, altering("sync", SYNCS, twice=True))
+
+
+async def _load(context: Context, settings: dict[str, str], *beside: Beside) -> None:
     name = await context.topic(1, settings)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
@@ -37,6 +47,7 @@ async def _load(context: Context, settings: dict[str, str]) -> None:
         produce.stream(context, senders[1], context.client(request_timeout_ms=CALL_S * 1000)),
         read.follow(context, client, name, key, "leader"),
         read.follow(context, client, name, key, "follower"),
+        *(other(context, client, name, key) for other in beside),
     )
     for replica in ("leader", "follower"):
         await read.drain(context, client, name, key, replica)
