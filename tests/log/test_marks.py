@@ -6,10 +6,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.fakes.manual_clock import ManualClock
-from tests.log.values import GROUP, LIMITS, append, faulty, first_entry, run
-from tinymq.log import InlineRunner, Log, Store
-from tinymq.log.marks import load_marks
+from tests.log.gate import until
+from tests.log.values import GROUP, LIMITS, append, faulty, first_entry, open_both, open_store, run
+from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
+from tinymq.log.layout import GROUPS, SEGMENT, group_folder, in_group
+from tinymq.log.marks import DAMAGED, LAZY, LoadedMarks, Mark, Marks, load_marks, pack_mark, unpack_marks
 
 
 async def with_clock() -> tuple[Any, ManualClock, Store, Log]:
@@ -101,5 +105,98 @@ def test_marks_go_on_in_a_new_file_when_one_is_full() -> None:
         assert sum(t.startswith("rename marks.new") for t in files.trace) > made
         files.power_cut()
         assert load_marks(files).marks[GROUP].index >= 10_000
+
+    run(body())
+
+
+def test_why_a_count_was_raised_is_kept_beside_the_flags() -> None:
+    """Where earlier versions have flags that they do not know, so they read everything else as before."""
+    for mark in (
+        Mark(GROUP, 0),
+        Mark(GROUP, 7, LAZY, 5, 1, 9, fault_count=3),
+        Mark(GROUP, 7, DAMAGED, fault_count=7),
+        Mark(GROUP, 7, LAZY, fault_count=None),
+    ):
+        packed = pack_mark(mark)
+        assert list(unpack_marks(packed)) == [mark]
+        assert packed[24] & 127 == mark.flags
+    without = bytearray(pack_mark(Mark(GROUP, 7, LAZY)))
+    without[24:28] = LAZY.to_bytes(4, "little")
+    assert list(unpack_marks(bytes(without))) == [Mark(GROUP, 7, LAZY, fault_count=None)]
+
+
+def test_more_risks_than_can_be_counted_are_taken_for_fewer() -> None:
+    (mark,) = unpack_marks(pack_mark(Mark(GROUP, 1 << 30)))
+    assert mark.fault_count == (1 << 30) - (1 << 24) + 1
+
+
+@pytest.mark.parametrize(("config", "faults"), [(DISK, 4), (replace(DISK, sync_interval_s=1.0), 0)])
+def test_of_an_earlier_version_the_setting_at_the_first_opening_decides(config: LogConfig, faults: int) -> None:
+    """As that version would have decided. From then on it is known."""
+
+    async def body() -> None:
+        files = faulty()
+        store, opened = await open_both(files)
+        await store.close()
+        number = load_marks(files).number
+        old = replace(load_marks(files).marks[GROUP], count=4, fault_count=None)
+        Marks(files, LoadedMarks({GROUP: old}, number, complete=True)).close()
+        store = await open_store(files)
+        assert (await store.open_log(GROUP, first_entry(), config)).log.fault_count == faults
+        await store.close()
+        for again in (DISK, replace(DISK, sync_interval_s=1.0)):
+            store = await open_store(files)
+            opened = await store.open_log(GROUP, first_entry(), again)
+            assert (opened.log.count, opened.log.fault_count) == (4, faults)
+            await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("how", "counts"),
+    [
+        ("power", (1, 0)),
+        ("folder", (1, 1)),
+        ("votes", (1, 1)),
+        ("tail", (1, 1)),
+        ("power and folder", (2, 2)),
+        ("repair", (1, 0)),
+    ],
+)
+def test_what_raised_a_count(how: str, counts: tuple[int, int]) -> None:
+    """(count, count at the last fault), for all that raises a count."""
+
+    async def body() -> None:
+        files = faulty()
+        lazy = replace(DISK, sync_interval_s=60.0)
+        store = await open_store(files)
+        log = (await store.open_log(GROUP, first_entry(), lazy)).log
+        append(log, 3)
+        await store.writer.drain()
+        append(log, 3)
+        await until(lambda: log.durable_index == log.last_index)
+        if how == "repair":
+            await store.set_aside(GROUP)
+        if how == "tail":
+            await store.close()
+        else:
+            await store.abandon()
+        files.power_cut() if how.startswith("power") else files.kill()
+        if "folder" in how:
+            files.remove_tree(group_folder(GROUP))
+            files.sync_folder(GROUPS)
+        if how == "votes":
+            files.remove("ballots-a")
+            files.remove("ballots-b")
+        if how == "tail":
+            segment = in_group(group_folder(GROUP), 1, SEGMENT)
+            files.flip_bit(segment, load_marks(files).marks[GROUP].position + 70)
+        store = await open_store(files)
+        opened = await store.open_log(GROUP, first_entry(), lazy)
+        assert (opened.count, opened.log.fault_count) == counts
+        mark = load_marks(files).marks[GROUP]
+        assert (mark.count, mark.fault_count) == counts
+        await store.close()
 
     run(body())

@@ -10,7 +10,7 @@ from tests.raft.values import GROUP
 from tinymq.log import DISK, LogConfig
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import NOBODY, Report
-from tinymq.raft.reviving import comes_back, revive
+from tinymq.raft.reviving import revive
 from tinymq.topic_config import Storage
 
 MEMBERS = [1, 2, 3]
@@ -32,6 +32,7 @@ def report(broker_id: int, count: int = 0, **values: object) -> Report:
     position = values.pop("position", (1, 10))
     applied = values.pop("applied", FIRST)
     newest = values.pop("newest", applied)
+    values.setdefault("fault_count", 0)
     return Report(
         replica(broker_id, count), values.pop("healthy", True), values.pop("leads", False),  # type: ignore[arg-type]
         1, *position, 0, applied, newest, position, **values,  # type: ignore[misc, arg-type]
@@ -127,4 +128,39 @@ def test_a_count_that_is_lower_than_the_listed_one_is_not_understood() -> None:
     ],
 )
 def test_only_topics_that_say_what_they_lose(kept: LogConfig, alone: bool) -> None:
-    assert comes_back(kept) is alone
+    assert kept.takes_risks is alone
+
+
+def test_an_identity_that_a_fault_ended_is_not_given_up() -> None:
+    """What it held was promised to be safe, or may have been: an operator decides."""
+    reports = [begun_anew(1), begun_anew(2), report(3)]
+    assert revive(reports, MEMBERS) is not None
+    by_fault = replace(reports[1], fault_count=1)
+    for risky_now in (True, False):
+        assert revive([reports[0], by_fault, reports[2]], MEMBERS, risky_now=risky_now) is None
+
+
+def test_a_fault_of_before_it_was_listed_is_over() -> None:
+    listed = config(0, 3, 0, epoch=2)
+    reports = [replace(r, applied=listed, newest=listed) for r in (begun_anew(1), begun_anew(2, 5), report(3))]
+    assert revive([reports[0], replace(reports[1], fault_count=3), reports[2]], MEMBERS) is not None
+    assert revive([reports[0], replace(reports[1], fault_count=4), reports[2]], MEMBERS) is None
+
+
+def test_configs_of_before_the_newest_applied_one_are_over() -> None:
+    """Broker 3 was away while broker 2 lost its files and was listed again: nothing is committed under its CONFIG."""
+    later = config(0, 1, 0, epoch=2)
+    one = report(1, 1, applied=later, fault_count=0)
+    two = report(2, 2, applied=later, fault_count=1)
+    three = report(3, 1, applied=FIRST, fault_count=0)
+    assert revive([one, two, three], MEMBERS) is not None
+    elsewhere = Membership(GROUP, 1, (replica(1), Replica(2, b"z" * 16), replica(3)))
+    assert revive([one, two, replace(three, applied=elsewhere, newest=elsewhere)], MEMBERS) is not None
+    assert revive([one, two, replace(three, newest=replace(elsewhere, epoch=3))], MEMBERS) is None, "that may be"
+
+
+def test_of_a_broker_that_does_not_say_the_present_setting_decides() -> None:
+    """It is of an earlier version, which decided so itself."""
+    reports = [replace(begun_anew(b), fault_count=None) for b in MEMBERS]
+    assert revive(reports, MEMBERS, risky_now=True) is not None
+    assert revive(reports, MEMBERS, risky_now=False) is None

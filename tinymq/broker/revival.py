@@ -1,13 +1,16 @@
-"""Groups in memory, and groups synced at intervals, brought back when a majority of their replicas has ended for good.
+"""Automatic quorum recovery: groups that go on after a majority of their replicas ended by a risk that was taken.
 
-Every broker looks at its own groups now and then, and asks around about one that stands still. Who finds that it goes
-on with its own log prepares that, and leads; the others wait. What is decided, and why it is safe: raft/reviving.py.
+Every broker looks at its own groups twice a second, and asks all members about one that stands still. The broker whose
+log the group goes on with prepares that, and leads; the others wait. What is decided, and why it is safe:
+raft/reviving.py. The topic's present setting decides only how soon the members are asked: groups that take no risk now
+rarely have taken one before, and there may be many of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -19,11 +22,13 @@ from tinymq.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.recovering import Lost, Report
-from tinymq.raft.reviving import comes_back, revive
-from tinymq.types import GroupId
+from tinymq.raft.reviving import revive
+from tinymq.types import METADATA_GROUP, GroupId
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
 CHECK_S = 0.5
+LOOKS_MIN = 4  # before the members of a group are asked that takes no risk now; then after 8, 16, …
+LOOKS_MAX = 120  # and at last after each so many
 PROMISE_S = 2.0
 AT_ONCE_MAX = 16  # groups that are asked about side by side
 FIRST_ENTRY = 1  # a log that ends there has nothing in it
@@ -31,6 +36,21 @@ FIRST_ENTRY = 1  # a log that ends there has nothing in it
 logger = structlog.get_logger("tinymq.broker")
 
 Seen = tuple[int, int]  # term and commit index of a group that stands still
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A group that stands still."""
+
+    seen: Seen
+    looks: int = 0  # that have found it like this since the first one, with all of its brokers alive
+
+    def is_due(self, *, risky_now: bool) -> bool:
+        """Are its members asked at this look?"""
+        if risky_now:
+            return self.looks >= 1
+        power_of_two = self.looks >= LOOKS_MIN and self.looks & (self.looks - 1) == 0
+        return power_of_two or (self.looks > 0 and self.looks % LOOKS_MAX == 0)
 
 
 class Revival:
@@ -42,7 +62,7 @@ class Revival:
         self._broker_id = broker_id
         self._host = host
         self._clock = clock
-        self._still: dict[GroupId, Seen] = {}  # as the last look found them
+        self._still: dict[GroupId, Still] = {}  # as the last look found them
         self._task: asyncio.Task[None] | None = None
         host.serve(METHOD, self._promise)
 
@@ -64,10 +84,24 @@ class Revival:
                 await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
 
     def _look(self) -> list[Group]:
-        """Those that have stood still since the last look."""
-        groups = [group for group in self._host.groups.values() if comes_back(group.log.config)]
-        before, self._still = self._still, {group.id: seen for group in groups if (seen := standing_still(group))}
-        return [group for group in groups if group.id in before and before[group.id] == self._still.get(group.id)]
+        """Groups that stand still, and whose members are asked now. The metadata group takes no risk at any time."""
+        still = {
+            group.id: self._again(group, seen)
+            for group in self._host.groups.values()
+            if group.id != METADATA_GROUP and (seen := standing_still(group)) is not None
+        }
+        self._still = still
+        groups = [self._host.groups[group_id] for group_id in still]
+        return [group for group in groups if still[group.id].is_due(risky_now=group.log.config.takes_risks)]
+
+    def _again(self, group: Group, seen: Seen) -> Still:
+        before = self._still.get(group.id)
+        if before is None or before.seen != seen or not self._all_alive(_members(group)):
+            return Still(seen)
+        return Still(seen, before.looks + 1)
+
+    def _all_alive(self, members: Sequence[int]) -> bool:
+        return all(broker_id == self._broker_id or self._host.alive(broker_id) for broker_id in members)
 
     async def _try(self, group: Group) -> None:
         try:
@@ -76,13 +110,13 @@ class Revival:
             logger.info("revival_waits", group=str(group.id), error=error.code, reason=error.message)
 
     async def _revive(self, group: Group) -> None:
-        members = [replica.broker_id for replica in group.membership.replicas]
-        found = revive(await self._reports(group.id, members), members)
+        members, risky_now = _members(group), group.log.config.takes_risks
+        found = revive(await self._reports(group.id, members), members, risky_now=risky_now)
         if found is None or found.survivor.broker_id != self._broker_id:
             return
         promised = await asyncio.gather(*(self._ask(b, group.id, found.term) for b in members if b != self._broker_id))
         mine = await group.promise(found.term, PROMISE_S)
-        self._take_over(group, found, revive([mine, *promised], members))
+        self._take_over(group, found, revive([mine, *promised], members, risky_now=risky_now))
 
     def _take_over(self, group: Group, found: Lost, promised: Lost | None) -> None:
         """`promised`: how it goes on by what the members said with their promises. Ours came last: it still holds."""
@@ -101,7 +135,7 @@ class Revival:
 
     async def _reports(self, group: GroupId, members: Sequence[int]) -> list[Report]:
         """Of all members. Raises NotReady when one is silent."""
-        if not all(broker_id == self._broker_id or self._host.alive(broker_id) for broker_id in members):
+        if not self._all_alive(members):
             raise NotReady(f"not all of brokers {members} are alive")
         reports = await asyncio.gather(*(ask_report(self._host, broker_id, group) for broker_id in members))
         return [report for report in reports if report is not None]
@@ -116,9 +150,13 @@ class Revival:
     async def _promise(self, question: bytes) -> bytes:
         asked = _parse(question)
         group = self._host.groups.get(group_from_wire(asked.topic_id, asked.partition))
-        if group is None or not comes_back(group.log.config):
+        if group is None or group.id == METADATA_GROUP:
             raise NotReady("no such group is open here, or it is not one that comes back by itself")
         return report_to_wire(await group.promise(asked.term, PROMISE_S)).SerializeToString()
+
+
+def _members(group: Group) -> list[int]:
+    return [replica.broker_id for replica in group.membership.replicas]
 
 
 def standing_still(group: Group) -> Seen | None:

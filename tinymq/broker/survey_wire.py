@@ -52,6 +52,7 @@ def report_to_wire(report: Report) -> pb.SurveyedReplica:
         index_before_take_over=report.before_take_over[1],
         applied_generation=report.applied.generation,
         newest_generation=report.newest.generation,
+        fault_count=report.fault_count,
     )
 
 
@@ -71,6 +72,7 @@ def report_from_wire(said: pb.SurveyedReplica) -> Report:
         Membership(group, said.newest_epoch, replicas_from_wire(said.newest), said.newest_generation),
         (said.term_before_take_over, said.index_before_take_over),
         said.reason,
+        said.fault_count if said.HasField("fault_count") else None,
     )
 
 

@@ -3,7 +3,8 @@
 What may be its group's last copy is not removed by a machine. Each step is durable before the next one:
 
     1. the aside folder, and in it how far the log was known to be committed
-    2. the mark: count + 1, nothing durable, ASIDE. From here on the log counts no more
+    2. the mark: count + 1, nothing durable, ASIDE, and no fault: the leader has granted this with a majority besides,
+       so the group does without all that this replica held (raft/repair.py). From here on the log counts no more
     3. its files, one by one; a file of an earlier time that is there already stays, and the newer one goes
     4. the mark without ASIDE; then an empty folder, in which a log can begin
 
@@ -90,7 +91,8 @@ def settle(files: Files, mark: Mark, put_mark: Callable[[Mark], None]) -> Mark:
     group = mark.group
     if mark.flags & SUSPECT:  # a lost mark may have said more
         known = max(mark.count, count_on_disk(files, group))
-        mark = replace(mark, count=known + 1 if mark.flags & BEING_SET_ASIDE else known)
+        faults = known if known > mark.count else mark.fault_count
+        mark = replace(mark, count=known + 1 if mark.flags & BEING_SET_ASIDE else known, fault_count=faults)
     if mark.flags & DELETING:
         files.remove_tree(group_folder(group))
     if mark.flags & BEING_SET_ASIDE:

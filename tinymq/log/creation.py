@@ -69,11 +69,11 @@ def begin_behind(files: Files, group: GroupId, applied: AppliedState) -> Recover
     )  # fmt: skip
 
 
-def mark_behind(group: GroupId, applied: AppliedState, count: int) -> Mark:
+def mark_behind(group: GroupId, applied: AppliedState, count: int, fault_count: int | None) -> Mark:
     """Step 3: the switch."""
     return Mark(
         group, count, 0, applied.entry_crc, applied.index + 1, applied.index, applied.entry_term, applied.index + 1, 0,
-        applied.index, applied.index,
+        applied.index, applied.index, fault_count,
     )  # fmt: skip
 
 

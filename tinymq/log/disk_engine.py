@@ -90,25 +90,27 @@ class DiskEngine:
         if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
             mark = await self._writer.alone(partial(settle, self._files, mark, self._rounds.put_mark))
         if mark is not None and mark.index and not self._files.exists(group_folder(group)):
-            mark = Mark(group, count=mark.count + 1)
+            mark = Mark(group, count=mark.count).raised_by_fault()
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
         before = mark or Mark(group)
+        if before.fault_count is None:
+            # Why earlier versions raised the count is not known. They decided by the setting of the moment: once more.
+            before = replace(before, fault_count=0 if config.takes_risks else before.count)
         segment_bytes = config.segment_bytes
         recovered = await self._runner.run(
             lambda: _recover_or_create(self._files, before, first_entry, segment_bytes, listed=mark is not None)
         )
-        count = before.count
         if recovered.damage is not None and not recovered.tail_intact and not before.flags & TAIL_LOST:
-            count += 1
-            await self._put_mark(replace(before, count=count, flags=before.flags | TAIL_LOST))
-        log = self._log(group, recovered, config, count=count, commit=before.commit)
+            before = before.raised_by_fault(flags=TAIL_LOST)
+            await self._put_mark(before)
+        log = self._log(group, recovered, config, before)
         if recovered.damage is None:
-            if (after := log.mark()) != before or mark is None:
+            if (after := log.mark()) != mark:
                 await self._put_mark(after)
         else:
             log.failed = CorruptData(recovered.damage)
         return OpenedLog(
-            log, recovered.applied_index, recovered.state, count, recovered.damage, recovered.tail_intact
+            log, recovered.applied_index, recovered.state, log.count, recovered.damage, recovered.tail_intact
         )  # fmt: skip
 
     async def quarantine(self, log: Log, error: CorruptData) -> None:
@@ -126,7 +128,7 @@ class DiskEngine:
         await self._writer.barrier()
         if log.failed is not None:
             raise log.failed
-        mark = replace(log.mark(), count=count)
+        mark = replace(log.mark(), count=count, fault_count=count)
         self._let_go(log)
 
         def put() -> None:
@@ -166,19 +168,19 @@ class DiskEngine:
         await self._writer.barrier()
         if log.failed is not None:
             raise log.failed
-        count, config = log.count, log.config
+        config, mark = log.config, mark_behind(group, applied, log.count, log.fault_count)
         self._let_go(log)
 
         def install() -> Recovered:
             self._rounds.forget(group)
             recovered = begin_behind(self._files, group, applied)
-            self._rounds.put_mark(mark_behind(group, applied, count))
+            self._rounds.put_mark(mark)
             remove_below(self._files, group, applied.index + 1)
             return recovered
 
         recovered = await self._writer.alone(install)
-        log = self._log(group, recovered, config, count=count, commit=applied.index)
-        return OpenedLog(log, applied.index, applied.data, count, None, True)
+        log = self._log(group, recovered, config, mark)
+        return OpenedLog(log, applied.index, applied.data, log.count, None, True)
 
     def _let_go(self, log: Log) -> None:
         """What it still has to write is not."""
@@ -189,10 +191,10 @@ class DiskEngine:
         log.configure(config)
         self._writer.add(log)  # what was to be synced some time may have to be now
 
-    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, *, count: int, commit: int) -> Log:
+    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
         return Log(
-            group, self._files, self._runner, self._writer, recovered, count=count, commit=commit, config=config,
-            tail_bytes_max=self._limits.tail_cache_bytes_max,
+            group, self._files, self._runner, self._writer, recovered, count=mark.count, commit=mark.commit,
+            config=config, tail_bytes_max=self._limits.tail_cache_bytes_max, fault_count=mark.fault_count,
         )  # fmt: skip
 
     async def close(self, log: Log) -> None:

@@ -47,7 +47,7 @@ class Log(TimedView):
 
     def __init__(
         self, group: GroupId, files: Files, runner: Runner, writer: LogWriter, recovered: Recovered, *,
-        count: int, commit: int, config: LogConfig, tail_bytes_max: int,
+        count: int, commit: int, config: LogConfig, tail_bytes_max: int, fault_count: int | None = 0,
     ) -> None:  # fmt: skip
         super().__init__(group, files, runner, tail_bytes_max)
         self.on_durable: Callable[[], None] | None = None
@@ -56,6 +56,7 @@ class Log(TimedView):
         self.closed = False  # let go of: another one may have its place
         self.room: Callable[[int], None] | None = None  # see `check_room`
         self.count = count  # of this group's incarnations here
+        self.fault_count = fault_count  # see Mark
         self._writer = writer
         self._folder = group_folder(group)
         self.config = config
@@ -247,7 +248,7 @@ class Log(TimedView):
         return Mark(
             self.group, self.count, flags, segment.last_crc, self.first_index, segment.last_index, segment.last_term,
             segment.first_index, segment.last_position, min(self.commit.known, segment.last_index),
-            max(self._states.durable, default=0),
+            max(self._states.durable, default=0), self.fault_count,
         )  # fmt: skip
 
     def written(self, *, synced: bool = True) -> None:

@@ -20,6 +20,11 @@ class LogConfig:
     segment_bytes: int = GIB  # of which no more than Limits.segment_bytes counts
     segment_us: int = NEVER_US  # from the append time of a segment's first entry to that of the next segment's
 
+    @property
+    def takes_risks(self) -> bool:
+        """Is something acknowledged that the end of the process, or a power cut, may take?"""
+        return self.storage is Storage.MEMORY or self.sync_interval_s > 0
+
 
 DISK = LogConfig()
 

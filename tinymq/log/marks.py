@@ -4,8 +4,10 @@
          0   16 topic id        bytes  all zero for the metadata group
         16    4 partition       u32
         20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
-        24    4 flags           u32    1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
-                               16 being set aside, 32 damaged, 64 lazy
+        24    1 flags           u8     1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
+                               16 being set aside, 32 damaged, 64 lazy, 128 risks are counted
+        25    3 risks           u24    the last so many raises of the count were for risks that the topic took;
+                               of no meaning without flag 128, which earlier versions do not set
         28    4 crc             u32    header_crc of the marked entry
         32    8 first_index     u64    where the log begins; nothing below it is missed
         40    8 index           u64    the marked entry: it and all before it are durable; 0: nothing yet
@@ -25,6 +27,10 @@ hold is true then:
    is synced and written when that is no longer so: the topic's setting was altered in between. So no caller decides on
    the flag: `expose` is called before the first unsynced entry counts, `cover` after the sync that includes the last
    one, and `write`, which is the only way into the file, adds LAZY to every mark in between.
+
+Why a count was raised decides whether the group may go on by itself later (raft/reviving.py), so it is kept with the
+count, in the same record: either the topic's setting took that risk (memory; a power cut or a failed sync under LAZY),
+or a fault did it, which no setting allows (`fault_count`).
 
 Every group ever opened here is listed until it is deleted: a lost folder is told from one never made.
 """
@@ -53,6 +59,8 @@ DELETING = 8  # what is left of its folder counts no more
 ASIDE = 16  # what is in its folder counts no more, and is kept elsewhere for a while (aside.py)
 DAMAGED = 32  # a read found damage that opening the log again might not find
 LAZY = 64  # what is above the mark may be acknowledged already, and in the page cache alone (boots.py)
+_RISKS_COUNTED = 128  # in the file only: see `fault_count`
+_FLAG_BITS, _RISKS_MAX = 8, (1 << 24) - 1
 
 _RECORD = struct.Struct("<16sIIIIQQQQQQQ")
 RECORD_SIZE = 88
@@ -74,11 +82,19 @@ class Mark:
     position: int = 0
     commit: int = 0
     state: int = 0
+    fault_count: int | None = 0  # the count as a fault raised it last; None: written by a version that did not know
+    # invariant: fault_count <= count. An identity with a count from fault_count on ended by risks alone, if it ended
 
     def lowered_to(self, other: Mark) -> Mark:
         """Whichever of the two claims less of the tail, and no more of the head; with this one's flags."""
         lower = other if other.index < self.index else self
-        return replace(lower, first_index=max(self.first_index, other.first_index), flags=self.flags)
+        return replace(
+            lower, first_index=max(self.first_index, other.first_index), flags=self.flags, fault_count=self.fault_count
+        )
+
+    def raised_by_fault(self, *, flags: int = 0) -> Mark:
+        """Another identity, for what this one held may be lost though no setting allows that; `flags` are added."""
+        return replace(self, count=self.count + 1, flags=self.flags | flags, fault_count=self.count + 1)
 
 
 @value
@@ -91,16 +107,21 @@ class LoadedMarks:
 
 
 def pack_mark(mark: Mark) -> bytes:
+    flags = mark.flags
+    if mark.fault_count is not None:
+        flags |= _RISKS_COUNTED | min(mark.count - mark.fault_count, _RISKS_MAX) << _FLAG_BITS
     return _RECORD.pack(
-        mark.group.topic_id, mark.group.partition, mark.count, mark.flags, mark.crc, mark.first_index, mark.index,
+        mark.group.topic_id, mark.group.partition, mark.count, flags, mark.crc, mark.first_index, mark.index,
         mark.term, mark.segment, mark.position, mark.commit, mark.state,
     )  # fmt: skip
 
 
 def unpack_marks(content: bytes) -> Iterable[Mark]:
     """The records of one round."""
-    for topic, partition, *rest in _RECORD.iter_unpack(content):
-        yield Mark(GroupId(TopicId(topic), partition), *rest)
+    for topic, partition, count, flags, *rest in _RECORD.iter_unpack(content):
+        faults = max(0, count - (flags >> _FLAG_BITS)) if flags & _RISKS_COUNTED else None
+        mark = Mark(GroupId(TopicId(topic), partition), count, flags & _RISKS_COUNTED - 1, *rest)
+        yield mark if mark.fault_count == faults else replace(mark, fault_count=faults)
 
 
 def load_marks(files: Files) -> LoadedMarks:

@@ -127,6 +127,7 @@ class MemoryEngine:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
             config=config, tail_bytes_max=min(config.segment_bytes, self._limits.tail_cache_bytes_max),
+            fault_count=0,  # whatever ended a replica in memory, the topic took that risk
         )  # fmt: skip
         log.room = self._check_room
         return log

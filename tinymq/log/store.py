@@ -246,7 +246,7 @@ def _distrusted(loaded: LoadedMarks, on_disk: list[GroupId], *, amnesia: bool, s
             marks.setdefault(group, Mark(group, flags=SUSPECT))
     marks = {group: found if same_boot else after_boot(found) for group, found in marks.items()}
     if amnesia:
-        marks = {group: replace(mark, count=mark.count + 1) for group, mark in marks.items()}
+        marks = {group: mark.raised_by_fault() for group, mark in marks.items()}
     return LoadedMarks(marks, loaded.number, loaded.complete)
 
 

@@ -2793,6 +2793,7 @@ class SurveyedReplica(_message.Message):
     INDEX_BEFORE_TAKE_OVER_FIELD_NUMBER: _builtins.int
     APPLIED_GENERATION_FIELD_NUMBER: _builtins.int
     NEWEST_GENERATION_FIELD_NUMBER: _builtins.int
+    FAULT_COUNT_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     """all zero: the metadata group"""
     partition: _builtins.int
@@ -2815,6 +2816,8 @@ class SurveyedReplica(_message.Message):
     """of the same CONFIG as applied_epoch"""
     newest_generation: _builtins.int
     """of the same as newest_epoch"""
+    fault_count: _builtins.int
+    """the count as a fault raised it last; unset: an earlier version does not say"""
     @_builtins.property
     def identity(self) -> Global___ReplicaIdentity: ...
     @_builtins.property
@@ -2842,12 +2845,15 @@ class SurveyedReplica(_message.Message):
         index_before_take_over: _builtins.int = ...,
         applied_generation: _builtins.int = ...,
         newest_generation: _builtins.int = ...,
+        fault_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fault_count", b"_fault_count", "fault_count", b"fault_count", "identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "applied_epoch", b"applied_epoch", "applied_generation", b"applied_generation", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "index_before_take_over", b"index_before_take_over", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "newest_generation", b"newest_generation", "partition", b"partition", "reason", b"reason", "term", b"term", "term_before_take_over", b"term_before_take_over", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fault_count", b"_fault_count", "applied", b"applied", "applied_epoch", b"applied_epoch", "applied_generation", b"applied_generation", "fault_count", b"fault_count", "healthy", b"healthy", "high_watermark", b"high_watermark", "identity", b"identity", "index_before_take_over", b"index_before_take_over", "last_index", b"last_index", "last_term", b"last_term", "leads", b"leads", "newest", b"newest", "newest_epoch", b"newest_epoch", "newest_generation", b"newest_generation", "partition", b"partition", "reason", b"reason", "term", b"term", "term_before_take_over", b"term_before_take_over", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fault_count: _TypeAlias = _typing.Literal["fault_count"]  # noqa: Y015
+    _WhichOneofArgType__fault_count: _TypeAlias = _typing.Literal["_fault_count", b"_fault_count"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fault_count) -> _WhichOneofReturnType__fault_count | None: ...
 
 Global___SurveyedReplica: _TypeAlias = SurveyedReplica  # noqa: Y015
 

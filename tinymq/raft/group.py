@@ -175,6 +175,7 @@ class Group:
         return Report(
             core.me, core.failure is None, core.leading_term is not None, core.term, log.last_term, log.last_index,
             core.high_watermark, core.membership, core.newest_membership, core.before_take_over, reason,
+            fault_count=log.fault_count,
         )  # fmt: skip
 
     def take_over(self, term: int, replicas: Sequence[Replica]) -> None:

@@ -1,0 +1,36 @@
+"""Automatic quorum recovery against the model: settings, power cuts, faults and returns in any order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.raft.quorum_model import Group
+
+STEPS = 120
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_without_faults_a_group_always_goes_on_and_keeps_what_a_majority_had_synced(part: int) -> None:
+    """`Group` asserts the second half at every election and revival."""
+    revived = 0
+    for seed in range(part, 240, 2):
+        group = Group(random.Random(seed), faults=False)
+        for _ in range(STEPS):
+            group.step()
+        assert group.settle(), f"seed {seed}: it is stranded"
+        revived += group.revived
+    assert revived > 20, "the model came to the point"
+
+
+def test_with_faults_what_a_majority_had_synced_is_kept_too_or_the_group_waits() -> None:
+    revived = waiting = 0
+    for seed in range(240):
+        group = Group(random.Random(seed))
+        for _ in range(STEPS):
+            group.step()
+        waiting += not group.settle()
+        revived += group.revived
+    assert revived > 20
+    assert waiting > 20
