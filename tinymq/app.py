@@ -206,8 +206,11 @@ class BrokerApp:
         self._entrance.enter()
 
     def _services(self, admin: AdminService) -> Services:
-        queue = QueueService(self.serving, self._forwarding, self.quotas, self._rng.randbytes, self.config.forward)
-        broker = BrokerService(self.serving, self.config.limits, self.quotas)
+        config = self.config
+        queue = QueueService(
+            self.serving, self._forwarding, self.quotas, self._rng.randbytes, config.secret, config.forward
+        )
+        broker = BrokerService(self.serving, config.limits, self.quotas)
         return Services(broker, admin, ChannelsService(self.serving), queue)
 
     def _formed(self, means: Means, first: Entry) -> None:

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tinymq.errors import BatchTooLarge, InvalidBatch
-from tinymq.ipc import read_layout
+from tinymq.ipc import Layout, read_layout
 from tinymq.value import value
 
 HEADER = struct.Struct("<BBHIQIIq")
@@ -98,6 +98,14 @@ class BatchHeader:
 
 
 @value
+class Declared:
+    """What a batch says about itself, found consistent and within the limits. Its values are not looked at yet."""
+
+    header: BatchHeader
+    layout: Layout
+
+
+@value
 class CheckedBatch:
     """What a broker knows of a batch that passed every check."""
 
@@ -136,18 +144,11 @@ def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
     return BatchHeader(version, codec, count, producer, epoch, sequence)
 
 
-def check_batch(payload: bytes | memoryview, limits: BatchLimits) -> CheckedBatch:
-    """Believe `payload` or raise InvalidBatch or BatchTooLarge: everything that a reader will rely on."""
-    header, _, max_timestamp_us = _open(payload, limits)
-    return CheckedBatch(header, max_timestamp_us)
+def read_declared(payload: bytes | memoryview, limits: BatchLimits) -> Declared:
+    """The first half of `check_batch`: reads the header and Arrow's metadata, and unpacks nothing.
 
-
-def decode_batch(payload: bytes | memoryview, limits: BatchLimits) -> pa.RecordBatch:
-    """The records, after the same checks as `check_batch`. Uncompressed buffers are views of `payload`."""
-    return _open(payload, limits)[1]
-
-
-def _open(payload: bytes | memoryview, limits: BatchLimits) -> tuple[BatchHeader, pa.RecordBatch, int]:
+    Raises InvalidBatch or BatchTooLarge.
+    """
     if len(payload) > limits.batch_bytes_max:
         raise BatchTooLarge(f"batch of {len(payload)} bytes; batch_bytes_max is {limits.batch_bytes_max}")
     header = parse_batch_header(payload)
@@ -159,6 +160,25 @@ def _open(payload: bytes | memoryview, limits: BatchLimits) -> tuple[BatchHeader
             f"batch unpacks to {layout.unpacked_bytes} bytes;"
             f" batch_uncompressed_bytes_max is {limits.batch_uncompressed_bytes_max}"
         )
+    return Declared(header, layout)
+
+
+def check_batch(payload: bytes | memoryview, limits: BatchLimits, declared: Declared | None = None) -> CheckedBatch:
+    """Believe `payload` or raise InvalidBatch or BatchTooLarge: everything that a reader will rely on.
+
+    `declared`: the result of `read_declared` for the same payload and limits, if the caller has it already.
+    """
+    declared = declared or read_declared(payload, limits)
+    _, max_timestamp_us = _open(payload, limits, declared)
+    return CheckedBatch(declared.header, max_timestamp_us)
+
+
+def decode_batch(payload: bytes | memoryview, limits: BatchLimits) -> pa.RecordBatch:
+    """The records, after the same checks as `check_batch`. Uncompressed buffers are views of `payload`."""
+    return _open(payload, limits, read_declared(payload, limits))[0]
+
+
+def _open(payload: bytes | memoryview, limits: BatchLimits, declared: Declared) -> tuple[pa.RecordBatch, int]:
     try:
         message = pa.py_buffer(payload).slice(HEADER_SIZE)
         batch = pa.ipc.read_record_batch(message, SCHEMA)
@@ -168,11 +188,11 @@ def _open(payload: bytes | memoryview, limits: BatchLimits) -> tuple[BatchHeader
         raise InvalidBatch(f"not an Arrow record batch: {str(error)[:200]}") from error
     if first < TIMESTAMP_US_MIN or last > TIMESTAMP_US_MAX:
         raise InvalidBatch("a timestamp lies outside the years 1 to 9999")
-    if layout.unpacked_bytes > limits.record_bytes_max:
+    if declared.layout.unpacked_bytes > limits.record_bytes_max:
         largest = record_bytes(batch)
         if largest > limits.record_bytes_max:
             raise BatchTooLarge(f"record of {largest} bytes; record_bytes_max is {limits.record_bytes_max}")
-    return header, batch, last
+    return batch, last
 
 
 def _bounds(times: pa.Array) -> tuple[int, int]:

@@ -57,7 +57,8 @@ class Limits:
     peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
     state_bytes_max: int = 256 * MIB  # applied state of a group that a replica takes over from its leader
     stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
-    stream_requests_max: int = 4096  # fetches that may wait at once on one stream
+    stream_requests_max: int = 4096  # of one stream: fetches that wait at once, or batches not yet answered
+    waiting_fetches_max: int = 16_384  # fetches that wait at once on one broker, over all streams
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
     client_produce_bytes_per_s: int = 0  # that one client may send to this broker; 0: no such bound
     client_fetch_bytes_per_s: int = 0  # that one client is sent by it

@@ -55,6 +55,7 @@ class Layout:
 
     unpacked_bytes: int  # sum of all buffers' lengths once unpacked
     compressed: bool
+    values: int  # records and headers: what validation looks at one by one
 
 
 @value
@@ -88,7 +89,7 @@ def _read(data: bytes | memoryview, start: int, rows: int) -> Layout:
         return found
     lengths = [_unpacked(data, body + offset, length) if length else 0 for offset, length in found.buffers]
     _check_lengths(found.nodes, lengths, rows)
-    return Layout(sum(lengths), True)
+    return Layout(sum(lengths), True, _values(found.nodes))
 
 
 def _declared(meta: bytes, rows: int, body_bytes: int) -> Layout | _Packed:
@@ -102,7 +103,11 @@ def _declared(meta: bytes, rows: int, body_bytes: int) -> Layout | _Packed:
         return _Packed(nodes, buffers)
     lengths = [length for _, length in buffers]
     _check_lengths(nodes, lengths, rows)
-    return Layout(sum(lengths), False)
+    return Layout(sum(lengths), False, _values(nodes))
+
+
+def _values(nodes: tuple[int, ...]) -> int:
+    return nodes[2 * KEY] + nodes[2 * HEADER_KEY]
 
 
 # Batches of as many records of the same sizes have the same metadata: a producer of single records sends it each time.

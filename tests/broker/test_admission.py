@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes.batches import payload
 from tinymq.batch import HEADER_SIZE, Codec, encode, pack_batch
-from tinymq.broker.admission import admit, check_topic_id, is_heavy
-from tinymq.config import MIB, Limits
+from tinymq.broker.admission import LIGHT_VALUES_MAX, admit, check_topic_id, declare, is_heavy
+from tinymq.config import KIB, MIB, Limits
 from tinymq.entry import crc32c
 from tinymq.errors import BatchTooLarge, InvalidBatch, InvalidName, TinymqError
 
@@ -73,11 +73,32 @@ def test_good_batches_pass() -> None:
         assert batch.max_timestamp_us == 14
 
 
-def test_only_large_packed_batches_leave_the_loop() -> None:
-    assert not is_heavy(b"")
-    assert not is_heavy(payload(10, codec=Codec.ZSTD))
-    assert not is_heavy(bytes([1, 0]) + bytes(MIB))
-    assert is_heavy(bytes([1, 2]) + bytes(MIB))
+def test_what_leaves_the_loop_is_decided_by_what_the_metadata_declares() -> None:
+    """Not by the codec byte of the header, which is informative, nor by the packed size."""
+
+    def heavy(data: bytes) -> bool:
+        return is_heavy(declare(data, crc32c(data), Limits()), len(data))
+
+    packed = [b"\0" * MIB] * 7
+    small, large = (encode(None, values, None, [0] * len(values), Codec.ZSTD) for values in (packed[:1], packed))
+    assert len(large) < 4 * KIB
+    for said in Codec:
+        assert heavy(pack_batch(large, record_count=7, codec=said))
+        assert heavy(pack_batch(small, record_count=1, codec=said))
+        assert not heavy(payload(10, codec=said))
+    assert not heavy(payload(1, value=b"x" * 4 * MIB)), "not unpacked, and one value to look at"
+    assert heavy(payload(LIGHT_VALUES_MAX + 1))
+    headers = encode(None, [b""], [[("k", None)] * LIGHT_VALUES_MAX], [0])
+    assert heavy(pack_batch(headers, record_count=1))
+
+
+def test_a_damaged_batch_is_called_damaged_whatever_it_declares() -> None:
+    good = payload(40, value=b"x" * 20)
+    for at in range(0, len(good), 8):
+        bad = bytearray(good)
+        bad[at] ^= 0x7F
+        with pytest.raises(InvalidBatch, match="checksum"):
+            admit(bytes(bad), crc32c(good), Limits())
 
 
 @pytest.mark.parametrize("topic_id", [b"", b"short", bytes(16), b"x" * 17])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.fakes.manual_clock import ManualClock
-from tinymq.broker.deadlines import BUCKET_S, Deadlines
+from tinymq.broker.deadlines import BUCKET_S, ENDED_MAX, Deadlines
+from tinymq.clock import Timer
 
 
 class Wait:
@@ -60,3 +63,25 @@ def test_a_thousand_waits_of_one_time_share_a_timer() -> None:
     assert len(timers) == 1
     clock.advance(31)
     assert all(wait.expired == 1 for wait in waits)
+
+
+def test_waits_that_end_at_one_time_end_in_slices() -> None:
+    clock = ManualClock()
+    deadlines = Deadlines(clock)
+    waits = [Wait() for _ in range(3 * ENDED_MAX + 1)]
+    for wait in waits:
+        deadlines.add(wait, 1.0)
+    ended: list[int] = []
+    call_later = clock.call_later
+
+    def counting(delay_s: float, call: Callable[[], None]) -> Timer:
+        ended.append(sum(wait.expired for wait in waits))
+        assert delay_s == 0.0
+        return call_later(delay_s, call)
+
+    clock.call_later = counting  # type: ignore[method-assign]
+    clock.advance(1.0 + BUCKET_S)
+    clock.advance(0.0)
+    assert ended == [ENDED_MAX, 2 * ENDED_MAX, 3 * ENDED_MAX]
+    assert {wait.expired for wait in waits} == {1}
+    assert len(deadlines) == 0

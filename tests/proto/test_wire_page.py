@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from tinymq import errors
+from tinymq.broker.admission import LIGHT_UNPACKED_BYTES_MAX, LIGHT_VALUES_MAX
+from tinymq.broker.unpack_queue import JOBS_MAX
+from tinymq.broker.watching import WOKEN_MAX
 from tinymq.config import Limits, Timing
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import BATCHES_MAX, OTHERS_MAX, REPEATED_MAX
 from tinymq.rpc.admin import TOPIC_TIMEOUT_S
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text()
@@ -39,13 +43,25 @@ def test_every_code_is_one() -> None:
     assert codes - fields - messages <= set(errors.BY_CODE)
 
 
+def test_every_bound_of_a_request_is_there() -> None:
+    rows = re.findall(r"(?m)^\| `(\w+\.\w+)` \| ([\d,]+) \|$", CLIENTS)
+    assert {name: int(most.replace(",", "")) for name, most in rows} == REPEATED_MAX
+
+
 def test_numbers() -> None:
     limits, timing = Limits(), Timing()
     for said, number in {
         "8.25 MiB": limits.grpc_message_bytes_max / (1 << 20) == 8.25,
         "(256)": limits.connection_streams_max == 256,
         "(32 MiB)": limits.stream_inflight_bytes_max == 32 << 20,
-        "4,096": limits.stream_requests_max == 4096,
+        "`stream_requests_max` (4,096)": limits.stream_requests_max == 4096,
+        "`waiting_fetches_max` (16,384)": limits.waiting_fetches_max == 16_384,
+        "Up to 4,096 batches": BATCHES_MAX == 4096,
+        "more than 64 fields": OTHERS_MAX == 64,
+        "declares more than 256 KiB": LIGHT_UNPACKED_BYTES_MAX == 256 << 10,
+        "more than 32,768 records and headers": LIGHT_VALUES_MAX == 32_768,
+        "Two\nof those run": JOBS_MAX == 2,
+        "32 in each turn": WOKEN_MAX == 32,
         "at most so long (30 s)": timing.fetch_wait_s_max == 30,
         "`OutcomeUnknown`; 0: 30 s": timing.produce_timeout_s == 30,
         "(0: 10 s)": TOPIC_TIMEOUT_S == 10,

@@ -17,7 +17,8 @@ from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.forwarding import CHANNELS_MAX, FORWARDED, GrpcForwarding
+from tinymq.rpc.forward_mark import FORWARDED
+from tinymq.rpc.forwarding import CHANNELS_MAX, GrpcForwarding
 from tinymq.rpc.services import host_of
 from tinymq.rpc.statuses import TRAILER
 from tinymq.testing.cluster import Cluster

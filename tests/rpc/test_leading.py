@@ -19,6 +19,7 @@ from tinymq.errors import (
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.forwarding import Metadata
 from tinymq.rpc.leading import Call, Leading
 from tinymq.rpc.serving import Serving, State
@@ -39,6 +40,8 @@ class Elsewhere:
         self.around = self
         self.hosting = self
         self.broker_id = 1
+        self.cluster_id = b"c" * 16
+        self.registry = self
         self.asked: list[float] = []  # with how many seconds
         self.serving = Serving()
         self.serving.state = State.RUNNING
@@ -59,6 +62,9 @@ class Elsewhere:
     def address_of(self, broker_id: int) -> str:
         return f"h:{broker_id}"
 
+    def get_broker(self, broker_id: int) -> None:
+        return None
+
     async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
         self.asked.append(timeout_s)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -77,7 +83,7 @@ def outcome(answers: Sequence[object], deadline_s: float = 5.0, **how: Any) -> t
         broker: Any = Elsewhere(loop, answers)
         began_s = broker.clock.monotonic()
         call = Call(broker, "me", how.pop("forwarded", False), began_s + deadline_s)
-        leading = Leading(broker.serving, broker)
+        leading = Leading(broker.serving, broker, ForwardMarks(b"s" * 16))
         broker.serving.state = how.pop("state", State.RUNNING)
         options = {"repeatable": True} | how
         came: object

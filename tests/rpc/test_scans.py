@@ -20,12 +20,13 @@ from tinymq.errors import (
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.channels import PARTITIONS_MAX
+from tinymq.proto.bounds import REPEATED_MAX
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]
 
 ID = b"h" * 16
+RANGES_MAX = REPEATED_MAX["HoldRequest.ranges"]
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +197,10 @@ def test_holds_that_cannot_be(tinymq_cluster: Cluster, mq: Client) -> None:
             for ranges in (
                 [],
                 [pb.HoldRange(partition=0, offset=0)] * 2,
-                [pb.HoldRange(partition=n, offset=0) for n in range(PARTITIONS_MAX + 1)],
+                [pb.HoldRange(partition=n, offset=0) for n in range(RANGES_MAX + 1)],
             ):
                 assert (await hold(*ranges)).error.code == "InvalidRequest"
-            many = await hold(*[pb.HoldRange(partition=n + 2, offset=0) for n in range(PARTITIONS_MAX)])
+            many = await hold(*[pb.HoldRange(partition=n + 2, offset=0) for n in range(RANGES_MAX)])
             assert not many.HasField("error")
             assert {outcome.error.code for outcome in many.outcomes} <= {"UnknownPartition", "NotReady"}
             (beyond,) = (await hold(pb.HoldRange(partition=0, offset=1 << 63))).outcomes

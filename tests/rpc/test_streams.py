@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from grpc._cython import cygrpc
 
 from tests.broker.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
+from tinymq.batch import Codec, encode, pack_batch
+from tinymq.broker.admission import PACKED_COST
 from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.fetch_waits import FetchWaits
 from tinymq.broker.partition import Partition
-from tinymq.config import Limits, Timing
-from tinymq.errors import UnknownPartition
+from tinymq.broker.slices import SLICE_COST
+from tinymq.broker.unpack_queue import UnpackQueue
+from tinymq.config import MIB, Limits, Timing
+from tinymq.errors import Closed, InvalidRequest, UnknownPartition
 from tinymq.log.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.produce import ProduceStream, unpacked
+from tinymq.rpc.replies import quiet_departures
 from tinymq.rpc.serving import Serving, State
 
 T = b"t" * 16
@@ -36,6 +46,8 @@ class OneTopic:
         self.timing = Timing()
         self.around = self
         self.runner = InlineRunner()
+        self.unpack_queue = UnpackQueue(self.runner)
+        self.fetch_waits = FetchWaits(limits.waiting_fetches_max)
 
     def find(self, topic_id: bytes, partition: int) -> Partition:
         if partition:
@@ -215,6 +227,171 @@ def test_a_stream_that_breaks_leaves_no_waiters_that_matter() -> None:
     run(scenario)
 
 
+def appended(s: Streams) -> int:
+    """Batches; the log's first entry is the leader's own."""
+    return len(s.bench.group.log.entries) - 1
+
+
+class Turns:
+    """Counts the turns of the loop, and what had been taken in at the end of each."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self.counts = [0]
+        self._count = count
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.counts.append(self._count())
+            await asyncio.sleep(0)
+
+    def most(self) -> int:
+        """In one turn."""
+        self._task.cancel()
+        return max(later - earlier for earlier, later in pairwise(self.counts))
+
+
+@pytest.mark.parametrize(("codec", "cost"), [(Codec.NONE, 1), (Codec.ZSTD, PACKED_COST)])
+def test_a_request_with_many_batches_is_taken_in_slices(codec: Codec, cost: int) -> None:
+    async def scenario(s: Streams) -> None:
+        lines = [Line() for _ in range(3)]
+        streams = [s.produce(line) for line in lines]
+        turns = Turns(lambda: appended(s))
+        for line in lines:
+            made = [batch(T, payload(codec=codec), n, acks=pb.ACKS_NONE) for n in range(200)]
+            line.send(pb.ProduceRequest(batches=made))
+            line.end()
+        await asyncio.gather(*streams)
+        assert appended(s) == 600
+        assert turns.most() <= len(lines) * SLICE_COST // cost, "at first a slice of each, then one of all"
+        assert sorted(later - earlier for earlier, later in pairwise(turns.counts))[-4] <= SLICE_COST // cost
+
+    run(scenario)
+
+
+def test_batches_that_are_refused_are_taken_in_slices_too() -> None:
+    async def scenario(s: Streams) -> None:
+        line = Line()
+        refused = 0
+
+        def count(call: str, code: str) -> None:
+            nonlocal refused
+            refused += 1
+
+        s.serving.meter.refused = count  # type: ignore[method-assign]
+        stream = s.produce(line)
+        turns = Turns(lambda: refused)
+        line.send(pb.ProduceRequest(batches=[pb.ProduceBatch(acks=pb.ACKS_NONE, partition=1)] * 500))
+        line.end()
+        await stream
+        assert refused == 500
+        assert turns.most() <= SLICE_COST
+
+    run(scenario)
+
+
+def test_a_stream_has_so_many_unanswered_batches_and_no_more() -> None:
+    async def scenario(s: Streams) -> None:
+        line = Line()
+        stream = s.produce(line)
+        line.send(pb.ProduceRequest(batches=[batch(T, payload(), n) for n in range(10)]))
+        for upto in (4, 8, 10):
+            await settle()
+            assert appended(s) == upto
+            s.bench.group.commit()
+        line.end()
+        await stream
+        assert results(line) == list(range(10))
+
+    run(scenario, stream_requests_max=4)
+
+
+def test_what_came_before_a_refused_request_is_answered_first() -> None:
+    async def scenario(s: Streams) -> None:
+        line = Line()
+
+        async def arriving() -> AsyncIterator[Any]:
+            yield [(batch(T, payload(), 1), payload())]
+            raise InvalidRequest("too many")
+
+        stream = asyncio.ensure_future(ProduceStream(s.serving, line).run(arriving()))
+        await settle()
+        assert not stream.done()
+        s.bench.group.commit()
+        with pytest.raises(InvalidRequest):
+            await stream
+        assert results(line) == [1]
+
+    run(scenario)
+
+
+def test_what_unpacks_to_much_is_not_unpacked_on_the_loop() -> None:
+    """Whatever its codec byte says, and in the order of the stream."""
+
+    async def scenario(s: Streams) -> None:
+        calls: list[object] = []
+        queue = s.serving.running().unpack_queue
+        queued = queue.run
+
+        async def counted(call: Callable[[], Any]) -> Any:
+            calls.append(call)
+            return await queued(call)
+
+        queue.run = counted  # type: ignore[method-assign,assignment]
+        message = encode(None, [bytes(MIB)] * 7, None, [1] * 7, Codec.ZSTD)
+        bomb = pack_batch(message, record_count=7, codec=Codec.NONE)
+        line = Line()
+        stream = s.produce(line)
+        sent = [bomb, payload(), bomb, payload(3, codec=Codec.ZSTD)]
+        line.send(pb.ProduceRequest(batches=[batch(T, data, n) for n, data in enumerate(sent)]))
+        line.end()
+        await settle()
+        s.bench.group.commit()
+        await stream
+        assert len(calls) == 2
+        (reply,) = line.replies
+        assert [result.base_offset for result in reply.results] == [0, 7, 8, 15]
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of its writer, whose reader is cancelled without awaiting it, nor of gRPC's own."""
+
+    class Gone(Line):
+        async def write(self, message: Any) -> None:
+            raise Closed("the client has gone")
+
+    async def scenario(s: Streams) -> None:
+        problems: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        for begin, request in ((s.produce, pb.ProduceRequest(batches=[pb.ProduceBatch()])), (s.fetch, ask(1, 99))):
+            for ends in (True, False):
+                line = Gone()
+                stream = begin(line)
+                line.send(request)
+                await settle()
+                if ends:
+                    line.end()
+                    await stream
+                else:
+                    stream.cancel()
+                    await asyncio.gather(stream, return_exceptions=True)
+                del stream
+        gc.collect()
+        await settle()
+        assert not problems
+
+    run(scenario)
+    quiet_departures()
+    grpcs = logging.getLogger("grpc._cython.cygrpc")
+    for error in (cygrpc.ExecuteBatchError("send"), ValueError("a bug")):
+        grpcs.error("raised", exc_info=error)
+    assert [record.exc_info[0] for record in caplog.records if record.name == grpcs.name and record.exc_info] == [
+        ValueError
+    ]
+
+
 # ---- fetch -------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +478,54 @@ def test_answers_and_cancellations_while_the_writer_is_busy() -> None:
             line.room.release()
         await settle()
         assert sorted(r.request_id for r in line.replies) == [0, 1, 2, 4]
+        line.end()
+        await stream
+
+    run(scenario)
+
+
+def test_a_broker_has_so_many_waiting_fetches_and_no_more() -> None:
+    """The stream that has most of them makes room for the others."""
+
+    async def scenario(s: Streams) -> None:
+        greedy, modest = Line(), Line()
+        streams = [s.fetch(greedy), s.fetch(modest)]
+        for number in range(6):
+            greedy.send(ask(number, max_wait_ms=60_000))
+        await settle()
+        assert [(reply.request_id, reply.error.code) for reply in greedy.replies] == [
+            (4, "QuotaExceeded"),
+            (5, "QuotaExceeded"),
+        ]
+        assert greedy.replies[0].error.retriable
+        modest.send(ask(1, max_wait_ms=60_000))
+        await settle()
+        assert modest.replies == []
+        assert (greedy.replies[2].request_id, greedy.replies[2].HasField("error")) == (0, False), "it ended early"
+        waits = s.serving.running().fetch_waits
+        assert len(waits) == 4
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        assert len(waits) == 0
+
+    run(scenario, waiting_fetches_max=4)
+
+
+def test_a_record_wakes_the_waiting_fetches_of_its_own_partition_only() -> None:
+    async def scenario(s: Streams) -> None:
+        other = Bench()
+        looked: list[object] = []
+        other.partition.watch(lambda: looked.append(other))
+        line = Line()
+        stream = s.fetch(line)
+        line.send(ask(1))
+        await settle()
+        s.bench.send()
+        s.bench.group.commit()
+        await settle()
+        assert [reply.request_id for reply in line.replies] == [1]
+        assert not looked
         line.end()
         await stream
 

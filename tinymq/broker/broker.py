@@ -12,10 +12,12 @@ import structlog
 
 from tinymq.broker.admission import check_topic_id
 from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.fetch_waits import FetchWaits
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.producer_ids import ProducerIds
 from tinymq.broker.scans import Scans
+from tinymq.broker.unpack_queue import UnpackQueue
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
@@ -79,6 +81,8 @@ class Broker:
         self.deadlines = around.deadlines
         self.producer_ids = ProducerIds(around.registry)
         self.scans = Scans(around.clock)
+        self.unpack_queue = UnpackQueue(around.runner)
+        self.fetch_waits = FetchWaits(around.limits.waiting_fetches_max)
         self._unknown: OrderedDict[GroupId, None] = OrderedDict()  # asked for, and not there; of topics partition 0
         self._refreshing: asyncio.Task[None] | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinymq.broker.deadlines import Deadlines, Ticket
+from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.partition import Partition
 from tinymq.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
 from tinymq.log.reads import Frames
@@ -103,13 +104,22 @@ def _of_another_history(partition: Partition, offset: int, known: int) -> Tinymq
 class Fetch:
     """One fetch, from the asking to the reading. `ready` is called once, at once or on a later commit."""
 
-    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_history", "_partition", "_ready", "_ticket", "done")
+    __slots__ = ("_ask", "_bytes_wanted", "_deadlines", "_history", "_partition", "_ready", "_share", "_ticket", "done")
 
-    def __init__(self, partition: Partition, ask: Ask, deadlines: Deadlines, ready: Callable[[Fetch], None]) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        ask: Ask,
+        deadlines: Deadlines,
+        ready: Callable[[Fetch], None],
+        share: FetchShare | None = None,
+    ) -> None:
+        """`share`: of the fetches that may wait; None: for a fetch that never waits."""
         self._partition = partition
         self._ask = ask
         self._deadlines = deadlines
         self._ready = ready
+        self._share = share
         self._ticket: Ticket | None = None
         self._bytes_wanted = 0
         self._history = 0  # as it was before the bytes were read
@@ -120,10 +130,15 @@ class Fetch:
         return self._ask.bytes_max
 
     def begin(self) -> None:
-        """Call `ready` now, or watch the partition until there is enough or the time is up."""
+        """Call `ready` now, or watch the partition until there is enough or the time is up.
+
+        Raises QuotaExceeded when too many fetches wait; then `ready` is not called.
+        """
         if self._ask.wait_s <= 0 or self._is_enough():
             self._end()
             return
+        if self._share is not None:
+            self._share.enter(self)
         self._ticket = self._deadlines.add(self, self._ask.wait_s)
         self._partition.watch(self._look)
 
@@ -224,6 +239,8 @@ class Fetch:
             self._deadlines.drop(self._ticket)
             self._partition.unwatch(self._look)
             self._ticket = None
+            if self._share is not None:
+                self._share.leave(self)
 
     def _end(self) -> None:
         self._stop_waiting()

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from tinymq.batch import decode_batch, encode, pack_batch
+from tinymq.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.broker.admission import admit, is_heavy
 from tinymq.broker.broker import Broker
 from tinymq.broker.deadlines import Deadlines
@@ -310,7 +310,8 @@ async def read_record(broker: Broker, partition: Partition, offset: int) -> Reco
         header = entry.header
         if header.kind == Kind.DATA and header.base_offset <= offset < header.next_offset:
             unpack = partial(_unpack, entry.payload, header.base_offset, offset)
-            return await broker.around.runner.run(unpack) if is_heavy(entry.payload) else unpack()
+            heavy = is_heavy(read_declared(entry.payload, STORED), len(entry.payload))
+            return await broker.unpack_queue.run(unpack) if heavy else unpack()
     raise CorruptData(f"{partition}: offset {offset} is not in what the log has for it")
 
 

@@ -12,10 +12,10 @@ from tinymq.batch import decode_batch
 from tinymq.broker.fetch import Ask, refusal
 from tinymq.broker.group_port import RecordLog
 from tinymq.broker.partition import Partition
+from tinymq.broker.unpack_queue import Offload
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData, InvalidBatch, InvalidRequest
-from tinymq.log.runner import Runner
 
 END = -1
 EARLIEST = -2
@@ -44,7 +44,7 @@ class Found:
     history: int
 
 
-async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, runner: Runner) -> Found:
+async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool, offload: Offload) -> Found:
     """The first offset whose timestamp is at or after `timestamp_us`, the end when there is none; or a sentinel's.
 
     Over what this replica may show. Raises NotLeader, NotReady, CorruptData.
@@ -58,38 +58,38 @@ async def find_offset(partition: Partition, timestamp_us: int, leader_only: bool
     if timestamp_us == EARLIEST:
         found = start, -1
     elif timestamp_us == OF_MAX_TIMESTAMP:
-        found = await _greatest(log, start, end, runner)
+        found = await _greatest(log, start, end, offload)
     elif timestamp_us != END:
         if not -(1 << 63) <= timestamp_us < 1 << 63:
             raise InvalidRequest(f"{timestamp_us} is not a time in microseconds")
-        found = await _first_of_time(log, timestamp_us, start, end, runner)
+        found = await _first_of_time(log, timestamp_us, start, end, offload)
     offset, at_us = found or (end, -1)
     return Found(offset, at_us, end, start, partition.group.term, history)
 
 
 async def _first_of_time(
-    log: RecordLog, timestamp_us: int, start: int, end: int, runner: Runner
+    log: RecordLog, timestamp_us: int, start: int, end: int, offload: Offload
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after `timestamp_us`, among those from `start` on."""
     entry = await log.entry_for_time(timestamp_us, end, start)
     if entry is None:
         return None
-    found = await runner.run(partial(_first_at, entry, timestamp_us, start))
+    found = await offload.run(partial(_first_at, entry, timestamp_us, start))
     if found is None:  # the batch that holds the log start has it below that
-        return await _first_of_time(log, timestamp_us, entry.header.next_offset, end, runner)
+        return await _first_of_time(log, timestamp_us, entry.header.next_offset, end, offload)
     return found
 
 
-async def _greatest(log: RecordLog, start: int, end: int, runner: Runner) -> tuple[int, int] | None:
+async def _greatest(log: RecordLog, start: int, end: int, offload: Offload) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the greatest timestamp, among those from `start` on."""
     entry = await log.entry_of_max_timestamp(end, start)
     if entry is None:
         return None
-    found = await runner.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
+    found = await offload.run(partial(_first_at, entry, entry.header.max_timestamp_us, start))
     if found is not None:
         return found
-    within = await runner.run(partial(_greatest_in, entry, start))  # the log start cuts off the greatest of this batch
-    later = await _greatest(log, entry.header.next_offset, end, runner)
+    within = await offload.run(partial(_greatest_in, entry, start))  # the log start cuts off the greatest of this batch
+    later = await _greatest(log, entry.header.next_offset, end, offload)
     return later if later is not None and later[1] > within[1] else within
 
 

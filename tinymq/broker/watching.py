@@ -1,8 +1,14 @@
-"""Who is told when a partition has something new: once per turn of the loop, however much came in it."""
+"""Who is told when a partition has something new: once per turn of the loop, however much came in it.
+
+Many watchers are told in slices, so that the loop serves others in between.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+
+WOKEN_MAX = 32  # in one turn of the loop
 
 
 class Watchers:
@@ -11,7 +17,9 @@ class Watchers:
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
         self._soon = soon
         self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them alike
-        self._waking = False
+        self._waking = False  # a pass over all watchers will begin, or is under way
+        self._due: deque[Callable[[], None]] = deque()  # the rest of the pass that is under way
+        self._again = False  # something came since it began
 
     def add(self, woken: Callable[[], None]) -> None:
         self._watchers[woken] = None
@@ -20,11 +28,25 @@ class Watchers:
         self._watchers.pop(woken, None)
 
     def wake(self) -> None:
-        if self._watchers and not self._waking:
+        if self._due:
+            self._again = True
+        elif self._watchers and not self._waking:
             self._waking = True
-            self._soon(self._wake_now)
+            self._soon(self._wake_all)
 
-    def _wake_now(self) -> None:
+    def _wake_all(self) -> None:
+        self._due.extend(self._watchers)
+        self._again = False
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WOKEN_MAX, len(self._due))):
+            woken = self._due.popleft()
+            if woken in self._watchers:
+                woken()
+        if self._due:
+            self._soon(self._wake_some)
+            return
         self._waking = False
-        for woken in list(self._watchers):
-            woken()
+        if self._again:
+            self.wake()

@@ -31,6 +31,7 @@ from tinymq.errors import (
     UnknownTopic,
 )
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import REPEATED_MAX
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -38,6 +39,7 @@ BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
 UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
+NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
 METADATA_ATTEMPT_S = 1.0
 WATCH_S = 0.2  # how often silence is looked for
 WAITING = (Method.CREATE_TOPIC, Method.ADD_PARTITION)  # for leaders: that is no latency
@@ -225,11 +227,13 @@ class Cluster:
         """Ask for the topics in use, and `names`; with `every`, for all topics there are; with `fresh`, as of a moment
         during this call."""
         asked = sorted({*self._names, *names})
-        request = pb.MetadataRequest(topics=asked, all=every, fresh=fresh)
         attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker knows: the next one may be quicker
-        reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
+        for start in range(0, max(1, len(asked)), NAMES_MAX):
+            some = asked[start : start + NAMES_MAX]
+            request = pb.MetadataRequest(topics=some, all=every, fresh=fresh)
+            reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
+            self.update(routing.merge(self.view, reply, some))
         self._refreshed_s = self.clock.monotonic()
-        self.update(routing.merge(self.view, reply, asked))
         return self.view
 
     async def topic(self, name: str, timeout_s: float) -> Topic:

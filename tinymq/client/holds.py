@@ -33,6 +33,7 @@ from tinymq.errors import (
     TinymqError,
 )
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import REPEATED_MAX
 from tinymq.types import Offset
 
 LOG = logging.getLogger("tinymq.client")
@@ -41,7 +42,7 @@ LEASE_S_MIN = 1.0
 LEASE_S_MAX = 3600.0
 RENEWALS_PER_LEASE = 3
 HOLD_ID_BYTES = 16
-RANGES_MAX = 1024  # in one request
+RANGES_MAX = REPEATED_MAX["HoldRequest.ranges"]
 ENOUGH = 2 / 3  # of a lease: many holds are renewed often, by every plan of a stream, and written once in a while
 ATTEMPT_S_EACH = 0.01  # more patience for a request, for each range: asked again, it would only cost more
 TROUBLE_MAX = 5  # partitions whose trouble an error tells

@@ -18,6 +18,7 @@ from tinymq.clock import Clock
 from tinymq.config import MIB
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import BATCHES_MAX
 
 MESSAGE_BYTES = MIB  # small batches are joined up to this
 UNANSWERED_BYTES_MAX = 16 * MIB  # of one produce stream; half of what a broker takes in by default
@@ -133,7 +134,7 @@ class ProducePipe:
                     await self._more
                 batches: list[PackedBatch] = []
                 size = 0
-                while outbox and (not batches or size + outbox[0][2] <= MESSAGE_BYTES):
+                while outbox and len(batches) < BATCHES_MAX and (not batches or size + outbox[0][2] <= MESSAGE_BYTES):
                     _, batch, batch_bytes = outbox.popleft()
                     batches.append(batch)
                     size += batch_bytes

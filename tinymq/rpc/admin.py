@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
-from google.protobuf.message import DecodeError
-
 from tinymq import topic_config
 from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
@@ -16,9 +14,10 @@ from tinymq.broker.recovery import Recovery
 from tinymq.broker.scans import Sent
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.transfers import Transfers
-from tinymq.errors import InvalidRequest, TinymqError
+from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
+from tinymq.proto.bounds import parse
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.recovering import Order
@@ -257,17 +256,11 @@ def _timeout_s(timeout_ms: int) -> float:
 
 
 def _settings(settings: Sequence[pb.Setting]) -> list[tuple[str, str]]:
-    """Raises InvalidRequest for more than any topic has."""
-    if len(settings) > topic_config.SETTINGS_MAX:
-        raise InvalidRequest(f"{len(settings)} settings", hint=f"name at most {topic_config.SETTINGS_MAX} at once")
     return [(setting.name, setting.value) for setting in settings]
 
 
 def _parse_orders(packed: bytes) -> list[Order]:
-    try:
-        return [order_from_wire(said) for said in pb.TakeOverOrders.FromString(packed).orders]
-    except DecodeError:
-        raise InvalidRequest("not orders to take over") from None
+    return [order_from_wire(said) for said in parse(pb.TakeOverOrders, packed).orders]
 
 
 def _status_to_wire(status: GroupStatus, broker: Broker | None) -> pb.ReplicaStatus:

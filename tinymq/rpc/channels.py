@@ -28,8 +28,6 @@ from tinymq.rpc.serving import Serving
 from tinymq.types import TopicId, check_channel_name, check_consumer_name
 
 BY_OFFSET = -4  # in the place of a time: the offset that comes with it
-COMMANDS_MAX = 1000  # in one request
-PARTITIONS_MAX = 1024
 ASKED_MAX = 64  # partitions proven to be led here side by side
 ID_BYTES = 16
 OFFSET_MAX = (1 << 63) - 1
@@ -80,7 +78,6 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     async def Change(self, request: pb.ChannelsRequest, context: Context) -> pb.ChannelsReply:
         try:
             broker = self._serving.running()
-            _check_count("commands", len(request.commands), COMMANDS_MAX)
         except TinymqError as error:
             return pb.ChannelsReply(error=to_wire(error))
         lenient = leaves_zeros_out(context)
@@ -108,10 +105,9 @@ class ChannelsService(pb_grpc.ChannelsServicer):
     async def List(self, request: pb.ListChannelsRequest, context: Context) -> pb.ListChannelsReply:
         try:
             broker = self._serving.running()
-            _check_count("partitions", len(request.partitions), PARTITIONS_MAX)
         except TinymqError as error:
             failed = pb.PartitionChannels(error=to_wire(error))
-            return pb.ListChannelsReply(partitions=[failed for _ in request.partitions[:PARTITIONS_MAX]])
+            return pb.ListChannelsReply(partitions=[failed for _ in request.partitions])
         room = asyncio.Semaphore(ASKED_MAX)
 
         async def one(number: int) -> pb.PartitionChannels:
@@ -240,7 +236,7 @@ async def _offset(broker: Broker, partition: Partition, time_us: int, offset: in
     if time_us == BY_OFFSET:
         _check_offset(offset)
         return offset
-    return (await find_offset(partition, time_us, True, broker.around.runner)).offset
+    return (await find_offset(partition, time_us, True, broker.unpack_queue)).offset
 
 
 def _check_before(partition: Partition, offset: int) -> None:
@@ -267,7 +263,6 @@ def _require_place(request: Message, time: str, offset: str, lenient: bool) -> N
 
 
 def _check_ranges(ranges: Sequence[pb.HoldRange], lenient: bool) -> None:
-    _check_count("ranges", len(ranges), PARTITIONS_MAX)
     for asked in ranges:
         require(asked, "partition", "offset", lenient=lenient)
     if not ranges or len({asked.partition for asked in ranges}) != len(ranges):
@@ -277,11 +272,6 @@ def _check_ranges(ranges: Sequence[pb.HoldRange], lenient: bool) -> None:
 def _check_id(name: str, value: bytes) -> None:
     if len(value) != ID_BYTES:
         raise InvalidRequest(f"a {name} of {len(value)} bytes", hint=f"{name} is {ID_BYTES} random bytes")
-
-
-def _check_count(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise InvalidRequest(f"a request with {count} {what}", hint=f"send at most {most} at once")
 
 
 def _timeout_s(timeout_ms: int, broker: Broker) -> float:

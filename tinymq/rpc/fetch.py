@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from tinymq.broker.broker import Broker
 from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.broker.scans import count_records
+from tinymq.broker.slices import Slice
 from tinymq.config import Limits
-from tinymq.errors import QuotaExceeded, TinymqError
+from tinymq.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.log.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
+from tinymq.rpc.replies import start_writer
 from tinymq.rpc.serving import Serving
 from tinymq.types import GroupId, TopicId, check_scan_id
 
@@ -30,9 +34,11 @@ FILES_MAX = 4  # of a stream, that wait open for their turn
 
 
 class Replies(Protocol):
-    """What a stream writes to (a grpc.aio.ServicerContext, for one)."""
+    """What a stream writes to."""
 
-    async def write(self, message: FetchAnswer) -> None: ...
+    async def write(self, message: FetchAnswer) -> None:
+        """Raises Closed when the client has gone."""
+        ...
 
 
 @dataclass(slots=True)
@@ -66,21 +72,25 @@ class FetchStream:
         self._messages: deque[tuple[FetchAnswer, int]] = deque()  # errors, and what was read ahead, with its bytes
         self._reading: set[asyncio.Task[None]] = set()
         self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
+        self._slice = Slice(serving.slices)
+        self._fetch_share: FetchShare | None = None  # of the broker's bound, once there is a broker
         self._ended = False
         self._wake = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it
 
     async def run(self, requests: AsyncIterator[pb.FetchRequest]) -> None:
         """Until the client ends its side and everything is answered, or the stream breaks."""
-        writer = asyncio.get_running_loop().create_task(self._write())
+        writer = start_writer(self._write())
         try:
             async for request in requests:
                 self._take(request)
+                await self._slice.spend(1)
                 while len(self._messages) >= self._limits.stream_requests_max:
                     await self._wait_for_room()
             self._ended = True
             self._wake.set()
-            await writer
+            with suppress(Closed):  # the client has gone
+                await writer
         finally:
             self._ended = True
             writer.cancel()
@@ -123,12 +133,20 @@ class FetchStream:
             request.history if request.HasField("history") else None,
             request.end,
         )
-        fetch = Fetch(partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready))
+        if self._fetch_share is None:
+            self._fetch_share = broker.fetch_waits.share()
+        fetch = Fetch(
+            partition, ask, broker.deadlines, lambda ready: self._on_ready(number, ready), self._fetch_share
+        )  # fmt: skip
         self._waiting[number] = fetch
         self._asked[number] = _Asked(
             request.topic_id, self._meter.now(), scan=request if request.scan_id else None, verify=request.verify
         )
-        fetch.begin()
+        try:
+            fetch.begin()
+        except QuotaExceeded:
+            del self._waiting[number], self._asked[number]
+            raise
 
     def _on_ready(self, number: int, fetch: Fetch) -> None:
         self._asked[number].ready_s = self._meter.now()

@@ -1,6 +1,6 @@
 """Calls that a broker passes on to another one, for a client that asked the wrong one. One hop, never two.
 
-What is passed on is the client's own call of QueueService, with a key in its metadata that says so.
+What is passed on is the client's own call of QueueService, with a mark in its metadata (tinymq/rpc/forward_mark.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.statuses import error_of
 
-FORWARDED = "tinymq-forwarded"  # metadata key; whoever gets it answers itself, or says who leads
 SERVICE = "tinymq.v1.QueueService"
 
 Metadata = tuple[tuple[str, str], ...]
@@ -73,7 +72,7 @@ class GrpcForwarding:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=REPLIES[method].FromString,
             )
-            return await call(request, timeout=timeout_s, metadata=((FORWARDED, "1"), *metadata))
+            return await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as failed:
             raise error_of(failed, address) from None
         except grpc.aio.UsageError as failed:

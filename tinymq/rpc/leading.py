@@ -26,8 +26,9 @@ from tinymq.errors import (
     UnknownPartition,
 )
 from tinymq.registry.values import QueueRecord, TopicRecord
-from tinymq.rpc.forwarding import FORWARDED, Forwarding
-from tinymq.rpc.services import Context, client_of
+from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks
+from tinymq.rpc.forwarding import Forwarding
+from tinymq.rpc.services import CLIENT_ID, Context, client_of
 from tinymq.rpc.serving import Serving, State
 from tinymq.types import PeerAddress
 
@@ -52,15 +53,16 @@ class Call:
 
     broker: Broker  # that it came to
     client: str  # whose quota it counts to
-    forwarded: bool
+    forwarded: bool  # by another broker, or by a client that says so: answered here or not at all
     deadline_s: float  # by the broker's monotonic clock
     receives_bytes: int = RECEIVES_BYTES  # the largest answer
+    charged: bool = False  # another broker has proven that it counted this call to the client's quota
 
     def left_s(self) -> float:
         return self.deadline_s - self.broker.around.clock.monotonic()
 
 
-def read_call(broker: Broker, context: Context) -> Call:
+def read_call(broker: Broker, context: Context, marks: ForwardMarks, method: str, request: Any) -> Call:
     """Who calls, until when, and whether another broker passed it on. Raises InvalidRequest."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
     given_s = context.time_remaining()
@@ -72,7 +74,9 @@ def read_call(broker: Broker, context: Context) -> Call:
     if not (receives.isascii() and receives.isdigit() and len(receives) <= DIGITS_MAX):
         raise InvalidRequest(f"{RECEIVES}: {receives[:100]!r}", hint="a number of bytes, such as 8388608")
     most = min(int(receives), broker.limits.grpc_message_bytes_max)
-    return Call(broker, client_of(context), FORWARDED in metadata, deadline_s, most)
+    client, mark = client_of(context), metadata.get(FORWARDED)
+    charged = mark is not None and marks.holds(broker, str(mark), method, client, request)
+    return Call(broker, client, mark is not None, deadline_s, most, charged)
 
 
 async def find_topic(broker: Broker, name: str) -> TopicRecord:
@@ -101,9 +105,12 @@ async def find_queue(broker: Broker, topic: TopicRecord, number: int) -> QueueRe
 class Leading:
     """Finds who leads, and asks it. `elsewhere`: where some are asked, wherever else they are said to be."""
 
-    def __init__(self, serving: Serving, forwarding: Forwarding, elsewhere: Iterable[PeerAddress] = ()) -> None:
+    def __init__(
+        self, serving: Serving, forwarding: Forwarding, marks: ForwardMarks, elsewhere: Iterable[PeerAddress] = ()
+    ) -> None:
         self._serving = serving
         self._forwarding = forwarding
+        self._marks = marks
         self._elsewhere = {peer.broker_id: format_address(peer.host, peer.port) for peer in elsewhere}
 
     @property
@@ -174,9 +181,13 @@ class Leading:
             raise NotReady(f"{queue.topic}/{queue.partition}: its leader, broker {leader}, is not registered")
         left_s = max(0.001, call.left_s())
         timeout_s = left_s if patience_s is None else min(left_s, patience_s)
-        reply: T = await self._forwarding.ask(
-            self._elsewhere.get(leader, address), method, request, timeout_s, ((RECEIVES, str(call.receives_bytes)),)
+        metadata = (
+            (FORWARDED, self._marks.sign(broker, leader, method, call.client, request)),
+            (CLIENT_ID, call.client),
+            (RECEIVES, str(call.receives_bytes)),
         )
+        where = self._elsewhere.get(leader, address)
+        reply: T = await self._forwarding.ask(where, method, request, timeout_s, metadata)
         return reply
 
 

@@ -1,24 +1,29 @@
 """The produce stream: batches in, results out, several to a message when they are ready together.
 
 One reader per stream keeps batches in their order, one writer sends what is ready; a batch in between costs a
-callback, not a task. What is taken in and not yet answered is bounded: over it, the stream is not read.
+callback, not a task. Batches that are taken in and not yet answered are bounded, in bytes and in number: at a bound the
+stream is not read. A request with many batches is taken in slices, between which the loop serves others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from tinymq.batch import CheckedBatch
-from tinymq.broker.admission import admit, is_heavy
+from tinymq.batch import CheckedBatch, Declared
+from tinymq.broker.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Produced
 from tinymq.broker.quotas import UNLIMITED, Share
-from tinymq.errors import InvalidRequest, TinymqError
+from tinymq.broker.slices import Slice
+from tinymq.config import Limits
+from tinymq.errors import Closed, InvalidRequest, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
+from tinymq.rpc.replies import start_writer
 from tinymq.rpc.serving import Serving
 
 RESULTS_MAX = 2000  # in one reply: well below the size of a message, errors included
@@ -34,9 +39,11 @@ Batch = tuple[pb.ProduceBatch, bytes]
 
 
 class Replies(Protocol):
-    """What a stream writes to (a grpc.aio.ServicerContext, for one)."""
+    """What a stream writes to."""
 
-    async def write(self, message: pb.ProduceReply) -> None: ...
+    async def write(self, message: pb.ProduceReply) -> None:
+        """Raises Closed when the client has gone."""
+        ...
 
 
 class _Taken(NamedTuple):
@@ -51,10 +58,10 @@ class _Taken(NamedTuple):
     throttled_s: float  # that the stream is not read after it
 
 
-async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[Sequence[Batch]]:
-    """The batches of messages that have their payloads in them."""
+async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[Iterable[Batch]]:
+    """The batches of messages that have their payloads in them. Each payload is copied when its turn comes."""
     async for request in requests:
-        yield [(batch, batch.payload) for batch in request.batches]  # each access to a payload copies it
+        yield ((batch, batch.payload) for batch in request.batches)
 
 
 class ProduceStream:
@@ -67,39 +74,53 @@ class ProduceStream:
         self._share = share
         self._results: list[pb.ProduceResult] = []
         self._inflight_bytes = 0
+        self._slice = Slice(serving.slices)
         self._inflight = 0  # batches that will be answered, and are not yet
         self._ended = False
         self._ready = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it
 
-    async def run(self, arriving: AsyncIterator[Sequence[Batch]]) -> None:
-        """Until the client ends its side and everything is answered, or the stream breaks."""
-        writer = asyncio.get_running_loop().create_task(self._write())
+    async def run(self, arriving: AsyncIterator[Iterable[Batch]]) -> None:
+        """Until the client ends its side and everything is answered, or the stream breaks.
+
+        Raises InvalidRequest, as `arriving` does, once every batch that came before is answered.
+        """
+        writer = start_writer(self._write())
+        refusal: InvalidRequest | None = None
         try:
-            async for batches in arriving:
-                for batch, payload in batches:
-                    await self._take(batch, payload)
+            try:
+                async for batches in arriving:
+                    for batch, payload in batches:
+                        await self._slice.spend(await self._take(batch, payload))
+            except InvalidRequest as error:
+                refusal = error
             self._ended = True
             self._ready.set()
-            await writer
+            with suppress(Closed):  # the client has gone
+                await writer
         finally:
             self._ended = True
             writer.cancel()
+        if refusal is not None:
+            raise refusal
 
-    async def _take(self, batch: pb.ProduceBatch, payload: bytes) -> None:
+    async def _take(self, batch: pb.ProduceBatch, payload: bytes) -> int:
+        """Take in one batch. Returns what that has cost the loop, in the cost of a small batch."""
         arrived_s = self._meter.now()
-        throttled_s = 0.0
+        throttled_s, cost = 0.0, 1
         try:
             broker = self._serving.running()
             throttled_s = self._share.charge(len(payload))
-            limit = broker.limits.stream_inflight_bytes_max
-            while self._inflight_bytes + len(payload) > limit and self._inflight:
-                await self._wait_for_room()
+            await self._wait_for_inflight(len(payload), broker.limits)
+            broker.find(batch.topic_id, batch.partition)  # a batch for nobody here is not looked into
+            declared = declare(payload, batch.payload_crc, broker.limits)
             checked = None
-            if is_heavy(payload):  # away from the loop; the stream's next batch waits its turn
-                check = partial(admit, payload, batch.payload_crc, broker.limits)
-                checked = await broker.around.runner.run(check)
-            self._append(broker, batch, payload, checked, arrived_s, throttled_s)
+            if is_heavy(declared, len(payload)):  # away from the loop; the stream's next batch waits its turn
+                check = partial(admit, payload, batch.payload_crc, broker.limits, declared)
+                checked = await broker.unpack_queue.run(check)
+            else:
+                cost = cost_of(declared)
+            self._append(broker, batch, payload, declared, checked, arrived_s, throttled_s)
         except TinymqError as error:
             self._meter.refused(CALL, error.code)
             if batch.acks != pb.ACKS_NONE:
@@ -109,12 +130,19 @@ class ProduceStream:
         while len(self._results) >= RESULTS_MAX:
             await self._wait_for_room()
         await self._share.wait(throttled_s)  # what is sent meanwhile waits in the connection
+        return cost
+
+    async def _wait_for_inflight(self, size: int, limits: Limits) -> None:
+        bytes_max, batches_max = limits.stream_inflight_bytes_max, limits.stream_requests_max
+        while self._inflight and (self._inflight_bytes + size > bytes_max or self._inflight >= batches_max):
+            await self._wait_for_room()
 
     def _append(
         self,
         broker: Broker,
         batch: pb.ProduceBatch,
         payload: bytes,
+        declared: Declared,
         checked: CheckedBatch | None,
         arrived_s: float,
         throttled_s: float,
@@ -123,7 +151,7 @@ class ProduceStream:
         topic_id, meter = batch.topic_id, self._meter
         partition = broker.find(topic_id, batch.partition)
         if checked is None:
-            checked = admit(payload, batch.payload_crc, broker.limits)
+            checked = admit(payload, batch.payload_crc, broker.limits, declared)
         acks = _ACKS.get(batch.acks)
         if acks is None:
             raise InvalidRequest(f"acks {batch.acks} is not known", hint="quorum 0, leader 1, none 2")

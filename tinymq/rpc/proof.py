@@ -1,4 +1,7 @@
-"""Proof of the cluster secret in the calls that form or recover a cluster: HMAC-SHA256 with a label for each call."""
+"""Proof of the cluster secret in calls that form or recover a cluster, or that a broker passes on to another one.
+
+HMAC-SHA256, with a label for each kind.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,10 @@ def survey_proof(secret: bytes, nonce: bytes) -> bytes:
 
 def take_over_proof(secret: bytes, challenge: bytes, orders: bytes) -> bytes:
     return hmac.digest(secret, b"take-over" + challenge + orders, hashlib.sha256)
+
+
+def forward_proof(secret: bytes, said: bytes) -> bytes:
+    return hmac.digest(secret, b"forward" + said, hashlib.sha256)
 
 
 def check_proof(given: bytes, expected: bytes) -> None:

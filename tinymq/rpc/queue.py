@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -30,6 +31,7 @@ from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.values import TopicRecord
+from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.forwarding import Forwarding
 from tinymq.rpc.leading import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, Leading, find_topic, read_call, too_late
 from tinymq.rpc.queues import create_queue, delete_queue
@@ -44,7 +46,6 @@ MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer
 TOPICS_MAX = 10_000  # whose turns are remembered
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
-HEADERS_MAX = 10_000
 AROUND_BYTES = 1024  # of an answer, that the request for it did not have
 PRODUCE_BYTES_MAX = RECEIVES_BYTES - 2 * AROUND_BYTES  # of a request: any client can be sent what it makes
 
@@ -57,40 +58,46 @@ class QueueService(pb_grpc.QueueServiceServicer):
 
     def __init__(
         self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes],
-        elsewhere: Iterable[PeerAddress] = (),
+        secret: bytes, elsewhere: Iterable[PeerAddress] = (),
     ) -> None:  # fmt: skip
+        """`secret`: the cluster's, which proves to other brokers what this one has done with a call."""
         self._serving = serving
-        self._leading = Leading(serving, forwarding, elsewhere)
+        self._marks = ForwardMarks(secret)
+        self._leading = Leading(serving, forwarding, self._marks, elsewhere)
         self._quotas = quotas
         self._randbytes = randbytes
         self._takers = messages.Takers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
 
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
-        return await self._answer(context, partial(self._produce, "ProduceMessage", Acks.QUORUM, request))
+        return await self._answer(
+            context, "ProduceMessage", request, partial(self._produce, "ProduceMessage", Acks.QUORUM, request)
+        )
 
     async def AsyncProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
-        return await self._answer(context, partial(self._produce, "AsyncProduceMessage", Acks.LEADER, request))
+        return await self._answer(
+            context, "AsyncProduceMessage", request, partial(self._produce, "AsyncProduceMessage", Acks.LEADER, request)
+        )
 
     async def ConsumeMessage(self, request: pb.ConsumeMessageRequest, context: Context) -> pb.ConsumeMessageReply:
-        return await self._answer(context, partial(self._consume, request))
+        return await self._answer(context, "ConsumeMessage", request, partial(self._consume, request))
 
     async def FetchMessage(self, request: pb.FetchMessageRequest, context: Context) -> pb.FetchMessageReply:
-        return await self._answer(context, partial(self._fetch, request))
+        return await self._answer(context, "FetchMessage", request, partial(self._fetch, request))
 
     async def CreateQueue(self, request: pb.CreateQueueRequest, context: Context) -> pb.CreateQueueReply:
-        return await self._answer(context, partial(create_queue, request))
+        return await self._answer(context, "CreateQueue", request, partial(create_queue, request))
 
     async def DeleteQueue(self, request: pb.DeleteQueueRequest, context: Context) -> pb.DeleteQueueReply:
-        return await self._answer(context, partial(delete_queue, request))
+        return await self._answer(context, "DeleteQueue", request, partial(delete_queue, request))
 
     async def GetQueueSize(self, request: pb.GetQueueSizeRequest, context: Context) -> pb.GetQueueSizeReply:
-        return await self._answer(context, partial(self._size, request))
+        return await self._answer(context, "GetQueueSize", request, partial(self._size, request))
 
-    async def _answer(self, context: Context, work: Callable[[Call], Awaitable[T]]) -> T:
+    async def _answer(self, context: Context, method: str, request: Any, work: Callable[[Call], Awaitable[T]]) -> T:
         """The reply, or the end of the call with the status of what went wrong."""
         try:
-            return await work(read_call(self._serving.running(), context))
+            return await work(read_call(self._serving.running(), context, self._marks, method, request))
         except TinymqError as error:
             failed = error
         except Exception:  # a bug: the client is told that there is one, and the log what
@@ -104,16 +111,14 @@ class QueueService(pb_grpc.QueueServiceServicer):
     async def _produce(
         self, method: str, acks: Acks, request: pb.ProduceMessageRequest, call: Call
     ) -> pb.ProduceMessageReply:
-        if len(request.headers) > HEADERS_MAX:
-            raise InvalidRequest(f"{len(request.headers)} headers", hint=f"a message has at most {HEADERS_MAX}")
-        if not call.forwarded and request.ByteSize() > PRODUCE_BYTES_MAX:
+        if request.ByteSize() > PRODUCE_BYTES_MAX + (AROUND_BYTES if call.forwarded else 0):  # it has grown on the way
             raise BatchTooLarge(
                 f"a message of {request.ByteSize()} bytes; at most {PRODUCE_BYTES_MAX}: a gRPC client takes no more",
                 hint="tinymq's own client sends and reads larger ones",
             )
         if request.timeout_ms:
             call = _by(call, request.timeout_ms / 1000)
-        if not call.forwarded:
+        if not call.charged:
             await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
         if not request.HasField("timestamp_us"):
             request.timestamp_us = call.broker.around.clock.wall_us()
@@ -166,7 +171,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         if named and not request.HasField("queue"):
             raise InvalidRequest("a request_id without a queue", hint="name the queue, or leave the request_id out")
         share = self._quotas.fetch.share(call.client)
-        if not call.forwarded:
+        if not call.charged:
             await share.admit(0, call.left_s())
         wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
         until_s = call.broker.around.clock.monotonic() + wait_s
@@ -174,7 +179,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
             reply = await self._consume_one(request, call, until_s)
         else:
             reply = await self._consume_any(request, call, until_s)
-        if not call.forwarded:
+        if not call.charged:
             share.charge(reply.ByteSize())
         return reply
 
@@ -254,7 +259,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
 
     async def _fetch(self, request: pb.FetchMessageRequest, call: Call) -> pb.FetchMessageReply:
         share = self._quotas.fetch.share(call.client)
-        if not call.forwarded:
+        if not call.charged:
             await share.admit(0, call.left_s())
         wait_s = min(request.wait_ms / 1000, call.broker.timing.fetch_wait_s_max, call.left_s() - MARGIN_S)
 
@@ -269,7 +274,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         reply = await self._leading.at_leader(
             call, "FetchMessage", request, here, repeatable=True, waits_s=waits_s
         )  # fmt: skip
-        if not call.forwarded:
+        if not call.charged:
             share.charge(reply.ByteSize())
         return reply
 
@@ -307,7 +312,7 @@ def _request_key(request_id: bytes) -> bytes:
 def _by(call: Call, timeout_s: float) -> Call:
     """The same call with an earlier deadline."""
     deadline_s = call.broker.around.clock.monotonic() + timeout_s
-    return Call(call.broker, call.client, call.forwarded, min(call.deadline_s, deadline_s), call.receives_bytes)
+    return replace(call, deadline_s=min(call.deadline_s, deadline_s))
 
 
 def _message(call: Call, topic: str, queue: int, record: Record) -> pb.QueueMessage:

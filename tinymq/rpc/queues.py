@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinymq import topic_config
-from tinymq.errors import InvalidRequest, TopicExists, UnknownTopic
+from tinymq.errors import TopicExists, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.leading import Call, find_queue, find_topic
 from tinymq.rpc.presence import require
@@ -15,8 +15,6 @@ REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
 async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
     """One more queue, or the topic with its first one: whichever it is by the time that the registry decides."""
     broker, name = call.broker, request.topic
-    if len(request.settings) > topic_config.SETTINGS_MAX:
-        raise InvalidRequest(f"{len(request.settings)} settings", hint=f"at most {topic_config.SETTINGS_MAX}")
     config = topic_config.make((setting.name, setting.value) for setting in request.settings)
     while True:
         try:

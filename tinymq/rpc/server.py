@@ -18,6 +18,8 @@ from tinymq.rpc.channels import ChannelsService
 from tinymq.rpc.metering import Metering
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.queue import QueueService
+from tinymq.rpc.replies import quiet_departures
+from tinymq.rpc.request_bounds import RequestBounds
 from tinymq.rpc.services import BrokerService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
@@ -52,9 +54,10 @@ class RpcServer:
     """Serves from `start` to `stop`. NOT_SERVING until told otherwise."""
 
     def __init__(self, limits: Limits, services: Services) -> None:
+        quiet_departures()
         self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
-            interceptors=[self._calls], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
+            interceptors=[self._calls, RequestBounds()], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
         )
         self._health = health.aio.HealthServicer()
         self._services = _register(self._server, services)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import grpc
@@ -10,6 +10,7 @@ import grpc
 from tinymq.broker.broker import Broker
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.quotas import Quotas
+from tinymq.broker.slices import Slice
 from tinymq.config import Limits
 from tinymq.errors import InvalidRequest, NotReady, TinymqError, WrongBroker
 from tinymq.meter import Meter
@@ -20,11 +21,11 @@ from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc import fetch, produce
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.produce import Batch, ProduceStream, unpacked
+from tinymq.rpc.replies import GrpcReplies
+from tinymq.rpc.request_bounds import end_with
 from tinymq.rpc.serving import Serving
 
-# An item of a request takes two bytes at the least, and its answer a hundred times as many.
-TOPICS_ASKED_MAX = 10_000
-QUERIES_MAX = 1024  # a topic has no more partitions
+DESCRIBED_MAX = 256  # topics and partitions of a metadata answer that are described in one slice
 CLIENT_ID = "tinymq-client-id"  # metadata key
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,12 +44,18 @@ class BrokerService(pb_grpc.BrokerServicer):
         return self._serving.meter
 
     async def Produce(self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Context) -> None:  # type: ignore[override]
-        await self.produce(unpacked(request_iterator), context, client_of(context))
+        try:
+            await self.produce(unpacked(request_iterator), GrpcReplies(context), client_of(context))
+        except InvalidRequest as error:
+            await end_with(error, context)
 
     async def Fetch(self, request_iterator: AsyncIterator[pb.FetchRequest], context: Context) -> None:  # type: ignore[override]
-        await self.fetch(request_iterator, context, client_of(context))
+        try:
+            await self.fetch(request_iterator, GrpcReplies(context), client_of(context))
+        except InvalidRequest as error:
+            await end_with(error, context)
 
-    async def produce(self, arriving: AsyncIterator[Sequence[Batch]], replies: produce.Replies, client: str) -> None:
+    async def produce(self, arriving: AsyncIterator[Iterable[Batch]], replies: produce.Replies, client: str) -> None:
         """One stream of batches, from whichever port. `client` is whose quota it counts to."""
         await ProduceStream(self._serving, replies, self._quotas.produce.share(client)).run(arriving)
 
@@ -79,11 +86,8 @@ class BrokerService(pb_grpc.BrokerServicer):
         try:
             broker = self._serving.running()
             broker.check_informed()
-            _check_count("topics", len(request.topics), TOPICS_ASKED_MAX)
-        except InvalidRequest as error:
-            return pb.MetadataReply(error=to_wire(error))
         except NotReady as error:
-            topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics[:TOPICS_ASKED_MAX]]
+            topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics]
             return pb.MetadataReply(topics=topics, error=to_wire(error), stream_address=self._serving.stream_address)
         if request.fresh:
             try:
@@ -96,25 +100,24 @@ class BrokerService(pb_grpc.BrokerServicer):
         else:
             names = list(request.topics)
             found = await broker.topics(names)
-        return pb.MetadataReply(
+        reply = pb.MetadataReply(
             cluster_id=broker.around.cluster_id,
             broker_id=broker.around.broker_id,
             version=broker.registry.version,
             stream_address=self._serving.stream_address,
             brokers=brokers_to_wire(broker.registry.get_all_brokers()),
-            topics=[
-                pb.TopicInfo(name=name, error=to_wire(topic))
-                if isinstance(topic, TinymqError)
-                else topic_to_wire(broker, topic)
-                for name, topic in zip(names, found, strict=True)
-            ],
         )
+        described = Slice(self._serving.slices, DESCRIBED_MAX)
+        for name, topic in zip(names, found, strict=True):
+            if isinstance(topic, TinymqError):
+                reply.topics.add(name=name, error=to_wire(topic))
+                await described.spend(1)
+            else:
+                reply.topics.append(topic_to_wire(broker, topic))
+                await described.spend(1 + len(topic.queues))
+        return reply
 
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:
-        try:
-            _check_count("queries", len(request.queries), QUERIES_MAX)
-        except InvalidRequest as error:
-            return pb.ListOffsetsReply(answers=[pb.OffsetAnswer(error=to_wire(error))])
         return pb.ListOffsetsReply(
             answers=[await self._offset(request.topic_id, query, request.leader_only) for query in request.queries]
         )
@@ -123,7 +126,7 @@ class BrokerService(pb_grpc.BrokerServicer):
         try:
             broker = self._serving.running()
             partition = broker.find(topic_id, query.partition)
-            found = await find_offset(partition, query.timestamp_us, leader_only, broker.around.runner)
+            found = await find_offset(partition, query.timestamp_us, leader_only, broker.unpack_queue)
         except TinymqError as error:
             return pb.OffsetAnswer(partition=query.partition, error=to_wire(error))
         return pb.OffsetAnswer(
@@ -153,11 +156,6 @@ def host_of(peer: str) -> str:
     """The host of gRPC's "ipv4:127.0.0.1:4242", "ipv6:%5B::1%5D:4242" or "unix:..."."""
     kind, _, rest = peer.partition(":")
     return rest.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer
-
-
-def _check_count(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise InvalidRequest(f"a request with {count} {what}", hint=f"ask for at most {most} at once")
 
 
 def brokers_to_wire(brokers: list[BrokerRecord]) -> list[pb.BrokerInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from tinymq.broker.broker import Broker
+from tinymq.broker.slices import Slices
 from tinymq.errors import NotReady
 from tinymq.meter import Meter, Unmetered
 
@@ -35,6 +36,7 @@ class Serving:
         self.meter: Meter = Unmetered()
         self.metrics_address = ""  # where what is measured is shown; "": nowhere
         self.stream_address = ""  # where clients dial the stream port; "": nowhere
+        self.slices = Slices()  # of large requests
         self.broker: Broker | None = None  # set once running; kept while stopping, for answers under way
 
     def running(self) -> Broker:

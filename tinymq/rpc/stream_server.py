@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 
@@ -155,7 +155,7 @@ def _welcome(error: TinymqError | None = None) -> bytes:
     return pb.StreamWelcome(protocol=PROTOCOL, error=None if error is None else to_wire(error)).SerializeToString()
 
 
-async def _batches(stream: FrameStream) -> AsyncIterator[Sequence[Batch]]:
+async def _batches(stream: FrameStream) -> AsyncIterator[Iterable[Batch]]:
     while True:
         head, payload = await stream.receive()
         try:

@@ -19,7 +19,7 @@ from tinymq.config import Limits
 from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.forwarding import FORWARDED, SERVICE, Metadata
+from tinymq.rpc.forwarding import SERVICE, Metadata
 from tinymq_chaos.sim.calls import DONE, FAILED, Call, ServerCall
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class MemoryForwarding:
         if self._closed:
             raise Closed("this broker stops")
         link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
-        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, ((FORWARDED, "1"), *metadata))
+        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, metadata)
 
     async def close(self) -> None:
         self._closed = True

@@ -1,0 +1,76 @@
+"""So many jobs at a time and no more, whatever becomes of those who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tinymq.broker.unpack_queue import JOBS_MAX, UnpackQueue
+from tinymq.errors import InvalidBatch
+from tinymq.log.runner import ThreadRunner
+
+
+class Jobs:
+    """Jobs that last until they are let go."""
+
+    def __init__(self) -> None:
+        self.running = self.most = self.ended = 0
+        self.go = threading.Event()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        assert self.go.wait(10)
+        with self._lock:
+            self.running -= 1
+            self.ended += 1
+            return self.ended
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+def test_jobs_of_callers_that_are_gone_count_until_they_end() -> None:
+    async def main() -> None:
+        with ThreadPoolExecutor(8) as executor:
+            queue, jobs = UnpackQueue(ThreadRunner(executor)), Jobs()
+            first = [asyncio.ensure_future(queue.run(jobs)) for _ in range(JOBS_MAX)]
+            await until(lambda: jobs.running == JOBS_MAX)
+            for each in first:
+                each.cancel()
+            await asyncio.gather(*first, return_exceptions=True)
+            later: list[asyncio.Future[Any]] = [asyncio.ensure_future(queue.run(jobs)) for _ in range(20)]
+            later[3].cancel()
+            await asyncio.sleep(0)
+            assert jobs.running == JOBS_MAX
+            jobs.go.set()
+            answers = await asyncio.gather(*later, return_exceptions=True)
+            assert isinstance(answers.pop(3), asyncio.CancelledError)
+            assert sorted(answers) == list(range(JOBS_MAX + 1, JOBS_MAX + 20))
+            assert jobs.most == JOBS_MAX
+
+    asyncio.run(main())
+
+
+def test_what_a_job_raises_is_its_callers() -> None:
+    def fails() -> None:
+        raise InvalidBatch("no")
+
+    async def main() -> None:
+        with ThreadPoolExecutor(8) as executor:
+            queue = UnpackQueue(ThreadRunner(executor))
+            for _ in range(2 * JOBS_MAX):
+                with pytest.raises(InvalidBatch):
+                    await queue.run(fails)
+
+    asyncio.run(main())

@@ -1,0 +1,70 @@
+"""Watchers of a partition: all are told of every change, few in one turn of the loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tinymq.broker.watching import WOKEN_MAX, Watchers
+
+
+class Loop:
+    """Turns that the test makes by hand."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+def test_many_watchers_are_woken_in_slices() -> None:
+    loop = Loop()
+    watchers, woken = Watchers(loop.soon), Counter[int]()
+    many = 10 * WOKEN_MAX + 1
+    for number in range(many):
+        watchers.add(lambda number=number: woken.update([number]))  # type: ignore[misc]
+    watchers.wake()
+    for turn in range(1, 12):
+        loop.turn()
+        assert woken.total() == min(turn * WOKEN_MAX, many)
+        if turn == 3:
+            watchers.wake()  # those that were woken before have to look again
+            watchers.wake()
+    while loop.calls:
+        loop.turn()
+    assert woken == Counter(dict.fromkeys(range(many), 2))
+    watchers.wake()
+    loop.turn()
+    assert woken.total() == 2 * many + WOKEN_MAX
+
+
+def test_a_watcher_that_left_is_not_woken_and_one_that_came_waits_for_the_next_change() -> None:
+    loop = Loop()
+    watchers, woken = Watchers(loop.soon), Counter[str]()
+
+    def last() -> None:
+        woken["last"] += 1
+
+    def late() -> None:
+        woken["late"] += 1
+
+    def first() -> None:
+        woken["first"] += 1
+        watchers.drop(last)
+        watchers.add(late)
+
+    for each in (first, last):
+        watchers.add(each)
+    watchers.wake()
+    while loop.calls:
+        loop.turn()
+    assert woken == {"first": 1}
+    watchers.wake()
+    loop.turn()
+    assert woken == {"first": 2, "late": 1}

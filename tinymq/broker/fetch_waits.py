@@ -1,0 +1,84 @@
+"""The fetches that wait on one broker, over all its streams and partitions: a bounded number, shared among the streams.
+
+At the bound, a fetch of the stream with the most waiting fetches is refused. A fetch of any other stream is let in: the
+oldest wait of the largest stream ends early instead, and is answered with what there is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tinymq.errors import QuotaExceeded
+
+RETRY_AFTER_MS = 500
+
+
+class Waiting(Protocol):
+    """A fetch that waits."""
+
+    def expire(self) -> None:
+        """End the wait now. Calls `FetchShare.leave`."""
+        ...
+
+
+class FetchWaits:
+    """Of one broker."""
+
+    def __init__(self, fetches_max: int) -> None:
+        self._fetches_max = fetches_max
+        self._shares: dict[FetchShare, None] = {}  # those with waiting fetches, in order: a replay ends them alike
+        self._count = 0  # invariant: the sum of the shares' lengths
+
+    def __len__(self) -> int:
+        return self._count
+
+    def share(self) -> FetchShare:
+        """The share of one stream."""
+        return FetchShare(self)
+
+    def make_room(self, share: FetchShare) -> None:
+        """Let one more fetch of `share` wait. Raises QuotaExceeded."""
+        if self._count < self._fetches_max:
+            return
+        largest = max(self._shares, key=len)
+        if len(share) >= len(largest):
+            raise QuotaExceeded(
+                f"{self._count} fetches wait on this broker, {len(share)} of them on this stream",
+                hint="read fewer partitions at a time, or raise waiting_fetches_max",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        largest.oldest().expire()
+
+    def entered(self, share: FetchShare) -> None:
+        self._count += 1
+        self._shares[share] = None
+
+    def left(self, share: FetchShare) -> None:
+        self._count -= 1
+        if not len(share):
+            del self._shares[share]
+
+
+class FetchShare:
+    """The waiting fetches of one stream, the oldest first."""
+
+    def __init__(self, waits: FetchWaits) -> None:
+        self._waits = waits
+        self._fetches: dict[Waiting, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._fetches)
+
+    def enter(self, fetch: Waiting) -> None:
+        """`fetch` waits from now on, until it calls `leave`. Raises QuotaExceeded, and then it does not."""
+        self._waits.make_room(self)
+        self._fetches[fetch] = None
+        self._waits.entered(self)
+
+    def leave(self, fetch: Waiting) -> None:
+        """The wait is over."""
+        del self._fetches[fetch]
+        self._waits.left(self)
+
+    def oldest(self) -> Waiting:
+        return next(iter(self._fetches))

@@ -1,0 +1,52 @@
+"""Large requests share the loop: in each turn of it one of them goes on, for one slice of its work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+SLICE_COST = 16  # in the cost of one small batch: one to two milliseconds
+
+
+class Slices:
+    """The queue of all large requests of one broker."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        """Wait until this request may do its next slice. Others that wait have theirs first."""
+        loop = asyncio.get_running_loop()
+        granted = loop.create_future()
+        self._waiting.append(granted)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._grant)
+        await granted
+
+    def _grant(self) -> None:
+        while self._waiting:
+            granted = self._waiting[0]
+            if not granted.done():  # else its request was cancelled
+                break
+            self._waiting.popleft()
+        if not self._waiting:
+            return
+        self._waiting.popleft().set_result(None)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._grant)
+
+
+class Slice:
+    """What one request has done since it last let others on the loop."""
+
+    def __init__(self, slices: Slices, cost_max: int = SLICE_COST) -> None:
+        """`cost_max`: of one slice, in a unit of the caller's."""
+        self._slices = slices
+        self._cost_max = self._left = cost_max
+
+    async def spend(self, cost: int) -> None:
+        """Some of the work is done. At the end of a slice this waits for the next one."""
+        self._left -= cost
+        if self._left <= 0:
+            self._left = self._cost_max
+            await self._slices.next()

@@ -1,0 +1,152 @@
+"""How often a field may repeat in a client's request. Checked on the packed bytes, before a message is made of them.
+
+Parsing 8 MiB of empty submessages takes protobuf seconds and some 200 MB; counting them here ends at the first one too
+many. Every repeated field of every request has a bound: `bounds_of` fails for a message that has a field without one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from tinymq.errors import InvalidRequest
+from tinymq.value import value
+
+M = TypeVar("M", bound=Message)
+
+BATCHES_MAX = 4096  # in one ProduceRequest
+
+REPEATED_MAX: dict[str, int] = {
+    "ProduceRequest.batches": BATCHES_MAX,
+    "MetadataRequest.topics": 10_000,
+    "ListOffsetsRequest.queries": 1024,  # a topic has no more partitions
+    "ListChannelsRequest.partitions": 1024,
+    "HoldRequest.ranges": 1024,
+    "ChannelsRequest.commands": 1000,
+    "ProduceMessageRequest.headers": 10_000,
+    "CreateTopicRequest.settings": 64,
+    "AlterTopicRequest.settings": 64,
+    "CreateQueueRequest.settings": 64,
+    "TakeOverOrders.orders": 20_001,  # every partition that a cluster can have, and the metadata
+    "TakeOverOrder.replicas": 64,
+}
+"""By message and field, over all requests. The client splits what it sends by the same numbers."""
+
+OTHERS_MAX = 64  # other fields of one message: a correct client sends each of them at most once, and none has so many
+UNSCANNED_BYTES_MAX = 4096  # a request of this size is parsed at once: that takes a millisecond at the most
+UNSCANNED_PART_BYTES_MAX = 1024  # a submessage of this size is not looked into
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_CONTINUED = bytes(range(0x80, 0x100))
+
+
+@value
+class Bounds:
+    """What one kind of message is held to, by field number."""
+
+    name: str
+    repeated: dict[int, FieldDescriptor]
+    most: dict[int, int]  # of the same
+    parts: dict[int, Bounds]  # submessages
+    unscanned_bytes_max: int  # a message that is no larger cannot be over a bound
+
+
+@cache
+def bounds_of(kind: Descriptor) -> Bounds:
+    """Raises KeyError for a repeated field without a bound."""
+    repeated = {field.number: field for field in kind.fields if field.is_repeated}
+    most = {number: REPEATED_MAX[f"{kind.name}.{field.name}"] for number, field in repeated.items()}
+    parts = {field.number: bounds_of(field.message_type) for field in kind.fields if field.message_type is not None}
+    least = min([*most.values(), *(part.unscanned_bytes_max for part in parts.values()), UNSCANNED_BYTES_MAX])
+    return Bounds(kind.name, repeated, most, parts, least)
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """The message, if it is within its bounds. Raises InvalidRequest: nothing of it is done."""
+    bounds = bounds_of(kind.DESCRIPTOR)
+    if len(data) > bounds.unscanned_bytes_max:
+        try:
+            _scan(bounds, data, 0, len(data))
+        except IndexError:
+            raise _malformed(bounds) from None
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise _malformed(bounds) from None
+
+
+def _scan(bounds: Bounds, data: bytes, at: int, end: int) -> None:
+    """Raises InvalidRequest, and IndexError for a message that ends in the middle of a field."""
+    left = dict(bounds.most)
+    others_left = OTHERS_MAX
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(data, at - 1)
+        number, wire = tag >> 3, tag & 7
+        start = at
+        if wire == _LENGTH:
+            length, start = _varint(data, at)
+            at = start + length
+        elif wire == _VARINT:
+            _, at = _varint(data, at)
+        elif wire in (_FIXED32, _FIXED64):
+            at += 4 if wire == _FIXED32 else 8
+        else:
+            raise _malformed(bounds)
+        if at > end:
+            raise _malformed(bounds)
+        if number in left:
+            left[number] -= _items(bounds.repeated[number], wire, data, start, at)
+            if left[number] < 0:
+                raise _too_many(bounds, number)
+        else:
+            others_left -= 1
+            if others_left < 0:
+                raise _malformed(bounds)
+        part = bounds.parts.get(number)
+        if (
+            part is not None
+            and wire == _LENGTH
+            and at - start > min(part.unscanned_bytes_max, UNSCANNED_PART_BYTES_MAX)
+        ):
+            _scan(part, data, start, at)
+
+
+def _items(field: FieldDescriptor, wire: int, data: bytes, start: int, end: int) -> int:
+    """How many items of a repeated field lie in one occurrence of it: more than one where numbers are packed."""
+    if wire != _LENGTH or field.message_type is not None or field.type in _BYTES:
+        return 1
+    return len(data[start:end].translate(None, _CONTINUED))
+
+
+_BYTES = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(value, where it ends)."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return byte, at
+    found = byte & 0x7F
+    for shift in range(7, 70, 7):
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found, at
+    raise IndexError("a varint of more than ten bytes")
+
+
+def _too_many(bounds: Bounds, number: int) -> InvalidRequest:
+    most, name = bounds.most[number], bounds.repeated[number].name
+    return InvalidRequest(f"a {bounds.name} with more than {most} {name}", hint=f"send at most {most} at once")
+
+
+def _malformed(bounds: Bounds) -> InvalidRequest:
+    return InvalidRequest(f"not a {bounds.name}, or one that repeats its fields")

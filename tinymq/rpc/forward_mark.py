@@ -1,0 +1,98 @@
+"""The mark on a call that one broker passes on to another: the call was counted to its client's quota already.
+
+Whether a call with the metadata key is answered here or not at all does not depend on the mark: to be refused a second
+hop is no privilege. What the mark grants depends on it, so it is an HMAC by the cluster's secret, good for one call.
+
+    value      sender "." number "." HMAC in hex
+    HMAC over  "forward", cluster id, sender and its session, receiver and its session, number, method, client, request
+
+A session is the random number of one start of a broker, as the registry has it, and `number` counts the calls that a
+sender has marked since its start: a mark is good once, at one receiver, and no clock matters. A mark that does not hold
+is ignored, and its call counts to the quota of the client that it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from itertools import count
+from typing import Any
+
+from tinymq.broker.broker import Broker
+from tinymq.rpc.proof import forward_proof
+
+FORWARDED = "tinymq-forwarded"  # metadata key
+WINDOW = 4096  # calls of one sender that may overtake one another; a mark that is older does not hold
+MARK_CHARS_MAX = 128
+_IDS = struct.Struct("<IQIQQ")
+_LENGTHS = struct.Struct("<II")
+
+
+class ForwardMarks:
+    """Those that one broker gives, and those that it has seen."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._numbers = count(1)
+        self._seen: dict[int, _Seen] = {}  # by sender; bounded by the brokers of the cluster
+
+    def sign(self, broker: Broker, receiver: int, method: str, client: str, request: Any) -> str:
+        """The mark for a call that `broker` passes on to `receiver`."""
+        sender, number = broker.around.broker_id, next(self._numbers)
+        proof = self._proof(broker, (sender, receiver, number), method, client, request)
+        return f"{sender}.{number}.{proof.hex()}"
+
+    def holds(self, broker: Broker, mark: str, method: str, client: str, request: Any) -> bool:
+        """Was this call marked by a broker of this cluster, for this one, and has not come before?"""
+        parts = mark.split(".") if len(mark) <= MARK_CHARS_MAX and mark.isascii() else ()
+        if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+            return False
+        sender, number = int(parts[0]), int(parts[1])
+        session = _session(broker, sender)
+        if not session or number >= 1 << 64:
+            return False
+        proof = self._proof(broker, (sender, broker.around.broker_id, number), method, client, request)
+        if not hmac.compare_digest(proof.hex(), parts[2]):
+            return False
+        seen = self._seen.get(sender)
+        if seen is None or seen.session != session:
+            seen = self._seen[sender] = _Seen(session)
+        return seen.is_new(number)
+
+    def _proof(self, broker: Broker, ids: tuple[int, int, int], method: str, client: str, request: Any) -> bytes:
+        sender, receiver, number = ids
+        told = client.encode("utf-8", "replace")
+        said = (
+            broker.around.cluster_id,
+            _IDS.pack(sender, _session(broker, sender), receiver, _session(broker, receiver), number),
+            _LENGTHS.pack(len(method), len(told)),
+            method.encode(),
+            told,
+            hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+        )
+        return forward_proof(self._secret, b"".join(said))
+
+
+class _Seen:
+    """The numbers that one start of a broker has used."""
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self._highest = 0
+        self._recent: set[int] = set()  # invariant: holds every used number above _highest - WINDOW
+
+    def is_new(self, number: int) -> bool:
+        if number <= self._highest - WINDOW or number in self._recent:
+            return False
+        self._recent.add(number)
+        self._highest = max(self._highest, number)
+        if len(self._recent) > 2 * WINDOW:
+            self._recent = {each for each in self._recent if each > self._highest - WINDOW}
+        return True
+
+
+def _session(broker: Broker, broker_id: int) -> int:
+    """0: that broker is not registered."""
+    record = broker.registry.get_broker(broker_id)
+    return record.session if record is not None else 0
