@@ -24,7 +24,8 @@ def test_large_requests_take_turns() -> None:
             work = Slice(slices, 10)
             for _ in range(30):
                 turns.append((turn, name))
-                await work.spend(1)
+                if work.spend(1):
+                    await work.rest()
 
         counting = asyncio.ensure_future(count_turns())
         await asyncio.gather(large("a"), large("b"), large("c"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from grpc._cython import cygrpc
+from structlog.testing import capture_logs
 
 from tests.broker.test_partition import Bench
 from tests.fakes.batches import payload
@@ -30,7 +31,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.produce import ProduceStream, unpacked
-from tinymq.rpc.replies import quiet_departures
+from tinymq.rpc.replies import GrpcReplies, quiet_departures
 from tinymq.rpc.serving import Serving, State
 
 T = b"t" * 16
@@ -355,19 +356,40 @@ def test_what_unpacks_to_much_is_not_unpacked_on_the_loop() -> None:
     run(scenario)
 
 
-def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither of its writer, whose reader is cancelled without awaiting it, nor of gRPC's own."""
+class Broken(Line):
+    """Where writing fails."""
 
-    class Gone(Line):
-        async def write(self, message: Any) -> None:
-            raise Closed("the client has gone")
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def write(self, message: Any) -> None:
+        raise self._error
+
+
+def test_a_bug_of_a_writer_is_logged() -> None:
+    async def scenario(s: Streams) -> None:
+        line = Broken(ValueError("a bug"))
+        stream = s.produce(line)
+        line.send(pb.ProduceRequest(batches=[pb.ProduceBatch()]))
+        with capture_logs() as logs:
+            await settle()
+        assert [log["event"] for log in logs] == ["stream_writer_failed"]
+        stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither of its writer, nor of gRPC's own."""
 
     async def scenario(s: Streams) -> None:
         problems: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
         for begin, request in ((s.produce, pb.ProduceRequest(batches=[pb.ProduceBatch()])), (s.fetch, ask(1, 99))):
             for ends in (True, False):
-                line = Gone()
+                line = Broken(Closed("the client has gone"))
                 stream = begin(line)
                 line.send(request)
                 await settle()
@@ -381,6 +403,8 @@ def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_no_traceback(cap
         gc.collect()
         await settle()
         assert not problems
+        with pytest.raises(Closed):
+            await GrpcReplies(Broken(cygrpc.ExecuteBatchError("send"))).write(pb.ProduceReply())  # type: ignore[arg-type]
 
     run(scenario)
     quiet_departures()

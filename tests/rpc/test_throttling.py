@@ -229,3 +229,32 @@ async def _beside(world: World, call: Callable[[], Coroutine[Any, Any, Any]]) ->
         late += world.loop.time() - began_s > 0.2
         await world.clock.sleep(0.2)
     return {"modest": 100, "late": late}
+
+
+def test_a_reader_waits_on_where_brokers_have_no_room_for_its_waiting_fetches() -> None:
+    """Its idle partitions are refused for longer than it takes for a silent broker to fail a reader."""
+    read: list[bytes] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        transcript.begin(loop)
+        world = World(loop, 1, Surroundings(3, 1 << 20), transcript)
+        world.limits = replace(world.limits, waiting_fetches_max=1)
+        await world.form()
+        await world.clock.sleep(1.0)
+        client = world.client(random.Random(1))
+        await client.admin.create_topic("t", 12, 3, timeout=10.0)
+        async with client.reader("t", start="earliest", unreachable_ms_max=3000) as reader:
+            for turn in range(3):
+                assert await reader.poll(timeout=10.0) == []
+                for partition in range(12):
+                    await client.send("t", b"%d.%d" % (turn, partition), partition=partition)
+                while len(read) < 12 * (turn + 1):
+                    read.extend(message.value for message in await reader.poll(timeout=10.0))
+        await world.close_clients()
+        world.over = True
+        transcript.end()
+
+    transcript = Transcript()
+    with transcript.listening(), no_collection():
+        run_virtually(main)
+    assert sorted(read) == sorted(b"%d.%d" % (turn, partition) for turn in range(3) for partition in range(12))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-SLICE_COST = 16  # in the cost of one small batch: one to two milliseconds
+SLICE_COST = 8  # in the cost of one small batch: about a millisecond
 
 
 class Slices:
@@ -44,9 +44,12 @@ class Slice:
         self._slices = slices
         self._cost_max = self._left = cost_max
 
-    async def spend(self, cost: int) -> None:
-        """Some of the work is done. At the end of a slice this waits for the next one."""
+    def spend(self, cost: int) -> bool:
+        """Some of the work is done. At the end of a slice this is True: go on after `rest`."""
         self._left -= cost
-        if self._left <= 0:
-            self._left = self._cost_max
-            await self._slices.next()
+        return self._left <= 0
+
+    async def rest(self) -> None:
+        """Wait for the next slice."""
+        self._left = self._cost_max
+        await self._slices.next()

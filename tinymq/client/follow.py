@@ -25,6 +25,7 @@ from tinymq.errors import (
     NotLeader,
     OffsetOutOfRange,
     OutcomeUnknown,
+    QuotaExceeded,
     StorageError,
     TinymqError,
     UnknownPartition,
@@ -276,6 +277,8 @@ class Follower:
         self._refusals[address] = error
         if self._shunned.doubts(broker, error):
             return
+        if isinstance(error, QuotaExceeded):  # it serves, but has no new record, and no room for a fetch that waits
+            self._served_s = self.cluster.clock.monotonic()
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):
                 return

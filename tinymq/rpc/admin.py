@@ -12,6 +12,7 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.scans import Sent
+from tinymq.broker.slices import Slice
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.transfers import Transfers
 from tinymq.errors import TinymqError
@@ -24,7 +25,7 @@ from tinymq.raft.recovering import Order
 from tinymq.rpc.leading import find_queue, find_topic
 from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
-from tinymq.rpc.services import Context, brokers_to_wire, partition_to_wire, topic_to_wire
+from tinymq.rpc.services import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
 from tinymq.types import METADATA_GROUP, check_scan_id
 
@@ -139,7 +140,11 @@ class AdminService(pb_grpc.AdminServicer):
         if broker is not None:
             reply.feature_level = broker.registry.feature_level
             reply.brokers.extend(brokers_to_wire(broker.registry.get_all_brokers()))
-        reply.replicas.extend(_status_to_wire(status, broker) for status in self._replicas.replica_statuses())
+        described = Slice(self._serving.slices, DESCRIBED_MAX)
+        for status in self._replicas.replica_statuses():
+            reply.replicas.append(_status_to_wire(status, broker))
+            if described.spend(1):
+                await described.rest()
         if broker is not None:
             reply.replicas.extend(
                 pb.ReplicaStatus(

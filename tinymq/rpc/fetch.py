@@ -84,7 +84,8 @@ class FetchStream:
         try:
             async for request in requests:
                 self._take(request)
-                await self._slice.spend(1)
+                if self._slice.spend(1):
+                    await self._slice.rest()
                 while len(self._messages) >= self._limits.stream_requests_max:
                     await self._wait_for_room()
             self._ended = True

@@ -91,7 +91,8 @@ class ProduceStream:
             try:
                 async for batches in arriving:
                     for batch, payload in batches:
-                        await self._slice.spend(await self._take(batch, payload))
+                        if self._slice.spend(await self._take(batch, payload)):
+                            await self._slice.rest()
             except InvalidRequest as error:
                 refusal = error
             self._ended = True
@@ -111,7 +112,8 @@ class ProduceStream:
         try:
             broker = self._serving.running()
             throttled_s = self._share.charge(len(payload))
-            await self._wait_for_inflight(len(payload), broker.limits)
+            while self._is_full(len(payload), broker.limits):
+                await self._wait_for_room()
             broker.find(batch.topic_id, batch.partition)  # a batch for nobody here is not looked into
             declared = declare(payload, batch.payload_crc, broker.limits)
             checked = None
@@ -132,10 +134,13 @@ class ProduceStream:
         await self._share.wait(throttled_s)  # what is sent meanwhile waits in the connection
         return cost
 
-    async def _wait_for_inflight(self, size: int, limits: Limits) -> None:
-        bytes_max, batches_max = limits.stream_inflight_bytes_max, limits.stream_requests_max
-        while self._inflight and (self._inflight_bytes + size > bytes_max or self._inflight >= batches_max):
-            await self._wait_for_room()
+    def _is_full(self, size: int, limits: Limits) -> bool:
+        """Do so many batches wait for their answers that one more of `size` bytes has to wait?"""
+        if not self._inflight:
+            return False
+        return self._inflight_bytes + size > limits.stream_inflight_bytes_max or (
+            self._inflight >= limits.stream_requests_max
+        )
 
     def _append(
         self,

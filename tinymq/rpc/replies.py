@@ -32,7 +32,7 @@ class GrpcReplies(Generic[M]):
 
 
 def start_writer(write: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run the writing half of a stream. Its reader may be cancelled without awaiting it."""
+    """Run the writing half of a stream. A bug in it is logged: its reader may be cancelled without awaiting it."""
     writer = asyncio.get_running_loop().create_task(write)
     writer.add_done_callback(_ended)
     return writer

@@ -25,7 +25,7 @@ from tinymq.rpc.replies import GrpcReplies
 from tinymq.rpc.request_bounds import end_with
 from tinymq.rpc.serving import Serving
 
-DESCRIBED_MAX = 256  # topics and partitions of a metadata answer that are described in one slice
+DESCRIBED_MAX = 256  # topics, partitions or replicas that an answer describes in one slice
 CLIENT_ID = "tinymq-client-id"  # metadata key
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -87,8 +87,9 @@ class BrokerService(pb_grpc.BrokerServicer):
             broker = self._serving.running()
             broker.check_informed()
         except NotReady as error:
-            topics = [pb.TopicInfo(name=name, error=to_wire(error)) for name in request.topics]
-            return pb.MetadataReply(topics=topics, error=to_wire(error), stream_address=self._serving.stream_address)
+            said = to_wire(error)
+            topics = [pb.TopicInfo(name=name, error=said) for name in request.topics]
+            return pb.MetadataReply(topics=topics, error=said, stream_address=self._serving.stream_address)
         if request.fresh:
             try:
                 await broker.refresh()
@@ -111,10 +112,10 @@ class BrokerService(pb_grpc.BrokerServicer):
         for name, topic in zip(names, found, strict=True):
             if isinstance(topic, TinymqError):
                 reply.topics.add(name=name, error=to_wire(topic))
-                await described.spend(1)
             else:
                 reply.topics.append(topic_to_wire(broker, topic))
-                await described.spend(1 + len(topic.queues))
+            if described.spend(1 if isinstance(topic, TinymqError) else 1 + len(topic.queues)):
+                await described.rest()
         return reply
 
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsReply:

@@ -1,0 +1,54 @@
+"""The attacks of `benchmarks.hostile` are what they say: beyond a bound, or just within it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import hostile_client
+from benchmarks.hostile_client import BOMBS, FULL_BATCHES, Victim
+from tinymq.broker.admission import declare, is_heavy
+from tinymq.config import MIB, Limits
+from tinymq.errors import InvalidRequest
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import parse
+
+VICTIM = Victim("h:1", "h:2", b"t" * 16)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the attacks on produce streams send."""
+    requests: list[bytes] = []
+
+    async def send_requests(victim: Victim, request: bytes, results: int) -> None:
+        requests.append(request)
+
+    monkeypatch.setattr(hostile_client, "send_requests", send_requests)
+    return requests
+
+
+def made_by(attack: Any, sent: list[bytes]) -> bytes:
+    with pytest.raises(StopIteration):
+        attack(VICTIM).send(None)
+    assert len(sent[0]) < Limits().grpc_message_bytes_max
+    return sent[0]
+
+
+def test_tiny_is_refused_before_it_is_parsed(sent: list[bytes]) -> None:
+    with pytest.raises(InvalidRequest):
+        parse(pb.ProduceRequest, made_by(hostile_client.tiny, sent))
+
+
+def test_full_is_within_the_bound(sent: list[bytes]) -> None:
+    assert len(parse(pb.ProduceRequest, made_by(hostile_client.full, sent)).batches) == FULL_BATCHES
+
+
+def test_zstd_unpacks_to_far_more_than_it_is_packed_into(sent: list[bytes]) -> None:
+    batches = parse(pb.ProduceRequest, made_by(hostile_client.zstd, sent)).batches
+    assert len(batches) == BOMBS
+    declared = declare(batches[0].payload, batches[0].payload_crc, Limits())
+    assert declared.layout.unpacked_bytes > 50 * MIB
+    assert len(batches[0].payload) < 4096
+    assert is_heavy(declared, len(batches[0].payload))
