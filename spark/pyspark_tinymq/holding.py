@@ -1,6 +1,7 @@
 """What is held while it is read: a driver keeps a ledger of it, and tasks renew all that was planned together.
 
-A hold stops retention, and producers of a partition that is full: it is short, and moves on as what it is for is done.
+The hold is a light one, which delays retention and is in nobody's way. With the option holdMs it is a binding one: it
+also refuses trims, and producers of a partition that is full. Either ends with its lease, and moves on with the query.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Holding:
     hold_id: bytes  # 16
     lease_s: float
     offsets: Mapping[str, Mapping[int, int]]  # topic -> partition -> held from there on
+    binding: bool = False
 
     @property
     def key(self) -> tuple[bytes, object]:
@@ -90,14 +92,14 @@ class Holding:
         return self.hold_id, None if first is None else (first[0], next(iter(first[1])))
 
 
-def together(hold_id: bytes, lease_s: float, held: Offsets) -> dict[Partition, Holding]:
+def together(hold_id: bytes, lease_s: float, held: Offsets, *, binding: bool = False) -> dict[Partition, Holding]:
     """For each partition that is held what its tasks renew: all of the plan, or, of a large one, those about it. Each
     task is sent all of it, so that a plan would grow with the square of its size."""
     ordered = sorted(held.items())
     found: dict[Partition, Holding] = {}
     for first in range(0, len(ordered), TOGETHER_MAX):
         group = ordered[first : first + TOGETHER_MAX]
-        found |= dict.fromkeys((at for at, _ in group), Holding(hold_id, lease_s, by_topic(group)))
+        found |= dict.fromkeys((at for at, _ in group), Holding(hold_id, lease_s, by_topic(group), binding))
     return found
 
 
@@ -151,7 +153,7 @@ class Renewal:
                     hold_id=holding.hold_id,
                     lease=holding.lease_s,
                     partial=True,
-                    light=True,
+                    light=not holding.binding,
                     timeout=HOLD_TIMEOUT_S,
                 )
             except TinymqError as error:

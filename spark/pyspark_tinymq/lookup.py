@@ -158,8 +158,9 @@ class Lookup:
         return {at: size for at in wanted if (size := self._sized[at][0]) > 0}
 
     def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
-        """Keep what lies from these offsets on for holdMs; where each partition begins then. With the same id again:
-        renewed, and moved. What cannot be held is left out, and the log says so: a hold only makes losses rarer.
+        """Hold what lies from these offsets on, and return where each partition begins then. The hold is light, unless
+        the option holdMs asks for a binding one. The same id again renews the hold, and moves it. Partitions that
+        cannot be held are left out, and the log names them: a hold only makes losses rarer.
 
         Raises OffsetOutOfRange for what is gone already.
         """
@@ -175,7 +176,7 @@ class Lookup:
                     lease=self._source.hold_s,
                     enough=0,
                     partial=True,
-                    light=True,
+                    light=not self._source.binding,
                     timeout=holding.HOLD_TIMEOUT_S,
                 )
             except OffsetOutOfRange:

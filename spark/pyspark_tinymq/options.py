@@ -120,9 +120,10 @@ _SOURCE = (
            "How long the driver waits for the cluster's answers.", "10000", (BATCH, STREAM, SINK)),
     Option("fetchBytes", kinds.SIZE, "8m",
            "How much a task asks a broker for at once.", "1m"),
-    Option("holdMs", whole(0, 3_600_000), "60000 (batch), 600000 (stream)",
-           "How long what was planned is kept from retention unless it is renewed, as tasks and the next plan do; "
-           "0: not at all. A partition that is full waits for it: producers are refused there meanwhile.", "30000"),
+    Option("holdMs", whole(0, 3_600_000), "",
+           "Bind what is planned for so long, renewed by tasks and by the next plan: trims are refused meanwhile, and "
+           "a full topic refuses its producers. Without it a plan only delays retention, for 60000 (batch) or 600000 "
+           "(stream); 0: not even that.", "30000"),
     Option("scanId", kinds.TEXT, "spark-… (random; it is logged)",
            "Under which name brokers count what this query reads: `tinymq scan describe ID` shows which replica "
            "served what.", "nightly-flights"),

@@ -72,7 +72,8 @@ def ranges(
         start = starts.get(at, here.first)
         if start < min(here.first, end):
             if not free:
-                losses.append(Loss(at, f"begins with {here.first} now, and {start} comes next: retention removed them"))
+                last = min(here.first, end) - 1
+                losses.append(Loss(at, f"begins with {here.first} now: {start} to {last} were removed"))
             start = here.first
         if start < end:
             planned.append(Range(at, start, end, free))
@@ -80,7 +81,7 @@ def ranges(
 
 
 GOING_ON = "failOnDataLoss=false goes on with what there is"
-STREAM_HINT = f"{GOING_ON}; or start anew, from earliest, with another checkpoint"
+STREAM_HINT = f"{GOING_ON}; or start again, from earliest, with another checkpoint; holdMs keeps what is planned"
 BATCH_HINT = f"{GOING_ON}; or name places that are there: earliest or -2, latest or -1"
 
 

@@ -48,7 +48,7 @@ class Planner:
         were a moment ago, if that is known."""
         planned = self._held(topics, starts, ends, lenient, bounds)
         held = {each.at: each.start for each in planned if self.ledger.holds(each.at, each.start)}
-        holdings = together(self.hold_id, self.source.hold_s, held)
+        holdings = together(self.hold_id, self.source.hold_s, held, binding=self.source.binding)
         other = next(iter(holdings.values()), Holding(self.hold_id, self.source.hold_s, {}))
         pieces = plan.split(planned, self.source.tasks_min, self.source.records_max)
         return [self._task(topics, piece, holdings.get(piece.at, other)) for piece in pieces]
@@ -107,12 +107,11 @@ class Planner:
                 continue
             # Where holding told that the head is gone, the next look at the bounds says so, too.
             if all(begins.get(each.at, 0) <= each.start for each in planned):
-                return [
-                    replace(each, lenient=each.lenient and not self.ledger.holds(each.at, each.start))
-                    for each in planned
-                ]
-        LOG.warning("what is read is trimmed as it is planned: not held")
-        return planned
+                break
+        else:
+            LOG.warning("what is read is removed as it is planned: not held")
+        # A range that was planned is read, or ends the query, whether it could be held or not: nothing goes in silence.
+        return [replace(each, lenient=each.lenient and not self.source.hold_s) for each in planned]
 
     def _bounds(self, wanted: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:
         """Where they begin and end. One of which nobody says is taken to have what was seen there: a task finds out,

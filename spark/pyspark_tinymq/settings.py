@@ -76,6 +76,7 @@ class Source:
     request_timeout_ms: int
     fetch_bytes: int
     hold_s: float  # 0: nothing is held
+    binding: bool  # the hold refuses trims, and producers of a full topic
     scan_id: str  # "": to be made up
     values: Values | None
 
@@ -94,7 +95,9 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
     _check_range(start, end)
     hold_s = values.get("holdMs", HOLD_MS[scope]) / 1000
     if 0 < hold_s < LEASE_S_MIN:
-        raise InvalidConfig(f"holdMs={values['holdMs']}", hint="0, or 1000 and more")
+        raise InvalidConfig(
+            f"holdMs={values['holdMs']}: the shortest hold is 1000 ms", hint="give 0, or a number from 1000 to 3600000"
+        )
     return Source(
         servers=parse_servers(values["servers"]),
         topics=values.get("subscribe", ()),
@@ -120,6 +123,7 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
         request_timeout_ms=values.get("requestTimeoutMs", 30_000),
         fetch_bytes=values.get("fetchBytes", 8 << 20),
         hold_s=hold_s,
+        binding=hold_s > 0 and "holdMs" in values,
         scan_id=_name(values, "scanId"),
         values=_values(values),
     )

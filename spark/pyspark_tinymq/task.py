@@ -21,7 +21,7 @@ from pyspark_tinymq.columns import Columns, joined
 from pyspark_tinymq.holding import Holding, Renewal
 from pyspark_tinymq.replicas import Replica, tiers
 from pyspark_tinymq.settings import Source
-from tinymq.errors import InvalidRequest, UnknownPartition, UnknownTopic
+from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark_tinymq.values import JsonValues
@@ -38,7 +38,7 @@ class RangePartition(InputPartition):
     partition: int
     start: int
     end: int
-    lenient: bool  # what was removed from the head is no loss: it is not held
+    lenient: bool  # what was removed from the head is no loss: the query begins with what is there, and holds nothing
     leader: int  # when it was planned; 0: nobody was known to lead
     replicas: tuple[Replica, ...]
     scan_id: str
@@ -91,10 +91,28 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
         on_trimmed="skip" if skip else "raise",
     )
     with Renewal(client, part.holding), scanning as scan:
-        for stored in joined(scan):
-            yield columns.batch(stored) if parse is None else columns.batch(*parse(stored))
+        try:
+            for stored in joined(scan):
+                yield columns.batch(stored) if parse is None else columns.batch(*parse(stored))
+        except OffsetOutOfRange as error:
+            raise _overtaken(part, scan.offset, error) from None
         if scan.skipped:
             LOG.warning("%s: %d of its records were removed before they were read", part.where, scan.skipped)
+
+
+def _overtaken(part: RangePartition, offset: int, error: OffsetOutOfRange) -> OffsetOutOfRange:
+    """The same error with the planned offsets that went. `offset` is that of the next record."""
+    log_start = error.detail.get("log_start", "")
+    if "history_start" in error.detail or not log_start.isdigit() or int(log_start) <= offset:
+        return error
+    last = min(int(log_start), part.end) - 1
+    return OffsetOutOfRange(
+        f"{part.where}: offsets {offset} to {last} were planned, and were removed before they were read: it begins "
+        f"with {log_start} now",
+        hint="failOnDataLoss=false goes on with what there is; holdMs keeps what is planned, and refuses trims, and "
+        "producers of a full topic, meanwhile",
+        **error.detail,
+    )
 
 
 def json_values(source: Source, schema: pa.Schema) -> JsonValues:

@@ -1,15 +1,13 @@
-"""Holds that a leader only remembers: when they do, what they keep away, and when they are written after all."""
+"""Light holds: what they keep away, what passes over them, and what bounds them."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.broker.test_partition import Bench
-from tests.fakes.raft_group import NOW_US
 from tinymq.broker.holds import HOLDS_MAX, Hold
-from tinymq.broker.promises import endangered
 from tinymq.entry import Kind
-from tinymq.errors import DiskFull, NotLeader, OffsetOutOfRange
+from tinymq.errors import NotLeader, OffsetOutOfRange, QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
 from tinymq.topic_config import DAY_MS, OnFull, TopicConfig
 
@@ -36,24 +34,6 @@ def commands_of(bench: Bench) -> list[pb.Command]:
     return [command for entry in entries for command in pb.Commands.FromString(entry.payload).commands]
 
 
-@pytest.mark.parametrize(
-    ("config", "hours", "danger"),
-    [
-        (TopicConfig(retention_ms=None), 10**6, False),
-        (TopicConfig(), 7 * 24 - 2, False),
-        (TopicConfig(), 7 * 24 - 1, True),  # the first record goes before an hour is over
-        (TopicConfig(retention_ms=None, retention_bytes=1 << 40), 0, True),
-        (TopicConfig(retention_ms=None, max_records=100, on_full=OnFull.DROP_OLDEST), 0, True),
-        (TopicConfig(retention_ms=None, max_records=100), 0, False),
-    ],
-)
-def test_what_may_go_within_the_lease_is_endangered(config: TopicConfig, hours: int, danger: bool) -> None:
-    state = filled().partition.state
-    now_us = NOW_US + hours * HOUR_MS * 1000 + 1_000_000
-    assert endangered(config, state, 0, now_us, HOUR_MS * 1000) == danger
-    assert endangered(config, state, 10, now_us, HOUR_MS * 1000) == (danger and config.retention_ms is None)
-
-
 def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
     bench = filled(TopicConfig(retention_ms=10 * DAY_MS))
     promised = bench.partition.promise(hold(3))
@@ -70,36 +50,58 @@ def test_a_promise_writes_nothing_and_keeps_retention_away() -> None:
     assert bench.partition.log_start == 10
 
 
-def test_settings_that_endanger_a_promise_make_it_a_hold() -> None:
+@pytest.mark.parametrize("config", [TopicConfig(retention_bytes=1), TopicConfig(retention_ms=1000)])
+def test_a_light_hold_delays_retention_and_is_never_written(config: TopicConfig) -> None:
     bench = filled()
     assert bench.partition.promise(hold(3)) is not None
-    bench.partition.configure(TopicConfig(retention_ms=DAY_MS))
-    assert commands_of(bench) == [], "that is long enough"
-    bench.partition.configure(TopicConfig(retention_bytes=1))
-    bench.group.commit()
-    (written,) = commands_of(bench)
-    assert (written.hold.hold_id, written.hold.offset, written.hold.lease_ms) == (ID, 3, HOUR_MS)
-    assert bench.partition.promises.live(bench.group.stamp_now_us()) == []
+    bench.partition.configure(config)
+    assert bench.partition.promise(hold(3)) is not None, "it is renewed"
+    bench.group.later_us = 5_000_000
     bench.partition.retain()
     bench.group.commit()
+    assert {command.WhichOneof("command") for command in commands_of(bench)} == {"move_start"}
     assert bench.partition.log_start == 3
-    assert bench.partition.promise(hold(5)) is None, "there is a hold of that id, which is moved"
 
 
-def test_what_takes_a_hold_in_the_log() -> None:
-    bench = filled(TopicConfig(retention_bytes=1 << 20))
-    assert bench.partition.promise(hold(3)) is None
-    bench.partition.configure(TopicConfig())
-    with bench.partition.promises.trimming(0, NOW_US):
-        assert bench.partition.promise(hold(3)) is None, "a trim that knows nothing of it is on its way"
-    trim = pb.Command(move_start=pb.MoveStart(offset=5, reason=pb.MoveStart.TRIM))
-    bench.partition.command([trim], 1.0, lambda _: None)
-    assert bench.partition.promise(hold(3)) is None, "the log start is about to move"
-    bench.group.commit()
-    assert bench.partition.promise(hold(3)) is None, "it is gone, as the log will say"
+def test_a_light_hold_refuses_no_producer() -> None:
+    """Of a full partition that drops what is oldest; and one that is full and refuses does so as ever."""
+    bench = filled(TopicConfig(max_records=10, on_full=OnFull.DROP_OLDEST))
+    assert bench.partition.promise(hold(0)) is not None
+    for _ in range(10):
+        bench.send(1)
+        bench.group.commit()
+    assert bench.partition.log_start == 10
+
+
+def test_a_light_hold_refuses_no_trim() -> None:
+    bench = filled()
+    assert bench.partition.promise(hold(3)) is not None
+    assert _trimmed(bench, 8) == 8
+
+
+def test_a_light_hold_is_not_made_of_what_is_about_to_go() -> None:
+    bench = filled()
+    bench.partition.command([_trim(5)], 1.0, lambda _: None)
+    with pytest.raises(OffsetOutOfRange) as refused:
+        bench.partition.promise(hold(3))
+    assert refused.value.detail["log_start"] == "5"
     assert bench.partition.promise(hold(5)) is not None
+    bench.group.commit()
+    with pytest.raises(OffsetOutOfRange):
+        bench.partition.promise(hold(3))
     with pytest.raises(OffsetOutOfRange):
         bench.partition.promise(hold(11))
+
+
+def _trim(offset: int) -> pb.Command:
+    return pb.Command(move_start=pb.MoveStart(offset=offset, reason=pb.MoveStart.TRIM))
+
+
+def _trimmed(bench: Bench, offset: int) -> int:
+    """Where the log starts after a trim."""
+    bench.partition.command([_trim(offset)], 1.0, lambda _: None)
+    bench.group.commit()
+    return bench.partition.log_start
 
 
 def test_holds_are_bounded_together() -> None:
@@ -108,39 +110,20 @@ def test_holds_are_bounded_together() -> None:
         held = pb.Command(hold=hold(0, hold_id=b"%16d" % number))
         bench.partition.command([held], 1.0, lambda _: None)
         bench.group.commit()
-    assert bench.partition.promise(hold(3)) is None
+    with pytest.raises(QuotaExceeded) as refused:
+        bench.partition.promise(hold(3))
+    assert 0 < int(refused.value.detail["retry_after_ms"]) <= HOUR_MS
 
 
 def test_promises_count_with_holds() -> None:
     bench = filled()
     for number in range(HOLDS_MAX):
         assert bench.partition.promise(hold(number % 9, hold_id=b"%16d" % number)) is not None
-    assert bench.partition.promise(hold(3)) is None
+    with pytest.raises(QuotaExceeded):
+        bench.partition.promise(hold(3))
     assert bench.partition.promise(hold(4, hold_id=b"%16d" % 7)) is not None, "it is renewed"
     bench.partition.promises.release(b"%16d" % 7)
     assert bench.partition.promise(hold(3)) is not None
-
-
-def test_a_promise_that_cannot_be_written_stays_one() -> None:
-    bench = filled()
-    promised = bench.partition.promise(hold(3))
-
-    def full(commands: list[pb.Command]) -> None:
-        raise DiskFull("no room")
-
-    with pytest.raises(DiskFull):
-        bench.partition.promises.write(
-            TopicConfig(retention_bytes=1), bench.partition.state, bench.group.stamp_now_us(), full
-        )
-    assert bench.partition.promises.find(ID) == promised
-
-
-def test_what_only_another_hold_keeps_is_endangered() -> None:
-    """That one may be released first, and a new leader knows of no promise."""
-    bench = filled(TopicConfig(retention_ms=1000))
-    bench.partition.command([pb.Command(hold=hold(0, hold_id=b"o" * 16))], 1.0, lambda _: None)
-    bench.group.commit()
-    assert bench.partition.promise(hold(3, lease_ms=60_000)) is None
 
 
 def test_promises_end_with_the_leadership() -> None:

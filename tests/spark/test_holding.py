@@ -15,7 +15,7 @@ from pyspark_tinymq.offsets import Partition
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import OffsetOutOfRange, QuotaExceeded
+from tinymq.errors import Held, NotDelivered, OffsetOutOfRange, QuotaExceeded
 from tinymq.testing.cluster import Cluster
 from tinymq.types import Offset
 
@@ -130,21 +130,53 @@ def test_holds_that_are_used_up_are_told_at_once_and_reading_goes_on(
     assert time.monotonic() - began < holding.HOLD_TIMEOUT_S
     assert "at most 64 holds" in caplog.text
     assert [task.holding.offsets for task in tasks] == [{"many": {1: 0}}] * 2
-    assert [task.lenient for task in tasks] == [True, False]
+    assert [task.lenient for task in tasks] == [False, False], "what was planned is read, or ends the query"
     assert numbers(read(reader, tasks)) == [0, 1, 2] * 2
 
 
-def test_what_was_held_and_is_gone_is_a_loss(cluster: Cluster, mq: Client) -> None:
+def test_a_plan_refuses_no_trim_and_what_it_lost_ends_the_query(cluster: Cluster, mq: Client) -> None:
+    """And with failOnDataLoss=false it goes on. A plan with holdMs refuses the trim."""
     mq.admin.create_topic("twice")
     send(cluster, "twice", 10)
-    reader = batch(cluster, subscribe="twice", replica="leader")
-    tasks = planned(reader)
-    assert numbers(read(reader, tasks)) == list(range(10))
-    for hold in mq.admin.list_holds("twice"):  # as if its lease had ended
-        mq.admin.release_hold("twice", 0, hold.hold_id)
+    binding = batch(cluster, subscribe="twice", replica="leader", holdMs=60_000)
+    assert len(planned(binding)) == 1
+    with pytest.raises(Held):
+        mq.admin.trim("twice", 0, Offset(8), timeout=0.1)
+    (hold,) = mq.admin.list_holds("twice")
+    mq.admin.release_hold("twice", 0, hold.hold_id)
+    reader = batch(cluster, subscribe="twice", replica="leader", endingOffsets='{"twice":{"0":9}}')
+    lenient = batch(cluster, subscribe="twice", replica="leader", failOnDataLoss="false")
+    plans = planned(reader), planned(lenient)
+    assert numbers(read(reader, plans[0])) == list(range(9))
     mq.admin.trim("twice", 0, Offset(8))
-    with pytest.raises(OffsetOutOfRange):
+    with pytest.raises(OffsetOutOfRange, match="twice/0: offsets 0 to 7 were planned, and were removed") as lost:
+        read(reader, plans[0])
+    assert "holdMs" in lost.value.hint
+    mq.admin.trim("twice", 0, Offset(10))
+    with pytest.raises(OffsetOutOfRange, match="twice/0: offsets 0 to 8 were planned"):
+        read(reader, plans[0])
+    assert read(lenient, plans[1]) == []
+
+
+def test_a_plan_refuses_no_producer_unless_holdms_says_so(cluster: Cluster, mq: Client) -> None:
+    """Of a full topic that drops what is oldest."""
+    mq.admin.create_topic("full", settings={"max_records": 64, "on_full": "drop_oldest"})
+    send(cluster, "full", 64)
+    reader = batch(cluster, subscribe="full", replica="leader")
+    tasks = planned(reader)
+    send(cluster, "full", 64, first=64, batch_bytes_max=1_000, delivery_timeout_ms=5_000)
+    with pytest.raises(OffsetOutOfRange, match=r"full/0: offsets 0 to 6[34] were planned"):
         read(reader, tasks)
+    query = Query(stream(cluster, subscribe="full", startingOffsets="earliest"))
+    assert query.batch()
+    send(cluster, "full", 1, first=128)
+    assert query.begins()
+    send(cluster, "full", 64, first=129, batch_bytes_max=1_000, delivery_timeout_ms=5_000)
+    with pytest.raises(OffsetOutOfRange, match=r"records are lost: full/0 begins with \d+ now: 128 to 128 were"):
+        query.runs()
+    assert planned(batch(cluster, subscribe="full", holdMs=60_000))
+    with pytest.raises(NotDelivered, match="its records from 129 on are held"):
+        send(cluster, "full", 1, delivery_timeout_ms=300)
 
 
 def test_a_task_renews_all_that_was_planned_with_its_range(cluster: Cluster, mq: Client) -> None:

@@ -88,7 +88,7 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (BATCH, {"includeHeaders": "1"}, "true or false"),
     (BATCH, {"replica": "folower"}, "did you mean 'follower'?"),
     (BATCH, {"replica": "x"}, "one of leader, follower, nearest, any"),
-    (BATCH, {"holdMs": "1"}, "0, or 1000 and more"),
+    (BATCH, {"holdMs": "1"}, "the shortest hold is 1000 ms (give 0"),
     (BATCH, {"holdMs": "3600001"}, "at most 3600000"),
     (BATCH, {"scanId": "a b"}, "scanId='a b'"),
     (BATCH, {"valueFormat": "jsn"}, "did you mean 'json'?"),

@@ -48,7 +48,7 @@ def test_ranges(
 
 
 def test_what_is_lost_is_said() -> None:
-    gone = Loss(A, "begins with 10 now, and 3 comes next: retention removed them")
+    gone = Loss(A, "begins with 10 now: 3 to 9 were removed")
     error = plan.loss_error([gone], plan.STREAM_HINT)
     assert isinstance(error, OffsetOutOfRange)
     assert "t/0 begins with 10" in str(error)

@@ -57,6 +57,7 @@ class Partition:
         self._overlay = Overlay()
         self._uncommitted = Uncommitted()
         self._moving = 0  # index of the last entry of this leader's that moves the log start
+        self._moving_to = 0  # the offset that this entry names
         self._waiters = Waiters(name, deadlines)
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._commanding = Commanding(
@@ -76,9 +77,6 @@ class Partition:
     def configure(self, config: TopicConfig) -> None:
         """The topic's settings, from now on: the next batch and the next `retain` go by them."""
         self.config = config
-        if self.leading:
-            with suppress(TinymqError):  # they keep retention away as promises, too
-                self.promises.write(config, self.state, self.group.stamp_now_us(), self._propose_commands)
 
     @property
     def group(self) -> RaftGroup:
@@ -191,17 +189,19 @@ class Partition:
             if command.HasField("hold"):
                 self._uncommitted.held(position.index, command.hold.offset)
             elif command.HasField("move_start"):
-                self._moving = position.index
+                self._moving, self._moving_to = position.index, command.move_start.offset
         return position
 
     def _move_start(self, offset: int, reason: pb.MoveStart.Reason.ValueType) -> Position:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
 
-    def promise(self, said: pb.Hold) -> Hold | None:
-        """A hold that this leader only remembers; None: it takes one in the log. Raises NotLeader, as Holds.hold."""
+    def promise(self, said: pb.Hold) -> Hold:
+        """Make or renew a light hold, which this leader alone remembers. Raises NotLeader, and as Holds.hold."""
         self._check_leading()
-        at, moving = self.state.extent(self.group.stamp_now_us()), self._moving > self.state.applied_index
-        return None if moving else self.promises.make(said, self.config, self.state, at)
+        at = self.state.extent(self.group.stamp_now_us())
+        if self._moving > self.state.applied_index:  # what is about to go cannot be kept
+            at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))
+        return self.promises.make(said, self.state.holds, at)
 
     def retain(self) -> None:
         """Called now and then on every replica: the leader moves the log start over what is due to go, and each removes

@@ -181,9 +181,9 @@ class AsyncChannelAdmin:
         OutcomeUnknown. What was held meanwhile ends with its lease, or by a release. With `partial`, only
         OffsetOutOfRange is raised for partitions: others that could not be held are said in the log, and left out.
 
-        `light`: for those who renew, and can do with an error in the rarest case. Where nothing would be removed within
-        the lease, as settings are, the leader remembers it and writes nothing. A new leader does not know of it: until
-        it is renewed there a trim, or other settings, may remove what it was to keep.
+        `light`: the leader keeps the hold in memory and writes nothing. A light hold delays retention; it refuses no
+        trim and no producer, and a new leader does not know of it until it is renewed there. A reader of records that
+        went all the same gets OffsetOutOfRange.
         """
         check_topic(topic)
         wanted = read_ranges(ranges)

@@ -2134,7 +2134,7 @@ class HoldRequest(_message.Message):
     enough_ms: _builtins.int
     """a hold of this id that keeps as much, for so long yet, is left as it is; 0: renewed in any case"""
     light: _builtins.bool
-    """remembered by the leader alone where nothing is removed before the lease ends, as settings are"""
+    """in the leader's memory alone: it delays retention, and refuses no trim and no producer"""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldRange]:
         """at most one of a partition"""

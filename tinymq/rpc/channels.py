@@ -131,8 +131,7 @@ class ChannelsService(pb_grpc.ChannelsServicer):
             offset = await _offset(broker, partition, request.before_us, request.before_offset)
             _check_before(partition, offset)
             move = part.Command(move_start=part.MoveStart(offset=offset, reason=part.MoveStart.TRIM))
-            with partition.promises.trimming(offset, partition.group.stamp_now_us()):
-                outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
+            outcome = await _one(partition, move, _timeout_s(request.timeout_ms, broker))
         except TinymqError as error:
             return pb.TrimReply(error=to_wire(error))
         return pb.TrimReply(log_start=outcome.log_start)
@@ -213,7 +212,7 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
 
 
 def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
-    """What was promised, or released of it, without an entry in the log; None: it takes one."""
+    """The light hold that was made, or released, without an entry in the log. None: the request needs an entry."""
     if wanted.HasField("hold"):
         return partition.promise(wanted.hold) if request.light else None
     promised = partition.promises.find(request.hold_id)

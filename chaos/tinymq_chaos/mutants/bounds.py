@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from tinymq.broker import capacity, channels, promises, retention
+from tinymq.broker import capacity, channels, retention
 from tinymq.broker import partition as partitions
 from tinymq.broker import state as states
 from tinymq.broker.channels import Channels
@@ -212,21 +211,31 @@ def trims_take_what_is_held(p: Patches) -> None:
 
 
 @mutant(
-    "a promise keeps retention away, as a hold does",
+    "a light hold keeps retention away",
     test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
 )
 def promises_keep_nothing(p: Patches) -> None:
     p.set(Promises, "lowest", lambda self, now_us: None)
 
 
-@mutant("what endangers a promise makes it a hold", test=f"{PROMISED}settings_that_endanger_a_promise_make_it_a_hold")
-def promises_are_never_written(p: Patches) -> None:
-    p.set(promises, "endangered", lambda config, kept, offset, now_us, lease_us: False)
+@mutant("a light hold is in the way of no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
+def light_holds_bind(p: Patches) -> None:
+    def promise(self: Partition, said: pb.Hold) -> Hold:
+        self._propose_commands([pb.Command(hold=said)])
+        return real(self, said)
+
+    real = Partition.promise
+    p.set(Partition, "promise", promise)
 
 
-@mutant("nothing is promised while a trim is on its way", test=f"{PROMISED}what_takes_a_hold_in_the_log")
-def promises_are_made_beside_trims(p: Patches) -> None:
-    p.set(Promises, "trimming", lambda self, start, now_us: nullcontext())
+@mutant(
+    "a light hold of what is about to go is refused", test=f"{PROMISED}a_light_hold_is_not_made_of_what_is_about_to_go"
+)
+def light_holds_come_too_late(p: Patches) -> None:
+    def promise(self: Partition, said: pb.Hold) -> Hold:
+        return self.promises.make(said, self.state.holds, self.state.extent(self.group.stamp_now_us()))
+
+    p.set(Partition, "promise", promise)
 
 
 @mutant("where a log starts never moves back", TRIMMED)
