@@ -6,7 +6,6 @@ are nullable; times are microseconds, UTC. With JSON values `value` is a struct.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +32,6 @@ BATCH_BYTES = 1 << 20
 
 ROWS_MAX = 1 << 16
 
-# In DDL; names in backticks and texts in quotes, which may have such words in them, are passed over.
-_NOT_NULL = re.compile(
-    r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\s*\bNOT\s+NULL\b""", re.IGNORECASE | re.DOTALL
-)
-
 
 def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
     """The schema of a DataFrame; `value` is the type of parsed values."""
@@ -54,14 +48,6 @@ def spark_schema(headers: bool, value: DataType | None = None) -> StructType:
         pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         fields.append(("headers", ArrayType(pair)))
     return StructType([StructField(name, kind) for name, kind in fields])
-
-
-def ddl(headers: bool, value: str) -> str:
-    """The schema as Spark's DDL; `value` is that of the fields of parsed values. All are nullable, whatever it says, as
-    from_json does: a value may leave any of them out."""
-    kinds = {field.name: field.dataType.simpleString() for field in spark_schema(headers).fields}
-    kinds["value"] = f"struct<{_NOT_NULL.sub(lambda found: found['kept'] or '', value)}>"
-    return ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -10,15 +10,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark_tinymq import offsets
+from pyspark_tinymq import ddl, moments, offsets
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_SIZE = re.compile(r"(\d+) *([bkmgt]?)b?", re.IGNORECASE)
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION = re.compile(r"(\d+) *(ms|s|m|min|h|d)?", re.IGNORECASE)
-_DURATIONS = {None: 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+) *(?:([kmgt])(?:i?b)?|b|bytes)?", re.IGNORECASE)
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION = re.compile(
+    r"(\d+) *(?:(ms|milliseconds?)|(s|sec|seconds?)|(m|min|minutes?)|(h|hours?)|(d|days?))?", re.IGNORECASE
+)
+_DURATIONS = (0.001, 1.0, 60.0, 3600.0, 86400.0)  # of the groups of _DURATION, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def _size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError
-    size = int(found[1]) * _SIZES[found[2].lower()]
+    size = int(found[1]) * _SIZES[(found[2] or "").lower()]
     if not 1 <= size <= LONG_MAX:
         raise ValueError
     return size
@@ -88,7 +90,7 @@ def duration(least_s: float, most_s: float) -> Kind:
         found = _DURATION.fullmatch(text)
         if found is None:
             raise ValueError
-        seconds = int(found[1]) * _DURATIONS[found[2].lower() if found[2] else None]
+        seconds = int(found[1]) * _DURATIONS[max((found.lastindex or 0) - 2, 0)]
         if not least_s <= seconds <= most_s:
             raise ValueError(f"from {least_s:g} s to {most_s:g} s")
         return seconds
@@ -122,9 +124,15 @@ def _pattern(text: str) -> str:
     return text
 
 
+def _zone(text: str) -> str:
+    return moments.check_zone(_text(text))
+
+
 TEXT = Kind("text", _text)
+SCHEMA = Kind("columns as Spark's DDL, or what schema.simpleString() or schema.json() gives", ddl.read_schema)
+ZONE = Kind("a zone such as UTC, +02:00 or Europe/Paris", _zone)
 FLAG = Kind("true or false", _flag)
-SIZE = Kind("bytes, or a size such as 64k, 64m, 1g", _size)
+SIZE = Kind("bytes, or a size such as 64k, 64m, 64MiB, 1g", _size)
 TOPICS = Kind("names of topics, with commas between", _topics)
 TOPIC = Kind("a topic's name", check_topic)
 PATTERN = Kind("a regular expression (Python's) that matches whole names of topics", _pattern)

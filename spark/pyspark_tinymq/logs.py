@@ -9,9 +9,12 @@ LOG = logging.getLogger("pyspark_tinymq")
 
 
 def show() -> None:
-    """Show what is worth knowing of a query, unless the process has its own way of logging."""
+    """Show warnings, unless the process has its own way of logging.
+
+    Spark's setLogLevel does not reach Python's workers: a line for each action would be shown whatever it says.
+    """
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s tinymq: %(message)s"))
         LOG.addHandler(handler)
-        LOG.setLevel(logging.INFO)
+        LOG.setLevel(logging.WARNING)

@@ -11,37 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_tinymq import kinds
+from pyspark_tinymq import kafka, kinds
 from pyspark_tinymq.kinds import Kind, choice, duration, whole
 from tinymq.errors import InvalidConfig
 
 BATCH, STREAM, SINK = "batch", "stream", "sink"
 REPLICAS = ("leader", "follower", "nearest", "any")
 MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")
-IGNORED = ("checkpointlocation", "queryname", "path")
+IGNORED = ("checkpointlocation", "queryname")
 """Spark's own, which it hands to every source and sink."""
 
-KAFKA = {
-    "kafka.bootstrap.servers": "servers",
-    "kafka.group.id": "groupId",
-    "groupidprefix": "groupId",
-    "kafkaconsumer.polltimeoutms": "unreachableMs",
-    "fetchoffset.numretries": "requestTimeoutMs",
-    "fetchoffset.retryintervalms": "requestTimeoutMs",
-    "kafka.client.rack": "rack",
-    "kafka.fetch.max.bytes": "fetchBytes",
-    "kafka.max.partition.fetch.bytes": "fetchBytes",
-    "kafka.auto.offset.reset": "startingOffsets",
-    "kafka.acks": "acks",
-    "kafka.compression.type": "compression",
-    "kafka.batch.size": "batchBytes",
-    "kafka.buffer.memory": "bufferBytes",
-    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
-    "kafka.max.block.ms": "deliveryTimeoutMs",
-    "kafka.partitioner.class": "partitioner",
-    "kafka.transactional.id": "txnAppId",
-}
-"""The connector's options that have another name here."""
+PATHS = ("path", "paths")
+"""What load("..."), save("...") and start("...") come to: a topic has no path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +105,19 @@ _SOURCE = (
            "Bind what is planned for so long, renewed by tasks and by the next plan: trims are refused meanwhile, and "
            "a full topic refuses its producers. Without it a plan only delays retention, for 60000 (batch) or 600000 "
            "(stream); 0: not even that.", "30000"),
-    Option("scanId", kinds.TEXT, "spark-… (random; it is logged)",
+    Option("scanId", kinds.TEXT, "spark-… (random)",
            "Under which name brokers count what this query reads: `tinymq scan describe ID` shows which replica "
            "served what.", "nightly-flights"),
     Option("valueFormat", choice("binary", "json"), "binary",
            "With `json` the column `value` has the type `valueSchema`, parsed in the task.", "json"),
-    Option("valueSchema", kinds.TEXT, "",
-           "The columns of JSON values, as Spark's DDL.", "carrier STRING, delay INT"),
+    Option("valueSchema", kinds.SCHEMA, "",
+           "The columns of JSON values: Spark's DDL, or what `schema.simpleString()` or `schema.json()` gives.",
+           "carrier STRING, delay INT"),
     Option("mode", choice(*MODES), "PERMISSIVE",
            "What becomes of a value that is no such JSON, as in `from_json`.", "FAILFAST"),
     Option("columnNameOfCorruptRecord", kinds.TEXT, "_corrupt_record",
            "The field of `valueSchema`, of type STRING, that keeps such a value (mode PERMISSIVE).", "_bad"),
-    Option("timeZone", kinds.TEXT, "UTC",
+    Option("timeZone", kinds.ZONE, "UTC",
            "Of times in JSON values that say none, as in `from_json`.", "Europe/Paris"),
 )  # fmt: skip
 
@@ -177,6 +159,8 @@ def read(given: Mapping[str, str], *scopes: str) -> dict[str, Any]:
         lower = name.lower()
         if lower in IGNORED:
             continue
+        if lower in PATHS:
+            raise _of_a_path(str(text), known)
         if lower not in known:
             raise _unknown(name, known, scopes)
         option = known[lower]
@@ -198,8 +182,19 @@ def _unknown(name: str, known: Mapping[str, Option], scopes: Iterable[str]) -> I
     if elsewhere is not None:
         places = ", ".join({BATCH: "batch reads", STREAM: "streams", SINK: "sinks"}[s] for s in elsewhere.scopes)
         return InvalidConfig(f"{elsewhere.name} has no meaning in a {where}", hint=f"leave it out: it is for {places}")
-    if lower in KAFKA and KAFKA[lower].lower() in known:
-        return InvalidConfig(f"unknown option {name!r}", hint=f"did you mean {KAFKA[lower]!r}?")
-    near = difflib.get_close_matches(lower.removeprefix("kafka."), known, 1, cutoff=0.5)
+    renamed = kafka.RENAMED.get(lower, "")
+    if renamed.lower() in known:
+        return InvalidConfig(f"unknown option {name!r}", hint=f"did you mean {renamed!r}?")
+    if hint := kafka.instead(name):
+        return InvalidConfig(f"unknown option {name!r}", hint=hint)
+    near = difflib.get_close_matches(lower, known, 1, cutoff=0.6)
     hint = f"did you mean {known[near[0]].name!r}?" if near else "docs/spark-options.md lists the options"
     return InvalidConfig(f"unknown option {name!r}", hint=hint)
+
+
+def _of_a_path(text: str, known: Mapping[str, Option]) -> InvalidConfig:
+    name, calls = ("topic", "save() and start() take") if "topic" in known else ("subscribe", "load() takes")
+    return InvalidConfig(
+        f"path={text[:200]!r}: a topic has no path, so {calls} none here",
+        hint=f"name the topic with .option({name!r}, ...), and leave the path out",
+    )

@@ -47,6 +47,7 @@ LEFT = ("offset", "timestampType")
 _KINDS: dict[str, type[DataType]] = {"string": StringType, "binary": BinaryType, "int": IntegerType,
                                      "timestamp": TimestampType, "double": DoubleType}  # fmt: skip
 _TIME = pa.timestamp("us", "UTC")
+_NO_TOPIC = "add .option('topic', 'NAME'), or topic to the OPTIONS of the SQL table"
 
 
 def check_columns(schema: StructType, topic: str) -> None:
@@ -67,7 +68,7 @@ def check_columns(schema: StructType, topic: str) -> None:
             "the column 'value' is missing", hint='such as df.selectExpr("to_json(struct(*)) AS value")'
         )
     if not topic and "topic" not in schema.names:
-        raise InvalidConfig("no topic is named", hint="add .option('topic', 'NAME'), or a column 'topic'")
+        raise InvalidConfig("no topic is named", hint=f"{_NO_TOPIC}; or a column 'topic' STRING")
     if len(set(schema.names)) != len(schema.names):
         raise InvalidConfig(f"a column stands there twice: {', '.join(schema.names)}", hint="drop one, or rename it")
 
@@ -106,16 +107,14 @@ class Outgoing:
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """`batch` has the query's columns, which were checked. Rows keep their order within each partition. Raises
-        InvalidBatch for a null topic or the null name of a header."""
+        InvalidBatch for a row without a topic, and for a header without a key."""
         first = self.rows
         self.rows += batch.num_rows
         records = self._records(batch, first)
         topics = None if self._topic else batch.column("topic").cast(pa.string())
         if topics is not None and topics.null_count:
             row = first + pc.index(topics.is_null(), True).as_py()
-            raise InvalidBatch(
-                f"row {row} of {self._place or 'the task'} has no topic", hint="add .option('topic', 'NAME')"
-            )
+            raise InvalidBatch(f"column 'topic': row {row} of {self._place or 'the task'} has none", hint=_NO_TOPIC)
         partitions = batch.column("partition") if "partition" in batch.schema.names else None
         if topics is None and (partitions is None or partitions.null_count == len(partitions)):
             yield Piece(self._topic, None, records)
@@ -130,11 +129,24 @@ class Outgoing:
         if "timestamp" in there:
             columns["timestamp"] = _times(batch.column("timestamp"))
         headers = batch.column("headers").cast(HEADERS) if "headers" in there else None
+        if headers is not None:
+            self._check_headers(headers, first)
         if self._place is not None:
             headers = with_places(headers, self._place.of_rows(first, batch.num_rows))
         if headers is not None:
             columns["headers"] = headers
         return pa.RecordBatch.from_pydict(columns)
+
+    def _check_headers(self, headers: pa.ListArray, first: int) -> None:
+        pairs = headers.flatten()
+        if not pairs.null_count and not pairs.field("key").null_count:
+            return
+        bad = pc.or_(pairs.is_null(), pairs.field("key").is_null())
+        row = first + pc.list_parent_indices(headers)[pc.index(bad, True).as_py()].as_py()
+        raise InvalidBatch(
+            f"column 'headers': row {row} of {self._place or 'the task'} has a header without a key",
+            hint="filter such headers out: filter(headers, h -> h.key IS NOT NULL); a header's value may be null",
+        )
 
     def _parted(self, records: pa.RecordBatch, topics: pa.Array | None, partitions: pa.Array | None) -> Iterator[Piece]:
         for topic in [self._topic] if topics is None else topics.unique().to_pylist():

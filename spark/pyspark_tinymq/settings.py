@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql.types import StructType
+
 from pyspark_tinymq import options
 from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
 from pyspark_tinymq.options import BATCH, SINK, STREAM
@@ -45,9 +47,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How values are parsed: columns as Spark's DDL, one of options.MODES, and where a bad value goes."""
+    """How values are parsed: their columns, one of options.MODES, and where a bad value goes."""
 
-    ddl: str
+    schema: StructType
     mode: str
     corrupt: str
     zone: str = "UTC"  # of times that have none
@@ -156,9 +158,13 @@ def read_sink(given: Mapping[str, str]) -> dict[str, Any]:
 def _needed(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
         known = options.options_of(BATCH) | options.options_of(SINK)
-        raise InvalidConfig(
-            f"the option {name!r} is missing", hint=f"such as .option({name!r}, {known[name.lower()].example!r})"
-        )
+        hint = f"such as .option({name!r}, {known[name.lower()].example!r})"
+        if name == "servers":
+            hint += (
+                "; a SQL table brings it if it was made without columns, by CREATE TABLE ... USING tinymq OPTIONS "
+                "(servers ...), but not to toTable and saveAsTable: give them the options"
+            )
+        raise InvalidConfig(f"the option {name!r} is missing", hint=hint)
     return values[name]
 
 
@@ -255,7 +261,7 @@ def _check_range(start: Place | Times, end: Place | Times) -> None:
 def _name(values: Mapping[str, Any], option: str) -> str:
     name: str = values.get(option, "")
     if name and not _NAME.fullmatch(name):
-        raise InvalidConfig(f"{option}={name!r:.300}", hint="1 to 249 of A-Z a-z 0-9 . _ -")
+        raise InvalidConfig(f"{option}={name!r:.300}: no such name", hint="1 to 249 of A-Z a-z 0-9 . _ -")
     return name
 
 

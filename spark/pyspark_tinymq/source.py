@@ -31,55 +31,62 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> StructType | str:
-        """The columns: the Kafka connector's; as text where only Spark's parser can tell what `valueSchema` means.
+    def schema(self) -> StructType:
+        """The columns, which are the Kafka connector's. Those of a new SQL table carry its options (tables.py).
         Raises InvalidConfig."""
-        from pyspark_tinymq import columns, settings
+        from pyspark_tinymq import columns, settings, tables
 
+        made = tables.of_creation(self.options)
+        if made is not None:
+            return tables.table_schema(made)
         headers, values = settings.read_schema_options(self.options)
-        return columns.spark_schema(headers) if values is None else columns.ddl(headers, values.ddl)
+        return columns.spark_schema(headers, values.schema if values is not None else None)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch. Raises InvalidConfig."""
-        from pyspark_tinymq import batch, settings
+        from pyspark_tinymq import batch, settings, tables
         from pyspark_tinymq.options import BATCH
 
-        source = settings.read_source(self.options, BATCH)
+        source = settings.read_source(tables.for_read(self.options, schema, BATCH), BATCH)
         return batch.BatchReader(source, _arrow(source, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Raises InvalidConfig."""
-        from pyspark_tinymq import settings, stream
+        from pyspark_tinymq import settings, stream, tables
         from pyspark_tinymq.options import STREAM
 
-        source = settings.read_source(self.options, STREAM)
+        source = settings.read_source(tables.for_read(self.options, schema, STREAM), STREAM)
         return stream.StreamReader(source, _arrow(source, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch: see writer.py. Raises InvalidConfig."""
-        from pyspark_tinymq import writer
+        """Of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
+        from pyspark_tinymq import tables, writer
 
-        return writer.batch_writer(self.options, schema, overwrite)
+        made = writer.batch_writer(tables.for_write(self.options, schema), schema, overwrite)
+        writer.check_topic(made.sink)
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """See writer.py. Raises InvalidConfig."""
+        """See writer.py. Raises InvalidConfig, UnknownTopic."""
         from pyspark_tinymq import writer
 
-        return writer.stream_writer(self.options, schema, overwrite)
+        made = writer.stream_writer(self.options, schema, overwrite)
+        writer.check_topic(made.sink)
+        return made
 
 
 def _arrow(source: Source, schema: StructType) -> pa.Schema:
-    """Of what is read. Raises InvalidConfig for another schema than ours: `.schema(...)` chooses no columns; and for
-    values that cannot be parsed."""
+    """Of what is read. Raises InvalidConfig for another schema than that of the options, and for values that cannot be
+    parsed."""
     from pyspark_tinymq import columns
     from tinymq.errors import InvalidConfig
 
-    value = schema["value"].dataType if "value" in schema.names and source.values is not None else None
-    ours = columns.spark_schema(source.headers, value)
+    ours = columns.spark_schema(source.headers, source.values.schema if source.values is not None else None)
     if schema.simpleString() != ours.simpleString():
         raise InvalidConfig(
-            f"the schema of a read is given by its options: {ours.simpleString()}",
-            hint="leave .schema(...) out, and select columns of the DataFrame",
+            f"the columns of a read follow from its options (includeHeaders, valueFormat, valueSchema): they are "
+            f"{ours.simpleString()}, and {schema.simpleString()} was asked for",
+            hint="leave .schema(...), or the columns of CREATE TABLE, out, and select columns of the DataFrame",
         )
     made = columns.arrow_schema(schema)
     if source.values is not None:

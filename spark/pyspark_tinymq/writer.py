@@ -28,12 +28,13 @@ from pyspark.sql.types import StructType
 from pyspark_tinymq import session, settings
 from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.place import TaskPlace
-from tinymq.errors import BatchTooLarge, InvalidConfig, TinymqError
+from tinymq.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
 
 if TYPE_CHECKING:
     from tinymq.client import BatchDelivery, Producer
 
 LOG = logging.getLogger("pyspark_tinymq")
+LOOKUP_S = 5.0
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Spark's local properties, in tasks of a stream and of what a foreachBatch writes."""
 
@@ -87,8 +88,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     """Of `df.write`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
-            'a topic cannot be overwritten: mode("overwrite")',
-            hint='write .mode("append"); delete the topic to begin anew',
+            'a topic cannot be overwritten: mode("overwrite"), INSERT OVERWRITE',
+            hint='write .mode("append"), INSERT INTO; to begin again, delete the topic',
         )
     sink = read_sink(given)
     if (sink.application == "") != (sink.version is None):
@@ -138,6 +139,21 @@ def read_sink(given: Mapping[str, str]) -> Sink:
         version=values.get("txnVersion"),
         producer=producer,
     )
+
+
+def check_topic(sink: Sink) -> None:
+    """Raises UnknownTopic, in the driver, before any task is started.
+
+    Any other trouble is left to the tasks, which may reach brokers that the driver does not reach.
+    """
+    if not sink.topic:
+        return
+    try:
+        session.client(sink).admin.describe_topic(sink.topic, timeout=min(LOOKUP_S, sink.request_timeout_ms / 1000))
+    except UnknownTopic:
+        raise
+    except TinymqError as error:
+        LOG.warning("whether there is a topic %r is not known: %s", sink.topic, error)
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -28,12 +28,15 @@ def fill(cluster: Cluster) -> str:
     return cluster.servers
 
 
-def run(blocks: list[str], servers: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[str]]:
+def run(
+    blocks: list[str], servers: str, capsys: pytest.CaptureFixture[str], folder: Path = Path("checkpoints")
+) -> tuple[dict[str, Any], list[str]]:
     """(the names that they leave, what each prints); one after the other, as a reader would paste them."""
     known: dict[str, Any] = {}
     shown = []
     for block in blocks:
         assert ADDRESS in block or "127.0.0.1" not in block
-        exec(compile(block.replace(ADDRESS, servers), "docs/spark.md", "exec"), known)
+        block = block.replace(ADDRESS, servers).replace("checkpoints/", f"{folder}/")
+        exec(compile(block, "docs/spark.md", "exec"), known)
         shown.append(capsys.readouterr().out)
     return known, shown

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tinymq import columns, options, settings, writer
+from pyspark_tinymq import options, settings, writer
+from pyspark_tinymq.ddl import read_schema
+from pyspark_tinymq.kafka import RENAMED
 from pyspark_tinymq.offsets import Partition
-from pyspark_tinymq.options import BATCH, IGNORED, KAFKA, OPTIONS, SINK, STREAM
+from pyspark_tinymq.options import BATCH, IGNORED, OPTIONS, SINK, STREAM
 from pyspark_tinymq.settings import Times, Values, read_source
 from tinymq.errors import InvalidConfig
 
@@ -35,7 +37,20 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (BATCH, {"subscribe": None, "assign": '{"flights":[0,0]}'}, "each partition once"),
     (BATCH, {"subscribe": None, "assign": '{"flights":[-1]}'}, "-1 is no partition"),
     (BATCH, {"kafka.bootstrap.servers": "a:1"}, "did you mean 'servers'?"),
-    (BATCH, {"kafka.group.id": "g"}, "unknown option 'kafka.group.id'"),
+    (BATCH, {"kafka.group.id": "g"}, "unknown option 'kafka.group.id' (leave it out"),
+    (BATCH, {"kafka.sasl.mechanism": "PLAIN"}, "tinymq has no TLS and no users"),
+    (STREAM, {"kafka.security.protocol": "SASL_SSL"}, "tinymq has no TLS and no users"),
+    (BATCH, {"kafka.ssl.truststore.location": "/x"}, "tinymq has no TLS and no users"),
+    (BATCH, {"kafka.value.deserializer": "x"}, "key and value are binary"),
+    (STREAM, {"kafka.enable.auto.commit": "true"}, "the checkpoint says where"),
+    (BATCH, {"kafka.isolation.level": "read_committed"}, "readers see committed records only"),
+    (BATCH, {"kafka.max.poll.records": "5"}, "did you mean 'maxRecordsPerPartition'?"),
+    (BATCH, {"kafka.linger.ms": "5"}, "no option of Kafka's clients has a meaning here"),
+    (BATCH, {"path": "flights"}, "path='flights': a topic has no path, so load() takes none here"),
+    (STREAM, {"paths": '["a","b"]'}, ".option('subscribe', ...)"),
+    (BATCH, {"provider": "tinymq"}, "unknown option 'provider'"),
+    (BATCH, {"fetchBytes": "64MiBs"}, "fetchBytes='64MiBs': it takes bytes, or a size such as 64k, 64m, 64MiB"),
+    (BATCH, {"fetchBytes": "1.5g"}, "fetchBytes='1.5g': it takes bytes"),
     (STREAM, {"kafka.group.id": "g"}, "did you mean 'groupId'?"),
     (BATCH, {"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
     (BATCH, {"replicas": "any"}, "did you mean 'replica'?"),
@@ -78,7 +93,7 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (STREAM, {"maxTriggerDelay": "5s"}, "without minOffsetsPerTrigger"),
     (STREAM, {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "a duration such as"),
     (STREAM, {"maxOffsetsPerTrigger": "0"}, "1 or more"),
-    (STREAM, {"maxBytesPerTrigger": "64 bytes"}, "64m"),
+    (STREAM, {"maxBytesPerTrigger": "64 bits"}, "64m"),
     (STREAM, {"maxBytesPerTrigger": "0"}, "64m"),
     (STREAM, {"groupId": "a b"}, "groupId='a b'"),
     (BATCH, {"minPartitions": "0"}, "1 or more"),
@@ -97,6 +112,8 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (BATCH, {"mode": "FAILFAST"}, "without valueFormat=json"),
     (BATCH, {"valueFormat": "json", "valueSchema": "a INT", "mode": "FAIL_FAST"}, "did you mean 'FAILFAST'?"),
     (BATCH, {"columnNameOfCorruptRecord": "_bad"}, "without valueFormat=json"),
+    (BATCH, {"valueFormat": "json", "valueSchema": "a INTT"}, "valueSchema='a INTT': at character 3, 'INTT'"),
+    (BATCH, {"valueFormat": "json", "valueSchema": "a INT", "timeZone": "Mars"}, "timeZone='Mars': no zone 'Mars'"),
 ]  # fmt: skip
 
 
@@ -131,7 +148,18 @@ def test_places_and_times() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("250", 0.25), ("250ms", 0.25), ("30s", 30.0), ("2m", 120.0), ("2 min", 120.0), ("1h", 3600.0)],
+    [
+        ("250", 0.25),
+        ("250ms", 0.25),
+        ("30s", 30.0),
+        ("2m", 120.0),
+        ("2 min", 120.0),
+        ("1h", 3600.0),
+        ("10 seconds", 10.0),
+        ("1 minute", 60.0),
+        ("2 Hours", 7200.0),
+        ("1 day", 86400.0),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert (
@@ -140,7 +168,19 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("5", 5), ("64k", 65536), ("64KB", 65536), ("2m", 2 << 20), ("1g", 1 << 30)]
+    ("text", "size"),
+    [
+        ("5", 5),
+        ("64k", 65536),
+        ("64KB", 65536),
+        ("2m", 2 << 20),
+        ("1g", 1 << 30),
+        ("64MiB", 64 << 20),
+        ("64 mib", 64 << 20),
+        ("64mb", 64 << 20),
+        ("5 bytes", 5),
+        ("7B", 7),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert read_source(READ | {"maxBytesPerTrigger": text}, STREAM).limits.bytes_max == size
@@ -148,7 +188,10 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_values_of_json() -> None:
     given = READ | {"valueFormat": "JSON", "valueSchema": "a INT", "mode": "dropmalformed"}
-    assert settings.read_schema_options(given) == (False, Values("a INT", "DROPMALFORMED", "_corrupt_record"))
+    assert settings.read_schema_options(given) == (
+        False,
+        Values(read_schema("a INT"), "DROPMALFORMED", "_corrupt_record"),
+    )
     assert settings.read_schema_options(READ | {"includeHeaders": "TRUE", "endingOffsets": "latest"}) == (True, None)
 
 
@@ -218,7 +261,8 @@ def test_the_defaults_are_as_they_are_said(option: options.Option) -> None:
 def test_names_are_there_once_and_the_connectors_lead_somewhere() -> None:
     names = [option.name.lower() for option in OPTIONS]
     assert len(set(names)) == len(names)
-    assert not {name.lower() for name in KAFKA} & set(names)
+    assert not set(RENAMED) & set(names)
+    assert {name.lower() for name in RENAMED.values()} <= set(names)
 
 
 def _row(option: options.Option) -> str:
@@ -243,19 +287,3 @@ def test_finding_the_name_loads_neither_grpc_nor_the_client() -> None:
     loaded = set(done.stdout.split())
     assert "pyspark_tinymq.source" in loaded
     assert not {name for name in loaded if name.split(".")[0] in ("grpc", "tinymq", "pyarrow")}
-
-
-NULLABLE = [  # (valueSchema, what Spark is told of it)
-    ("a INT NOT NULL, b STRING", "a INT, b STRING"),
-    ("a int not\tnull, b STRUCT<c: ARRAY<INT> NOT NULL>", "a int, b STRUCT<c: ARRAY<INT>>"),
-    ("`x NOT NULL` INT, `a``NOT NULL` INT NOT NULL", "`x NOT NULL` INT, `a``NOT NULL` INT"),
-    ("a INT NOT NULL COMMENT 'is NOT NULL', b INT COMMENT \"it's NOT NULL\"",
-     "a INT COMMENT 'is NOT NULL', b INT COMMENT \"it's NOT NULL\""),
-    ("knot NULLABLE", "knot NULLABLE"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("schema", "told"), NULLABLE)
-def test_no_field_of_a_value_must_be_there(schema: str, told: str) -> None:
-    """A value may leave out any: Arrow's Java ends the query at a null where a field may have none."""
-    assert columns.ddl(False, schema).split("value ", 1)[1].startswith(f"struct<{told}>, topic")

@@ -23,6 +23,8 @@ from tinymq import Client
 from tinymq.testing.cluster import Cluster
 
 DEADLINE_S = 60.0
+OPTIONS_PAGE = (Path(__file__).parents[2] / "docs" / "spark-options.md").read_text()
+LAG = OPTIONS_PAGE.partition("## Lag")[2].partition("```python\n")[2].partition("```")[0]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,31 @@ def test_what_is_refused_is_said_to_the_user(spark: SparkSession, cluster: Clust
         _load(spark, cluster, subscribe="x", startingOffset="earliest")
     with pytest.raises(AnalysisException, match="there is no topic 'nowhere'"):
         _load(spark, cluster, subscribe="nowhere").collect()
+    with pytest.raises(AnalysisException, match=r"at character 3, 'INTT': .* did you mean INT"):
+        _load(spark, cluster, subscribe="x", valueFormat="json", valueSchema="a INTT")
+
+
+def test_sql_tables_are_read_and_written(spark: SparkSession, cluster: Cluster, mq: Client) -> None:
+    """With their own options, of which Spark passes none, and whichever table the rows come from. Streams of tables are
+    on the page, which long/test_page.py runs."""
+    for topic in ("left", "right"):
+        mq.admin.create_topic(topic)
+    send(cluster, "left", 3)
+    brokers = f"servers '{cluster.servers}'"
+    spark.sql(f"CREATE TABLE src USING tinymq OPTIONS ({brokers}, subscribe 'left', topic 'left')")
+    spark.sql(f"CREATE TABLE dst USING tinymq COMMENT 'c' TBLPROPERTIES ({brokers}, subscribe 'right', topic 'right')")
+    reads = spark.catalog.createTable("reads", source="tinymq", servers=cluster.servers, subscribe="right")
+    try:
+        spark.sql("INSERT INTO dst (key, value) SELECT key, concat(value, X'21') FROM src WHERE offset > 0")
+        with pytest.raises(AnalysisException, match="Spark does not say which table is written to"):
+            spark.sql("INSERT INTO dst SELECT * FROM src")
+        assert sorted(bytes(row.value) for row in reads.collect()) == [b"1!", b"2!"]
+        assert mq.admin.offsets("left")[0].high_watermark == 3
+        (shown,) = (row.comment for row in spark.sql("DESCRIBE reads").collect() if row.col_name == "topic")
+        assert shown == f"servers={cluster.servers}, subscribe=right"
+    finally:
+        for name in ("src", "dst", "reads"):
+            spark.sql(f"DROP TABLE {name}")
 
 
 def test_a_stream_restarted_from_its_checkpoint(
@@ -103,6 +130,9 @@ def test_a_stream_restarted_from_its_checkpoint(
         assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == [40, 20]
         found = spark.read.parquet(str(tmp_path / "out")).collect()
         assert sorted((row.partition, row.offset) for row in found) == sorted(wanted)
+    known: dict[str, Any] = {}
+    exec(LAG, known)
+    assert known["lag"](query.lastProgress) == {("flowing", "0"): 0, ("flowing", "1"): 0}
     ends = json.loads((tmp_path / "checkpoint" / "offsets" / "3").read_text().splitlines()[-1])
     assert ends["flowing"] == {"0": 60, "1": 60}
     assert {channel.lag for channel in mq.admin.list_channels("flowing")} == {0}

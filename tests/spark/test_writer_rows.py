@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.place import HEADERS, PLACE, TaskPlace, with_places
 from pyspark_tinymq.source import DefaultSource
-from pyspark_tinymq.writer import BatchWriter, StreamWriter
+from pyspark_tinymq.writer import batch_writer, stream_writer
 from tinymq.batch import conform
 from tinymq.errors import InvalidBatch, InvalidConfig
 
@@ -82,6 +82,7 @@ def test_columns_that_are_refused(schema: StructType, topic: str, says: str) -> 
     ("options", "overwrite", "says"),
     [
         ({}, True, 'mode("append")'),
+        ({"path": "flights"}, False, ".option('topic', ...)"),
         ({"topic": "a b"}, False, "topic"),
         ({"servers": None}, False, "'servers' is missing"),
         ({"topics": "t"}, False, "did you mean 'topic'?"),
@@ -110,13 +111,10 @@ def test_streams_that_are_refused() -> None:
 def test_the_options_are_the_producers() -> None:
     """Under Spark's own options, which are ignored; and each save() has a name of its own."""
     given = GIVEN | {"ACKS": "leader", "batchBytes": "64k", "deliveryTimeoutMs": "500", "checkpointLocation": "x"}
-    stream = DefaultSource(given).streamWriter(VALUE, False)
-    assert isinstance(stream, StreamWriter)
+    stream = stream_writer(given, VALUE, overwrite=False)
     producer = stream.sink.producer
     assert (producer["acks"], producer["batch_bytes_max"], producer["block_ms_max"]) == ("leader", 65536, 500)
-    first, second = (DefaultSource(dict(GIVEN)).writer(VALUE, False) for _ in range(2))
-    assert isinstance(first, BatchWriter)
-    assert isinstance(second, BatchWriter)
+    first, second = (batch_writer(GIVEN, VALUE, overwrite=False) for _ in range(2))
     assert first.name != second.name
 
 
@@ -184,8 +182,21 @@ def test_rows_go_to_their_topics_and_partitions_in_order() -> None:
 def test_a_row_without_a_topic_is_named() -> None:
     out = Outgoing("", TASK)
     out.rows = 40
-    with pytest.raises(InvalidBatch, match="row 41 of app/3/1 has no topic"):
+    with pytest.raises(InvalidBatch, match="column 'topic': row 41 of app/3/1 has none"):
         list(out.pieces(pa.RecordBatch.from_pydict({"value": [b"0", b"1"], "topic": ["a", None]})))
+
+
+@pytest.mark.parametrize("pair", [{"key": None, "value": b"v"}, None])
+def test_a_header_without_a_key_is_named(pair: dict[str, object] | None) -> None:
+    """By its column and row; a header's value may be null, and a row may have no headers."""
+    whole = {"key": "k", "value": None}
+    headers = pa.array([[whole], None, [], [whole, pair]], HEADERS)
+    out = Outgoing("t", TASK)
+    out.rows = 40
+    batch = pa.RecordBatch.from_pydict({"value": [b"x"] * 4, "headers": headers})
+    with pytest.raises(InvalidBatch, match="column 'headers': row 43 of app/3/1 has a header without a key"):
+        list(out.pieces(batch))
+    assert len(list(Outgoing("t", TASK).pieces(batch.slice(0, 3)))) == 1
 
 
 def test_times_are_microseconds() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter
@@ -215,8 +215,8 @@ def test_writes_that_are_refused_say_what_to_write(
         writing.save()
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writing.mode("overwrite").save()
-    with pytest.raises(PySparkException, match=r"UnknownTopic: .*nowhere"):
-        save(df.coalesce(1), cluster, topic="nowhere")
+    with pytest.raises(AnalysisException, match=r"UnknownTopic: .*nowhere"):  # before a task is started
+        save(df, cluster, topic="nowhere")
     counts = spark.readStream.format("rate").load().groupBy("value").count().selectExpr("string(count) AS value")
     query = counts.writeStream.format("tinymq").options(servers=cluster.servers, topic="nowhere")
     running = query.option("checkpointLocation", str(tmp_path)).outputMode("complete").start()

@@ -40,6 +40,17 @@ import pyspark_tinymq
 
 pyspark_tinymq.register(spark)
 counts.append(spark.read.format("tinymq").options(**options).load().count())
+
+from tinymq import Client
+
+with Client(servers) as mq:
+    ends = {str(number): found.high_watermark for number, found in mq.admin.offsets(topic).items()}
+    pinned = spark.read.format("tinymq").options(**options, endingOffsets=json.dumps({topic: ends})).load()
+    counts.append(pinned.count())
+    mq.send(topic, b"one more")
+for number in range(20):  # more than the server remembers plans
+    spark.range(number).count()
+counts += [pinned.count(), batch.count()]
 print(json.dumps([type(spark).__module__, counts, with_us]))
 """
 
@@ -76,5 +87,7 @@ def test_a_client_without_the_package_reads_a_batch_and_a_stream(cluster: Cluste
     assert done.returncode == 0, done.stderr[-4_000:]
     module, counts, imported = json.loads(done.stdout.splitlines()[-1])
     assert module == "pyspark.sql.connect.session"
-    assert counts == [RECORDS, RECORDS, RECORDS], "a batch, a stream, a batch of the registered class"
+    assert counts[:3] == [RECORDS, RECORDS, RECORDS], "a batch, a stream, a batch of the registered class"
+    assert counts[3:5] == [RECORDS, RECORDS], "a batch with endingOffsets stays what it was"
+    assert counts[5] == RECORDS + 1, "Connect plans again: where this fails, docs/spark-deploy.md is out of date"
     assert imported == [], "of the package, before that"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,11 +15,12 @@ PAGE_S_MAX = 400.0  # a session and a dozen jobs, beside whatever else the machi
 
 @pytest.mark.timeout(PAGE_S_MAX)
 def test_the_page_works_from_top_to_bottom(
-    spark: SparkSession, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     servers = pasted.fill(cluster)
-    _, shown = pasted.run(pasted.BLOCKS, servers, capsys)
-    _first, some, stream, _written, loud, numbers = shown
+    _, shown = pasted.run(pasted.BLOCKS, servers, capsys, tmp_path)
+    _first, some, stream, _written, loud, numbers, tables = shown
+    assert tables == "1\n"
     ends = cluster.client().admin.offsets("lines")
     assert some == f"{sum(ends[partition].high_watermark for partition in range(3))}\n"
     assert sum(row["count"] for row in spark.table("counts").collect()) == pasted.LINES

@@ -1,0 +1,55 @@
+"""What becomes of the options of Spark's Kafka connector that have another name here, or none. Pure."""
+
+from __future__ import annotations
+
+RENAMED = {
+    "kafka.bootstrap.servers": "servers",
+    "kafka.group.id": "groupId",
+    "groupidprefix": "groupId",
+    "kafkaconsumer.polltimeoutms": "unreachableMs",
+    "fetchoffset.numretries": "requestTimeoutMs",
+    "fetchoffset.retryintervalms": "requestTimeoutMs",
+    "kafka.request.timeout.ms": "requestTimeoutMs",
+    "kafka.client.rack": "rack",
+    "kafka.client.id": "scanId",
+    "kafka.fetch.max.bytes": "fetchBytes",
+    "kafka.max.partition.fetch.bytes": "fetchBytes",
+    "kafka.max.poll.records": "maxRecordsPerPartition",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.acks": "acks",
+    "kafka.compression.type": "compression",
+    "kafka.batch.size": "batchBytes",
+    "kafka.max.request.size": "batchBytes",
+    "kafka.buffer.memory": "bufferBytes",
+    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
+    "kafka.max.block.ms": "deliveryTimeoutMs",
+    "kafka.partitioner.class": "partitioner",
+    "kafka.transactional.id": "txnAppId",
+}
+"""The connector's options that have another name here, in lower case."""
+
+_NO_LOGIN = (
+    "leave it out: tinymq has no TLS and no users between clients and brokers yet; keep the brokers' ports within a "
+    "network that you trust"
+)
+_BINARY = "leave it out: key and value are binary; CAST(value AS STRING), or valueFormat=json with valueSchema"
+_WITHOUT = (  # (how the option's name begins, what there is instead)
+    ("kafka.sasl.", _NO_LOGIN),
+    ("kafka.ssl.", _NO_LOGIN),
+    ("kafka.security.", _NO_LOGIN),
+    ("kafka.key.", _BINARY),
+    ("kafka.value.", _BINARY),
+    ("kafka.enable.auto.commit", "leave it out: the checkpoint says where a stream goes on, and groupId publishes it"),
+    ("kafka.auto.commit.", "leave it out: the checkpoint says where a stream goes on, and groupId publishes it"),
+    ("kafka.isolation.level", "leave it out: readers see committed records only, and there are no transactions yet"),
+    ("kafka.enable.idempotence", "leave it out: each task is an idempotent producer"),
+    (
+        "kafka.",
+        "leave it out: no option of Kafka's clients has a meaning here; docs/spark-options.md lists the options",
+    ),
+)
+
+
+def instead(name: str) -> str:
+    """What a user of the connector does without this option; "" for one that is not Kafka's."""
+    return next((said for start, said in _WITHOUT if name.lower().startswith(start)), "")

@@ -1,0 +1,139 @@
+"""SQL tables: what Spark's catalog passes when a table is made, and how the table's options reach its reads and writes.
+
+Spark gives a Python source the options of a table once, when CREATE TABLE asks for the columns. A read or a write of
+the table passes the columns and the options of that query, and none of the table's. So the table's options travel with
+its columns: as metadata of the column `topic`, which every catalog keeps. They are shown in that column's comment.
+
+Metadata also travels with a column through a query. `INSERT INTO b SELECT * FROM a` gives the sink a column `topic`
+with the options of `a`. To tell the two apart, `topic` is declared VARCHAR(249): Spark then converts what is inserted
+to the columns of the target, and the conversion replaces the metadata and drops the mark of the VARCHAR. A column that
+still has this mark was read from a table, and is not the target's. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_tinymq import columns, options, settings
+from pyspark_tinymq.options import BATCH, SINK, STREAM
+from tinymq.errors import InvalidConfig
+
+FORMAT = "tinymq"
+COLUMN = "topic"
+KEPT = "tinymq.options"
+"""The metadata of COLUMN that holds a table's options."""
+
+DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Spark's own metadata of a column that was declared VARCHAR."""
+
+_DECLARED_TOPIC = "varchar(249)"
+_CATALOG = frozenset(
+    ("provider", "owner", "comment", "external", "is_managed_location", "collation", "table_type")
+)  # of every table
+_PLACES = ("path", "location", "option.path")
+_ALTERNATIVES = (
+    ("subscribe", "subscribepattern", "assign"),
+    ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
+    ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
+)
+_MAKE = "CREATE TABLE t USING tinymq OPTIONS (servers 'localhost:7070', subscribe 'flights')"
+
+
+def of_creation(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being made, without what Spark's catalog adds; None: `given` is no table's.
+
+    Raises InvalidConfig for a location: a topic has none.
+    """
+    lower = {name.lower(): str(text) for name, text in given.items()}
+    if lower.get("provider", "").lower() != FORMAT:
+        return None
+    if any(name in lower for name in _PLACES):
+        raise InvalidConfig("a topic has no location", hint=f"leave LOCATION and path out: {_MAKE}")
+    kept = {name: text for name, text in lower.items() if name not in _CATALOG and not name.startswith("option.")}
+    repeated = {name.removeprefix("option."): text for name, text in lower.items() if name.startswith("option.")}
+    return kept | repeated
+
+
+def table_schema(given: Mapping[str, str]) -> StructType:
+    """The columns of a table with these options, which they carry. Raises InvalidConfig unless the table can be read as
+    a batch or as a stream, or written to."""
+    options.read(given, BATCH, STREAM, SINK)
+    reads = any(name in given for name in _ALTERNATIVES[0])
+    headers, values = _read_as(given) if reads else (True, None)
+    writes = _used_by(given, SINK).keys() - {"servers", "requesttimeoutms"}
+    if writes or not reads:
+        settings.read_sink(_used_by(given, SINK))
+    if writes and values is not None:
+        raise InvalidConfig(
+            f"a table with valueFormat=json cannot be written to, and {min(writes)} is for writing",
+            hint="leave it out, and make another table to write to, without valueFormat",
+        )
+    if not reads and "topic" not in given:
+        raise InvalidConfig("the table names no topic to read from or to write to", hint=_MAKE)
+    shown = ", ".join(f"{name}={text}" for name, text in sorted(given.items()))
+    carried = {KEPT: dict(given), DECLARED: _DECLARED_TOPIC, "comment": shown}
+    fields = columns.spark_schema(headers, values.schema if values is not None else None).fields
+    return StructType(
+        [StructField(each.name, each.dataType, True, carried if each.name == COLUMN else None) for each in fields]
+    )
+
+
+def _read_as(given: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
+    """As settings.read_schema_options. A table may have options for batches beside options for streams."""
+    refusals: list[InvalidConfig] = []
+    for scope in (BATCH, STREAM):
+        try:
+            source = settings.read_source(_used_by(given, scope), scope)
+        except InvalidConfig as error:
+            refusals.append(error)
+        else:
+            return source.headers, source.values
+    raise refusals[0]
+
+
+def for_read(given: Mapping[str, str], schema: StructType, scope: str) -> dict[str, str]:
+    """The options of a read: the query's, and the table's where the query says nothing else."""
+    return _together(given, _carried(schema) or {}, scope)
+
+
+def for_write(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """The options of a batch write, which may be an INSERT. Raises InvalidConfig where the table is not known."""
+    lower = {name.lower(): str(text) for name, text in given.items()}
+    if "servers" in lower:
+        return lower
+    kept = _carried(schema)
+    if kept is None:
+        return lower
+    whole = [name for name in schema.names if name != "headers"] == columns.spark_schema(headers=False).names
+    if DECLARED in _metadata(schema) or not whole:
+        raise InvalidConfig(
+            "Spark does not say which table is written to: these columns come from a tinymq table as they are",
+            hint="name the columns to write, as in INSERT INTO t (key, value) SELECT key, value FROM ...; or give the "
+            "options servers and topic",
+        )
+    return _together(lower, kept, SINK)
+
+
+def _carried(schema: StructType) -> dict[str, str] | None:
+    kept = _metadata(schema).get(KEPT)
+    return {str(name): str(text) for name, text in kept.items()} if isinstance(kept, dict) else None
+
+
+def _metadata(schema: StructType) -> dict[str, Any]:
+    return dict(schema[COLUMN].metadata or {}) if COLUMN in schema.names else {}
+
+
+def _together(given: Mapping[str, str], kept: Mapping[str, str], scope: str) -> dict[str, str]:
+    """`given`, and of what is kept whatever has a meaning in `scope` and is not replaced."""
+    lower = {name.lower(): str(text) for name, text in given.items()}
+    replaced = {name for names in _ALTERNATIVES if any(each in lower for each in names) for name in names}
+    used = {name: text for name, text in _used_by(kept, scope).items() if name not in replaced}
+    return used | lower
+
+
+def _used_by(given: Mapping[str, str], *scopes: str) -> dict[str, str]:
+    known = {name for scope in scopes for name in options.options_of(scope)}
+    return {name: text for name, text in given.items() if name.lower() in known}
