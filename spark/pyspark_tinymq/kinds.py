@@ -92,7 +92,7 @@ def duration(least_s: float, most_s: float) -> Kind:
             raise ValueError
         seconds = int(found[1]) * _DURATIONS[max((found.lastindex or 0) - 2, 0)]
         if not least_s <= seconds <= most_s:
-            raise ValueError(f"from {least_s:g} s to {most_s:g} s")
+            raise ValueError(f"it is at least {least_s:g} s and at most {most_s:.0f} s")
         return seconds
 
     return Kind("a duration such as 500ms, 30s, 15m, 2h; a bare number is milliseconds", read)

@@ -101,7 +101,7 @@ def read_source(given: Mapping[str, str], scope: str) -> Source:
             f"holdMs={values['holdMs']}: the shortest hold is 1000 ms", hint="give 0, or a number from 1000 to 3600000"
         )
     return Source(
-        servers=parse_servers(values["servers"]),
+        servers=_servers(values),
         topics=values.get("subscribe", ()),
         pattern=values.get("subscribePattern", ""),
         assigned=values.get("assign", ()),
@@ -151,8 +151,16 @@ def read_schema_options(given: Mapping[str, str]) -> tuple[bool, Values | None]:
 def read_sink(given: Mapping[str, str]) -> dict[str, Any]:
     """The sink's options by name, those that were given; `servers` as addresses. Raises InvalidConfig."""
     values = options.read(given, SINK)
-    values["servers"] = parse_servers(_needed(values, "servers"))
+    values["servers"] = _servers(values)
     return values
+
+
+def _servers(values: Mapping[str, Any]) -> tuple[str, ...]:
+    text = str(_needed(values, "servers"))
+    try:
+        return parse_servers(text)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"servers={text[:200]!r}: {error.message}", hint=error.hint) from None
 
 
 def _needed(values: Mapping[str, Any], name: str) -> Any:

@@ -23,7 +23,7 @@ F0, F1 = Partition("flights", 0), Partition("flights", 1)
 
 REFUSED = [  # (scope, options beyond READ; None takes one away, what the error says)
     (BATCH, {"servers": None}, "'servers' is missing"),
-    (BATCH, {"servers": "localhost"}, "localhost"),
+    (BATCH, {"servers": "localhost"}, "servers='localhost': 'localhost' is not an address"),
     (BATCH, {"subscribe": None}, "none was given"),
     (BATCH, {"subscribe": " , "}, "names of topics"),
     (BATCH, {"replica": "leader", "rack": "r1"}, "rack has no meaning with replica=leader"),

@@ -48,8 +48,9 @@ with Client(servers) as mq:
     pinned = spark.read.format("tinymq").options(**options, endingOffsets=json.dumps({topic: ends})).load()
     counts.append(pinned.count())
     mq.send(topic, b"one more")
-for number in range(20):  # more than the server remembers plans
-    spark.range(number).count()
+for number in range(40):  # more plans than the server remembers
+    other = spark.range(number)
+    assert other.schema is not None and other.count() == number
 counts += [pinned.count(), batch.count()]
 print(json.dumps([type(spark).__module__, counts, with_us]))
 """
