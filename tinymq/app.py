@@ -126,7 +126,8 @@ class BrokerApp:
 
     def replica_statuses(self) -> list[GroupStatus]:
         """Every replica on this broker, the metadata group's too."""
-        return [group.status() for group in self._host.groups.values()] if self._host is not None else []
+        host = self._host
+        return [host.status(group) for group in host.groups.values()] if host is not None else []
 
     def metadata_leader(self) -> int:
         """0: not known."""

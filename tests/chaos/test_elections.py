@@ -8,7 +8,16 @@ import pytest
 
 from tinymq_chaos.checkers import Kind
 from tinymq_chaos.checkers.anomaly import Anomaly
-from tinymq_chaos.checkers.elections import CONFLICTS_MAX, TERMS_MAX, UNLED_S, Elections, Identity, Listing, Well
+from tinymq_chaos.checkers.elections import (
+    CONFLICTS_MAX,
+    LOST_S,
+    TERMS_MAX,
+    UNLED_S,
+    Elections,
+    Identity,
+    Listing,
+    Well,
+)
 from tinymq_chaos.history import Log
 
 LOG: Log = ("t#00", 0)
@@ -276,4 +285,21 @@ def test_who_is_replaced_by_a_config_that_is_out_makes_no_majority() -> None:
     told.look(3 * UNLED_S, A, B_WIPED, newest=WIPED)
     assert told.kinds() == []
     told.look(3 * UNLED_S, A, B)
+    assert told.kinds() == [Kind.NO_PROGRESS]
+
+
+def test_a_replica_that_does_not_find_its_leader_is_noted_once() -> None:
+    told = Told()
+
+    def look(seconds: float, *lost: int) -> None:
+        until_s = told.now_s + seconds
+        while told.now_s < until_s:
+            told.elections.lost(LOG, lost)
+            told.now_s += 0.1
+
+    look(LOST_S - 0.2, 4)
+    look(0.1)
+    look(LOST_S - 0.2, 4, 5)
+    assert told.kinds() == []
+    look(3 * LOST_S, 4)
     assert told.kinds() == [Kind.NO_PROGRESS]

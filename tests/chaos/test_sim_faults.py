@@ -96,6 +96,16 @@ async def one_way(world: World) -> None:
 
 
 @effect
+async def unheard(world: World) -> None:
+    def cut(words: str) -> set[Pair]:
+        leader, follower = numbers(words.partition(", of ")[0])
+        assert any(g.is_leader for g in world.brokers[leader].groups())
+        return {(leader, follower)}
+
+    await silent(world, "unheard", cut, "of metadata")
+
+
+@effect
 async def cut_link(world: World) -> None:
     for arrow in ("-", "->"):
 

@@ -76,6 +76,21 @@ class Bench:
         return heard_at
 
 
+def test_what_it_leads_is_said_behind_the_heartbeat_that_tells_of_a_restart() -> None:
+    """The other order loses it: who hears of another process forgets what that broker led."""
+    bench, other = Bench(), Bench()
+    bench.beat()
+    bench.restart()
+    other.wire.sent.clear()
+    other.neighbours.reached(2, [(GROUP, 3)])
+    for _, message in other.wire.sent:
+        if message.HasField("leaders"):
+            bench.neighbours.announced(2, message.leaders)
+        if message.HasField("heartbeat"):
+            bench.neighbours.heard(2, message.heartbeat)
+    assert bench.neighbours.leader_of(GROUP) == (2, 3)
+
+
 def test_who_restarted_leads_nothing_until_it_says_so() -> None:
     """A restart that was quicker than any silence ends its leaderships all the same."""
     b = Bench()

@@ -152,6 +152,52 @@ def test_a_damaged_observer_repairs_itself_and_keeps_no_member_from_it() -> None
     observed(scenario)
 
 
+@pytest.mark.parametrize("cut_s", [0.65, 2.0])  # the leader takes the observer for deaf after about 0.75 s
+def test_one_that_misses_its_leader_finds_it_again_while_the_group_rests(cut_s: float) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await commit(cluster, b"x")
+        await agree(cluster)
+        await rest(cluster)
+        leader, observer = cluster.leader(METADATA_GROUP), cluster.brokers[LATE]
+        cluster.cut(leader.id, LATE, both=False)
+        await cluster.run_for(cut_s)
+        assert observer.group(METADATA_GROUP).leader is None
+        assert "recover" in observer.host.status(observer.group(METADATA_GROUP)).reason
+        cluster.heal()
+        await cluster.until(lambda: observer.group(METADATA_GROUP).leader == leader.id, 1.0, "it knows its leader")
+        await rest(cluster, 6.0)  # heartbeats that were held up look like round trips of seconds
+        assert leader.group(METADATA_GROUP).term == 1
+
+    observed(scenario)
+
+
+def test_who_waits_for_an_announced_leader_speaks_of_no_recovery() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        leader, observer = cluster.leader(METADATA_GROUP), cluster.brokers[LATE]
+        observer.group(METADATA_GROUP).core.leader_gone(leader.id)
+        assert "recover" in observer.group(METADATA_GROUP).status().reason
+        status = observer.host.status(observer.group(METADATA_GROUP))
+        assert status.reason == f"waiting to hear from its leader (broker {leader.id})"
+
+    observed(scenario)
+
+
+def test_one_that_hears_nobody_asks_nobody() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await agree(cluster)
+        cluster.isolate(LATE)
+        group = cluster.brokers[LATE].group(METADATA_GROUP)
+        await cluster.until(lambda: group.leader is None, 2.0)
+        sent: list[Any] = []
+        port = group.core._around
+        port.send = lambda peer, message: sent.append(message)
+        await cluster.run_for(10.0)
+        assert sent == []
+
+    observed(scenario)
+
+
 # ---- they decide nothing ---------------------------------------------------------------------------------------
 
 

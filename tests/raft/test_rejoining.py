@@ -474,6 +474,30 @@ def test_it_is_noticed_when_another_process_passes_for_the_leader(monkeypatch: p
 # ---- all of it at random -----------------------------------------------------------------------------------
 
 
+def test_a_learner_that_misses_its_leader_finds_it_again() -> None:
+    """Broker 2 comes back without its disk, and the CONFIG that lists it is not committed: broker 3 does not answer.
+    Then broker 2 misses heartbeats of its leader, which notices nothing. Nothing is written afterwards."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        await cluster.settle()
+        leader, learner = cluster.brokers[1], cluster.brokers[2]
+        learner.wipe()
+        late = leader.group().log.last_index + 1
+        cluster.network.drop_next(3, 1, count=10**6, matching=lambda head: head.append_ack.durable >= late)
+        await learner.start()
+        await cluster.until(lambda: learner.group().log.last_index == late, 5.0, "it has the CONFIG")
+        await cluster.run_for(1.0)
+        cluster.cut(leader.id, learner.id, both=False)
+        await cluster.until(lambda: learner.group().leader is None, 1.0)
+        cluster.heal()
+        await cluster.until(lambda: learner.group().leader == leader.id, 1.0, "it knows its leader")
+        assert learner.group().role is Role.LEARNER
+        assert leader.group().term == 1
+
+    simulate(scenario)
+
+
 def all_are_members(cluster: Cluster) -> bool:
     """Under the identities that they have, with one leader, and everybody knows it."""
     if not cluster.all_up() or len(cluster.leaders()) != 1:

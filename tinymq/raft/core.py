@@ -95,7 +95,7 @@ class RaftCore(LeadingReplica):
             self._look_after(peer)
         elif self.leader_id == peer and self._leader_session != self._around.session(peer):
             self.leader_gone(peer)  # nobody knew that process as alive when it ended, so nobody told of its end
-        elif self.leader_id is None and self.membership.rank(self._me.broker_id) == 0:
+        elif self.leader_id is None and (self.membership.rank(self._me.broker_id) == 0 or not self._may_stand):
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, self._around.now())
         self._around.wake()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import structlog
@@ -21,7 +22,8 @@ from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.cold import ColdReads
 from tinymq.raft.core import RaftCore
-from tinymq.raft.group import Group
+from tinymq.raft.explaining import explain_led
+from tinymq.raft.group import Group, GroupStatus
 from tinymq.raft.inbound import Inbound
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.port import GroupPort
@@ -178,6 +180,14 @@ class Host:
             return group.leader, group.term
         known = self._neighbours.leader_of(group_id)
         return None if known is not None and known[0] == self.broker_id else known  # it would be the replica here
+
+    def status(self, group: Group) -> GroupStatus:
+        """As the group says it. One that waits for a leader that another broker announced needs no recovery."""
+        status = group.status()
+        leader = self.leader_of(group.id)
+        if status.leader is not None or leader is None:
+            return status
+        return replace(status, reason=explain_led(status.reason, leader[0]))
 
     # ---- questions between brokers -----------------------------------------------------------------------
 

@@ -125,8 +125,9 @@ class Neighbours:
         self._reached.add(peer)
         if here := self.here():
             self._send(peer, pb.Peer(here=pb.Here(peer_address=here)))
-        self._send(peer, announcement(led))
+        # The heartbeat first: a receiver that learns from it of a restart forgets what this broker led before.
         self._send(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
+        self._send(peer, announcement(led))
 
     def lost(self, peer: int) -> None:
         """It is closed: no verdict yet, for it is dialled again at once."""

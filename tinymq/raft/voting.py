@@ -107,10 +107,18 @@ class VotingReplica(RaftState):
             else:
                 self._stand(pre=True)
 
+    @property
+    def _may_stand(self) -> bool:
+        """Observers and learners never stand."""
+        return self._configs.counts(self._me) and self.is_member
+
     def _stand(self, *, pre: bool, given: Given = Given.WON) -> None:
         """Ask for votes; a pre-vote (hazard 14) changes nothing anywhere until a majority would follow."""
         self._SyncObj__raftElectionDeadline = self._deadline_from_now()
-        if not (self._configs.counts(self._me) and self.is_member) or self._failure is not None:
+        if self._failure is not None:
+            return
+        if not self._may_stand:
+            self._ask_for_leader()
             return
         self._set_leader(None)
         self._SyncObj__setState(stock.CANDIDATE)
@@ -126,6 +134,19 @@ class VotingReplica(RaftState):
         for peer in self._peers:
             self._post(peer, request)
         self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id), "our own vote")
+
+    def _ask_for_leader(self) -> None:
+        """Ask every member that is heard to send what follows the end of this log; only the leader does so.
+
+        A replica that stands is noticed by its leader, because it asks for votes. An observer or a learner asks for
+        none, and the leader of a resting group has no other reason to speak to it.
+        """
+        last = self._log.last_index
+        for peer in self._peers:
+            if self._around.alive(peer):
+                self._SyncObj__sendNextNodeIdx(
+                    stock.peer(peer), reset=True, nextNodeIdx=last + 1, next_term=self._log.term_at(last) or 0
+                )
 
     def _count_vote(self, ballot: Ballot, voter: int) -> None:
         """Hazard 4: votes are attributed; our own counts once it is on disk."""
@@ -225,6 +246,11 @@ class VotingReplica(RaftState):
 
     @abstractmethod
     def _SyncObj__applyLogEntries(self) -> bool: ...
+
+    @abstractmethod
+    def _SyncObj__sendNextNodeIdx(
+        self, node: stock.PeerNode, reset: bool = False, nextNodeIdx: int = 0, success: bool = False, next_term: int = 0
+    ) -> None: ...
 
     @abstractmethod
     def _look_after(self, peer: int) -> None: ...

@@ -281,6 +281,14 @@ def sleepers_do_not_wake(p: Patches) -> None:
     p.set(RaftCore, "leader_gone", leader_gone)
 
 
+@mutant(
+    "a replica that may not stand asks for its leader",
+    Focus(faults=("unheard",), workloads=("lone",), nodes=5, seconds=16.0),
+)
+def the_lost_do_not_ask(p: Patches) -> None:
+    p.set(voting.VotingReplica, "_ask_for_leader", lambda self: None)
+
+
 @mutant("a leader whose sync hangs hands over", Focus(faults=("hung_disk",), seconds=20.0))
 def hanging_leaders_stay(p: Patches) -> None:
     p.set(Leadership, "sync_hangs", lambda self: False)

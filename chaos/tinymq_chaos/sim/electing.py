@@ -207,7 +207,8 @@ class _Watch:
         while not world.over:
             await world.clock.sleep(LOOK_S)
             replicas = {group_id: [] for group_id in replicas}  # those that nobody holds just now, too
-            led: set[GroupId] = set()
+            led: dict[GroupId, int] = {}
+            lost: dict[GroupId, list[int]] = {}
             for broker in world.brokers.values():
                 if not broker.running:
                     continue
@@ -215,8 +216,10 @@ class _Watch:
                 for group in broker.groups():
                     able = not hung or group.log.durable_index == group.log.last_index  # nothing to sync keeps nobody
                     if group.is_leader and able and self._reaches_a_majority(broker.id, group):
-                        led.add(group.id)
+                        led[group.id] = broker.id
                     well = not hung and broker.disk_s == DISK_S
+                    if well and group.leader is None and group.failure is None:
+                        lost.setdefault(group.id, []).append(broker.id)
                     if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
                         newest = _listing(group.core.newest_membership)
                         replicas.setdefault(group.id, []).append(Well(_identity(group.core.me), newest))
@@ -224,6 +227,9 @@ class _Watch:
                 log = self._log(group_id)
                 if log is not None:
                     self._elections.looked(log, held, self._well_linked, led=group_id in led)
+                    leader = led.get(group_id)
+                    near = [n for n in lost.get(group_id, ()) if leader is not None and self._well_linked(n, leader)]
+                    self._elections.lost(log, near)
 
     def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
         """However slowly."""

@@ -31,6 +31,7 @@ FAULTS: dict[str, Kind] = {
     "isolate_one": Kind(network.isolate_one, 4, (0.3, 1.0, 3.0, 5.0, 8.0)),
     "partition": Kind(network.partition, 4, (0.3, 5.0)),
     "one_way": Kind(network.one_way, 4, (0.3, 5.0)),
+    "unheard": Kind(network.unheard, 4, (0.8, 3.0)),
     "cut_link": Kind(network.cut_link, 3, (0.3, 5.0)),
     "chain": Kind(network.chain, 3, (0.5, 4.0, 15.0)),
     "star": Kind(network.star, 2, (0.5, 6.0)),

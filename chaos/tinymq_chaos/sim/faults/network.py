@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world import World
 
@@ -36,6 +37,22 @@ def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
     world.cut("one way", [(a, b) for a in few for b in many])
     yield f"nothing gets from {few} to {many}"
     world.mend("one way")
+
+
+def unheard(world: World, rng: random.Random) -> Iterator[str | None]:
+    """Nothing gets from the leader of a group to one other broker that follows it. Half the time it is the metadata
+    group, which brokers follow that have no vote in it, and which mostly rests."""
+    groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
+    group = METADATA_GROUP if rng.random() < 0.5 else rng.choice(groups or [METADATA_GROUP])
+    leader = world.leader(group)
+    followers = [b.id for b in world.brokers.values() if b is not leader and any(g.id == group for g in b.groups())]
+    if leader is None or not followers:
+        yield None
+        return
+    follower = rng.choice(followers)
+    world.cut("unheard", [(leader.id, follower)])
+    yield f"{leader.id} -> {follower}, of {group}"
+    world.mend("unheard")
 
 
 def cut_link(world: World, rng: random.Random) -> Iterator[str | None]:
