@@ -96,3 +96,20 @@ def test_a_time_that_does_not_fit_is_the_greatest_that_does(at: Applied) -> None
     assert outcome.until_us == (1 << 63) - 1
     at.state.load(at.state.dump())
     assert request(1) in at.state.holds._holds
+
+
+def test_a_lease_that_was_given_without_the_time_goes_on_over_the_jump(at: Applied) -> None:
+    at.run(holds(3, 1, lease_ms=1))
+    at.noop(known=False, later_us=2_000)
+    at.run(holds(5, 2, lease_ms=10))
+    at.noop(jump_us=1_000_000, later_us=1_000_000)
+    assert [hold.until_us - at.now_us for _, hold in at.state.holds.live(at.now_us)] == [10_000]
+    assert at.run(moves(9, RETENTION), later_us=9_999)[0].log_start == 5
+    assert at.run(moves(9, RETENTION))[0].log_start == 9
+
+
+def test_a_jump_of_a_clock_that_was_right_all_along_extends_nothing(at: Applied) -> None:
+    """A leader begins later than the one before it ended: leases ran meanwhile."""
+    at.run(holds(5, lease_ms=10))
+    at.noop(jump_us=1_000_000, later_us=1_000_000)
+    assert at.state.holds.live(at.now_us) == []

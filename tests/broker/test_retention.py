@@ -7,6 +7,7 @@ import pytest
 from tests.broker.values import Applied, holds, moves
 from tests.fakes.raft_group import NOW_US
 from tinymq.broker.retention import due_start
+from tinymq.broker.state import PartitionState
 from tinymq.errors import InvalidRequest
 from tinymq.proto import partition_pb2 as pb
 from tinymq.topic_config import TopicConfig
@@ -23,11 +24,15 @@ def at() -> Applied:
     return applied
 
 
+def due(config: TopicConfig, state: PartitionState, now_us: int) -> int:
+    return due_start(config, state, now_us, now_us)
+
+
 @pytest.mark.parametrize(("seconds", "start"), [(0, 0), (5, 0), (6, 0), (7, 1), (11, 5), (15, 9), (16, 10), (99, 10)])
 def test_by_age(at: Applied, seconds: int, start: int) -> None:
     """A record that is as old as `retention_ms` stays; at six seconds and a bit, the first one is older than five."""
     config = TopicConfig(retention_ms=5000)
-    assert due_start(config, at.state, NOW_US + seconds * SECOND_US) == start
+    assert due(config, at.state, NOW_US + seconds * SECOND_US) == start
     if seconds:
         oldest_kept_us = NOW_US + (start + 1) * SECOND_US
         assert start == 10 or oldest_kept_us >= NOW_US + (seconds - 5) * SECOND_US
@@ -36,24 +41,56 @@ def test_by_age(at: Applied, seconds: int, start: int) -> None:
 @pytest.mark.parametrize(("keep", "start"), [(1, 9), (100, 9), (101, 8), (200, 8), (950, 0), (1000, 0), (5000, 0)])
 def test_by_bytes_what_stays_is_no_less(at: Applied, keep: int, start: int) -> None:
     config = TopicConfig(retention_ms=None, retention_bytes=keep)
-    assert due_start(config, at.state, NOW_US) == start
+    assert due(config, at.state, NOW_US) == start
 
 
 def test_by_both(at: Applied) -> None:
     now_us = NOW_US + 8 * SECOND_US + 1
-    assert due_start(TopicConfig(retention_ms=5000, retention_bytes=100), at.state, now_us) == 9
-    assert due_start(TopicConfig(retention_ms=5000, retention_bytes=900), at.state, now_us) == 3
-    assert due_start(TopicConfig(retention_ms=None), at.state, now_us + 10**15) == 0
+    assert due(TopicConfig(retention_ms=5000, retention_bytes=100), at.state, now_us) == 9
+    assert due(TopicConfig(retention_ms=5000, retention_bytes=900), at.state, now_us) == 3
+    assert due(TopicConfig(retention_ms=None), at.state, now_us + 10**15) == 0
 
 
 def test_what_is_held_is_not_due_and_the_start_never_goes_back(at: Applied) -> None:
     config = TopicConfig(retention_ms=1000)
     at.run(holds(4, lease_ms=10_000))
-    assert due_start(config, at.state, at.now_us + 9 * SECOND_US) == 4
-    assert due_start(config, at.state, at.now_us + 10 * SECOND_US) == 10
+    assert due(config, at.state, at.now_us + 9 * SECOND_US) == 4
+    assert due(config, at.state, at.now_us + 10 * SECOND_US) == 10
     at.run(moves(3), moves(4))
-    assert due_start(TopicConfig(), at.state, at.now_us) == 4
-    assert due_start(config, at.state, 0) == 4, "a clock that went back removes nothing"
+    assert due(TopicConfig(), at.state, at.now_us) == 4
+    assert due(config, at.state, 0) == 4, "a clock that went back removes nothing"
+
+
+def test_without_the_time_nothing_goes_by_age(at: Applied) -> None:
+    assert due_start(TopicConfig(retention_ms=1000), at.state, at.now_us + 10**15, None) == 0
+    assert due_start(TopicConfig(retention_ms=1000, retention_bytes=100), at.state, at.now_us + 10**15, None) == 9
+
+
+def test_what_came_while_nobody_knew_the_time_is_as_old_as_the_moment_when_somebody_did(at: Applied) -> None:
+    config = TopicConfig(retention_ms=5000)
+    at.noop(known=False)
+    at.batch(4, size=100, later_us=SECOND_US)
+    at.noop(known=False)
+    at.batch(2, size=100, later_us=SECOND_US)
+    assert due(config, at.state, at.now_us + 10**15) == 10, "it may be from just now"
+    loaded = PartitionState()
+    loaded.load(at.state.dump())
+    at.state = loaded
+    at.noop(jump_us=100 * SECOND_US, later_us=100 * SECOND_US)
+    at.batch(1, size=100, later_us=SECOND_US)
+    assert due(config, at.state, at.now_us + 4 * SECOND_US) == 10
+    assert due(config, at.state, at.now_us + 4 * SECOND_US + 1) == 16
+    assert due(config, at.state, at.now_us + 5 * SECOND_US + 1) == 17
+
+
+def test_a_leader_that_learns_the_time_at_once_changes_no_age(at: Applied) -> None:
+    """As after each restart of a broker that holds the only replica."""
+    config = TopicConfig(retention_ms=5000)
+    last_us = at.now_us
+    at.noop(known=False)
+    at.noop(jump_us=SECOND_US, later_us=SECOND_US)
+    assert due(config, at.state, last_us + 5 * SECOND_US) == 9
+    assert due(config, at.state, last_us + 5 * SECOND_US + 1) == 10
 
 
 @pytest.mark.parametrize("reason", [pb.MoveStart.RETENTION, pb.MoveStart.CAPACITY, pb.MoveStart.TRIM])

@@ -8,6 +8,7 @@ from tinymq.broker.state import PartitionState
 from tinymq.entry import Entry, Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.membership import Membership, Replica, pack_membership
+from tinymq.raft.noop import NoopNote, pack_noop
 from tinymq.types import GroupId, TopicId
 
 Reason = pb.MoveStart.Reason
@@ -78,6 +79,10 @@ class Applied:
 
     def raw(self, data: bytes) -> list:  # type: ignore[type-arg]
         return self._apply(Kind.COMMAND, data, 0, 1)[1]
+
+    def noop(self, known: bool = True, jump_us: int = 0, later_us: int = 1) -> None:
+        """A leader that knows the time, or not, begins or learns it."""
+        self._apply(Kind.NOOP, pack_noop(NoopNote(known, jump_us)), 0, later_us)
 
     def _apply(self, kind: Kind, data: bytes, count: int, later_us: int) -> tuple[Entry, list]:  # type: ignore[type-arg]
         self.now_us += later_us

@@ -322,12 +322,15 @@ def test_it_is_none(tell: Spoil) -> None:
     assert story.kinds() == set()
 
 
-def test_clocks_that_jump_take_ages_along() -> None:
+@pytest.mark.parametrize("fault", ["wall_jump", "wrong_start"])
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_wrong_clock_is_an_excuse_where_there_is_no_other(fault: str, brokers: int) -> None:
     story = good()
-    story.history.changed("FAULT wall_jump: broker 1 by +1 h")
+    story.history.changed(f"FAULT {fault}: broker 1 by +1 h")
     removed_too_early(story)
     story.end()
-    assert story.kinds() == set()
+    del story.history.replicas[brokers:]
+    assert story.kinds() == ({Kind.REMOVED_EARLY} if brokers > 1 else set())
 
 
 def test_a_log_that_begins_inside_a_batch_is_read_from_there() -> None:

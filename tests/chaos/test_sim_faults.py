@@ -28,6 +28,7 @@ from tests.chaos.worlds import (
     turns,
     write,
 )
+from tests.chaos.wrong_starts import starts_wrong
 from tinymq.errors import DiskFull, StorageError
 from tinymq.raft import Role
 from tinymq.testing.faulty_inodes import Inode
@@ -466,6 +467,11 @@ async def wall_jump(world: World) -> None:
         assert {*moved.values()} == {0}
         next(fault, None)
         assert {*skews_us().values()} == {0}
+
+
+@effect
+async def wrong_start(world: World) -> None:
+    await starts_wrong(world)
 
 
 @effect

@@ -14,7 +14,7 @@ from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 
 ON_BROKERS = ("cursors", "takers", "rush", "queues", "moved", "partitions", "volatile", "delayed", "toggled")
-BOUNDED = ("retained", "sized", "room", "heavy", "full", "trimmed", "altered")
+BOUNDED = ("retained", "unreplicated", "sized", "room", "heavy", "full", "trimmed", "altered")
 SECONDS = 14.0
 SEED = 3
 

@@ -37,7 +37,9 @@ class Surroundings:
         self.cluster = cluster
         self.clients: list[AsyncClient] = []
 
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
         self.cluster.add_topic(self.name, partitions)
         return self.name
 

@@ -19,6 +19,7 @@ class ManualClock:
     """Time stands still until `advance`; timers run inside it, in order."""
 
     def __init__(self, start_s: float = 1000.0) -> None:
+        self.wall_skew_us = 0  # may be moved at any time
         self._now_s = start_s
         self._timers: list[tuple[float, int, ManualTimer]] = []
         self._count = 0
@@ -27,7 +28,7 @@ class ManualClock:
         return self._now_s
 
     def wall_us(self) -> int:
-        return int(self._now_s * 1_000_000)
+        return int(self._now_s * 1_000_000) + self.wall_skew_us
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(call)

@@ -83,6 +83,7 @@ class FakeGroup:
         self.on_proposed = on_proposed
         self.proves = True  # a majority says that there is no later leader
         self.reads = 0
+        self.knows_time = True  # a majority's clocks are heard
         self.later_us = 0  # how much more time has passed than entries tell
         self._leads = leads
         if leads:
@@ -113,6 +114,9 @@ class FakeGroup:
         if not self._leads:
             raise NotLeader("a fake follower", leader=self.leader)
         return NOW_US + len(self.log.entries) + self.later_us
+
+    def expiry_now_us(self) -> int | None:
+        return self.stamp_now_us() if self.knows_time else None
 
     async def read_index(self, timeout_s: float) -> int:
         if not self._leads:

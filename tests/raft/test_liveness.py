@@ -56,9 +56,10 @@ def test_a_refused_connection_is_news_only_of_who_was_alive() -> None:
 def test_wall_clocks_of_the_living_alone() -> None:
     life = Liveness(TIMING)
     life.heard(2, session=7, now=10.0)
-    life.peer(2).wall_offset_us = 5
-    life.peer(3).wall_offset_us = 9
-    assert life.wall_offsets_us() == [5]
+    life.heard(4, session=7, now=10.0)
+    for broker_id, clocks_us in ((2, [5, 3]), (3, [9]), (4, [7])):
+        life.peer(broker_id).clocks_us.extend(clocks_us)
+    assert life.clocks_us([2, 3]) == [5], "of several heartbeats the quickest, of the living, of those who count"
 
 
 def test_a_pause_that_was_taken_for_a_death_is_not_taken_for_one_again() -> None:
@@ -172,7 +173,7 @@ def pair() -> tuple[Heartbeats, Heartbeats]:
 def say(a: Heartbeats, b: Heartbeats, session: int = 7) -> tuple[pb.Heartbeat, Heard]:
     """Broker 1's next heartbeat, as broker 2 hears it."""
     beat = a.next(2, 1_000_000, 10.0).heartbeat
-    return beat, b.heard(1, session, beat, 1_000_500, 10.0)
+    return beat, b.heard(1, session, beat, 10.0)
 
 
 def test_a_leadership_given_up_is_named_until_acknowledged() -> None:
@@ -180,7 +181,7 @@ def test_a_leadership_given_up_is_named_until_acknowledged() -> None:
     a.stepped_down(2, GROUP, 5)
     for _ in range(3):
         assert say(a, b)[1].stepped_down == [(GROUP, 5)]
-    a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 0, 10.0)
+    a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 10.0)
     assert say(a, b)[1].stepped_down == []
 
 
@@ -189,7 +190,7 @@ def test_an_acknowledgement_of_an_older_term_is_not_enough() -> None:
     a.stepped_down(2, GROUP, 5)
     say(a, b)
     a.stepped_down(2, GROUP, 6)
-    a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 0, 10.0)
+    a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 10.0)
     assert say(a, b)[1].stepped_down == [(GROUP, 6)]
 
 
@@ -202,22 +203,23 @@ def test_a_heartbeat_is_bounded_however_many_groups_stepped_down() -> None:
         beat, heard = say(a, b)
         assert beat.ByteSize() < 1 << 18
         told |= {group for group, _ in heard.stepped_down}
-        a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 0, 10.0)
+        a.heard(2, 9, b.next(1, 0, 10.0).heartbeat, 10.0)
     assert len(told) == 5_000
 
 
 def test_heartbeats_tell_of_the_wall_clock_and_echo() -> None:
     a, b = pair()
     beat, _ = say(a, b)
-    assert b._liveness.peer(1).wall_offset_us == -500
+    assert b._liveness.clocks_us([1]) == [1_000_000 - 10_000_000], "its wall clock less our monotonic one"
+    assert b._liveness.clocks_us([2]) == []
     assert b.next(1, 0, 10.0).heartbeat.echo == beat.sequence == 1
 
 
 def test_round_trips_are_measured_without_the_time_that_the_peer_took() -> None:
     """And by our own clock alone: the peer's has another beginning."""
     a, b = pair()
-    b.heard(1, 7, a.next(2, 0, 10.0).heartbeat, 0, 500.02)  # 20 ms there
-    a.heard(2, 9, b.next(1, 0, 500.11).heartbeat, 0, 10.14)  # it lay there for 90 ms; 30 ms back
+    b.heard(1, 7, a.next(2, 0, 10.0).heartbeat, 500.02)  # 20 ms there
+    a.heard(2, 9, b.next(1, 0, 500.11).heartbeat, 10.14)  # it lay there for 90 ms; 30 ms back
     assert a._liveness.peer(2).round_trips.smoothed_s == pytest.approx(0.05, abs=1e-4)
 
 
@@ -225,13 +227,13 @@ def test_an_echo_of_a_process_before_this_one_proves_nothing() -> None:
     b = Heartbeats(Liveness(TIMING))
     old = Heartbeats(Liveness(TIMING))
     for _ in range(5):
-        b.heard(1, 7, old.next(2, 0, 10.0).heartbeat, 0, 10.0)
+        b.heard(1, 7, old.next(2, 0, 10.0).heartbeat, 10.0)
     late = b.next(1, 0, 10.0).heartbeat
     a = Heartbeats(Liveness(TIMING))  # broker 1 has restarted
     a.next(2, 0, 10.5)
-    a.heard(2, 9, late, 0, 10.6)
+    a.heard(2, 9, late, 10.6)
     life = a._liveness.peer(2)
     assert (life.echo, life.round_trips.measured) == (0, False)
-    b.heard(1, 8, a.next(2, 0, 10.7).heartbeat, 0, 10.7)
-    a.heard(2, 9, b.next(1, 0, 10.8).heartbeat, 0, 10.8)
+    b.heard(1, 8, a.next(2, 0, 10.7).heartbeat, 10.7)
+    a.heard(2, 9, b.next(1, 0, 10.8).heartbeat, 10.8)
     assert (life.echo, life.round_trips.measured) == (2, True)

@@ -73,6 +73,11 @@ class Holds:
         self._holds[said.hold_id] = made
         return made
 
+    def extend(self, now_us: int, jump_us: int) -> None:
+        """The append clock jumps from `now_us` on: what holds something then does so for as long as it would have."""
+        for hold_id, hold in self.live(now_us):
+            self._holds[hold_id] = hold._replace(until_us=min(hold.until_us + jump_us, _TIME_MAX))
+
     def release(self, hold_id: bytes) -> None:
         self._holds.pop(hold_id, None)
 

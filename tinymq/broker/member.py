@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tinymq.broker.broker import Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.holders import Holders
 from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
@@ -58,6 +59,7 @@ class Member:
         self._registry = choose(config, self._machine, host, cluster_id, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
         self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition, config.limits)
+        self._holders = Holders(self._registry, host.set_holders)
         self._retaining = Retaining(
             means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s
         )
@@ -91,6 +93,7 @@ class Member:
         self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
+        self._holders.start()  # before a partition is led: its append times rest on these brokers' clocks
         for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start()):
             task.add_done_callback(self._ended)
         self._retaining.start()

@@ -16,6 +16,7 @@ from tinymq.errors import CorruptData
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
+UNKNOWN_US = (1 << 63) - 1  # the append time of records whose leader did not know the time: they are not old yet
 MILESTONES_MAX = 1024
 RUNS = 256  # that what is kept is divided into, about
 
@@ -25,7 +26,7 @@ class Milestone(NamedTuple):
 
     offset: int
     bytes: int  # of all records below it, since the partition began
-    append_us: int  # of the last record below it; of the first mark, where the time of what is kept begins
+    append_us: int  # of the last record below it, maybe UNKNOWN_US; of the first mark, where what is kept begins
 
 
 class Milestones:
@@ -40,6 +41,11 @@ class Milestones:
         self._plan()
 
     @property
+    def time_is_unknown(self) -> bool:
+        """Append times that come now may be too early: `find_time` says when that has ended."""
+        return self.last_append_us == UNKNOWN_US
+
+    @property
     def marks(self) -> Sequence[Milestone]:
         return self._marks
 
@@ -51,6 +57,8 @@ class Milestones:
     def note(self, offset: int, below: int, size: int, append_us: int) -> None:
         """A batch of `size` bytes comes at `offset`, with `below` bytes of records before it. It may be left out when
         it is within both of what is due, but for `last_append_us`."""
+        if self.time_is_unknown:
+            append_us = UNKNOWN_US
         if below + size > self.bytes_due or append_us > self.us_due:
             self._mark(offset, below, append_us)
         if append_us > self.last_append_us:
@@ -61,10 +69,27 @@ class Milestones:
         if not marks or (len(marks) == 1 and marks[0].offset == offset):
             self._marks = [Milestone(offset, below, append_us)]
         elif marks[-1].offset < offset:
-            marks.append(Milestone(offset, below, self.last_append_us))
-            if len(marks) > MILESTONES_MAX:
-                del marks[1::2]
+            self._append(offset, below)
         self._plan()
+
+    def lose_time(self, end: int, end_bytes: int) -> None:
+        """Of records from `end` on nobody knows when they were appended."""
+        if self._marks and self._marks[-1].offset < end and not self.time_is_unknown:
+            self._append(end, end_bytes)
+        self.last_append_us = UNKNOWN_US
+        self._plan()
+
+    def find_time(self, append_us: int) -> None:
+        """It is `append_us` now: no record before this was appended later."""
+        if self.time_is_unknown:
+            self._marks = [m._replace(append_us=min(m.append_us, append_us)) for m in self._marks]
+            self.last_append_us = append_us
+            self._plan()
+
+    def _append(self, offset: int, below: int) -> None:
+        self._marks.append(Milestone(offset, below, self.last_append_us))
+        if len(self._marks) > MILESTONES_MAX:
+            del self._marks[1::2]
 
     def _plan(self) -> None:
         """Of the marks alone, so that whoever loads them goes on alike."""

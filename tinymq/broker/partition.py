@@ -28,6 +28,7 @@ from tinymq.broker.watching import Watchers
 from tinymq.entry import Entry, Kind
 from tinymq.errors import DiskFull, NotLeader, TinymqError
 from tinymq.proto import partition_pb2 as pb
+from tinymq.raft.noop import parse_noop
 from tinymq.topic_config import OnFull, TopicConfig
 from tinymq.types import Position
 
@@ -211,12 +212,12 @@ class Partition:
             return
         with suppress(TinymqError):  # what cannot be done now is due the next time, too
             if self.leading and self.state.log_start < self.state.high_watermark:
-                self._retain(group.stamp_now_us())
+                self._retain(group.stamp_now_us(), group.expiry_now_us())
         with suppress(TinymqError):
             group.log.remove_before_offset(self.state.log_start)
 
-    def _retain(self, now_us: int) -> None:
-        start = clamped(due_start(self.config, self.state, now_us), self.promises.lowest(now_us))
+    def _retain(self, now_us: int, expiry_us: int | None) -> None:
+        start = clamped(due_start(self.config, self.state, now_us, expiry_us), self.promises.lowest(now_us))
         if start > self.state.log_start and self._moving <= self.state.applied_index:
             self._move_start(start, pb.MoveStart.RETENTION)
         if self.config.on_full is OnFull.DROP_OLDEST:
@@ -237,6 +238,8 @@ class Partition:
     def _settle(self, entry: Entry) -> None:
         """An entry of this leader's is applied: drop what the overlay no longer adds."""
         self._uncommitted.settle(entry.index)
+        if entry.header.kind == Kind.NOOP and (jump_us := parse_noop(entry.payload).jump_us):
+            self.promises.extend(entry.header.append_time_us - jump_us, jump_us)
         if len(self._overlay) and entry.header.kind == Kind.DATA:
             self._overlay.settle(entry)
 

@@ -41,6 +41,10 @@ class Promises:
     def release(self, hold_id: bytes) -> None:
         self._made.release(hold_id)
 
+    def extend(self, now_us: int, jump_us: int) -> None:
+        """As Holds.extend."""
+        self._made.extend(now_us, jump_us)
+
     def lowest(self, now_us: int) -> Hold | None:
         """The live one that keeps most."""
         return self._made.lowest(now_us) if len(self._made) else None

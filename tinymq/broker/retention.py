@@ -1,7 +1,7 @@
 """Where a log may start: what is due to go by age and by bytes, and what a move of the start comes to. Pure.
 
-Age is counted in append times alone, from the one that an entry would get now. Those follow the median of the live
-brokers' clocks when a leader begins (raft/stamps.py): one clock of three that is wrong removes nothing.
+Age is counted in append times alone, up to the one that an entry would get now (raft/stamps.py). Nothing goes by age
+while its leader does not hear the clocks of a majority of the brokers that hold anything (raft/cluster_time.py).
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ class Kept(Protocol):
     def holds(self) -> Holds: ...
 
 
-def due_start(config: TopicConfig, kept: Kept, now_us: int) -> int:
+def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | None) -> int:
     """The greatest offset that the log may start at: all that is below it is too old, or more than is to be kept.
+    Holds are judged at `now_us`, ages at `expiry_us` (None: nothing goes by age).
 
     Nothing younger than `retention_ms` goes by age, and what stays is at least `retention_bytes`. Never below the
     present start, and nothing that is held goes.
     """
-    return max(kept.log_start, clamped(outlived(config, kept, now_us), kept.holds.lowest(now_us)))
+    return max(kept.log_start, clamped(outlived(config, kept, expiry_us), kept.holds.lowest(now_us)))
 
 
-def outlived(config: TopicConfig, kept: Kept, now_us: int) -> int:
+def outlived(config: TopicConfig, kept: Kept, expiry_us: int | None) -> int:
     """The same, if nothing were held."""
     start = kept.log_start
-    if config.retention_ms is not None:
-        start = max(start, kept.milestones.older_than(now_us - config.retention_ms * 1000, kept.high_watermark))
+    if config.retention_ms is not None and expiry_us is not None:
+        start = max(start, kept.milestones.older_than(expiry_us - config.retention_ms * 1000, kept.high_watermark))
     if config.retention_bytes is not None:
         start = max(start, kept.milestones.with_at_most(kept.record_bytes - config.retention_bytes))
     return start

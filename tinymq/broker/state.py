@@ -33,6 +33,7 @@ from tinymq.broker.retention import new_start
 from tinymq.entry import Entry, Kind, crc32c
 from tinymq.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
 from tinymq.proto import partition_pb2 as pb
+from tinymq.raft.noop import parse_noop
 
 STATE_VERSION = 2
 _HEAD = struct.Struct("<IHHQQQQ")
@@ -86,6 +87,8 @@ class PartitionState:
                 return self._apply_commands(entry)
             if header.kind == Kind.CONFIG:
                 self.histories.note(entry)
+            elif header.kind == Kind.NOOP:
+                self._note_time(entry)
             return None
         below, append_us, marks = self.record_bytes, header.append_time_us, self.milestones
         self.record_bytes = below + header.length
@@ -97,6 +100,16 @@ class PartitionState:
         if batch is not None and batch.producer_id:
             self.producers.add(batch, header.base_offset, header.append_time_us)
         return None
+
+    def _note_time(self, entry: Entry) -> None:
+        """The leader does not know the time, or learned it. Of what was appended in between only that is known: it was
+        there by now. Leases that were given in between go on for what is left of them."""
+        note, now_us = parse_noop(entry.payload), entry.header.append_time_us
+        if not note.known:
+            self.milestones.lose_time(entry.header.base_offset, self.record_bytes)
+        elif self.milestones.time_is_unknown:
+            self.milestones.find_time(now_us)
+            self.holds.extend(now_us - note.jump_us, note.jump_us)
 
     # ---- commands
 

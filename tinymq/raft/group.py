@@ -162,9 +162,14 @@ class Group:
         return self._core.propose(kind, payload, record_count, max_timestamp_us, payload_crc)
 
     def stamp_now_us(self) -> int:
-        """The append time of an entry that would be appended now; one that is appended later gets no earlier one.
+        """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.
         Raises NotLeader."""
         return self._core.stamp_now_us()
+
+    def expiry_now_us(self) -> int | None:
+        """The same, if records may be removed for their age: this broker hears the clocks of a majority of the brokers
+        that hold anything. Raises NotLeader."""
+        return self._core.expiry_now_us()
 
     def report(self) -> Report:
         """What a recovery needs to know of this replica."""

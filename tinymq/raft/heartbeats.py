@@ -69,14 +69,14 @@ class Heartbeats:
         pair.acknowledge = []
         return pb.Peer(heartbeat=beat)
 
-    def heard(self, peer: int, session: int, beat: pb.Heartbeat, wall_us: int, now: float) -> Heard:
+    def heard(self, peer: int, session: int, beat: pb.Heartbeat, now: float) -> Heard:
         """Take a heartbeat. A new session makes its sender alive anew; a stopping one makes it gone."""
         pair, life = self._pair(peer), self._liveness.peer(peer)
         verdict = self._liveness.heard(peer, session, now)
         if beat.sequence > life.sequence:
             life.sequence = beat.sequence
             pair.received = beat.sent_at_us, now
-        life.wall_offset_us = beat.wall_us - wall_us
+        life.clocks_us.append(beat.wall_us - int(now * 1e6))
         if beat.echo <= pair.sequence:  # else of an earlier process here
             self._liveness.echoed(peer, beat.echo, now - beat.echo_sent_at_us / 1e6, now)
         for item in beat.stepped_down_ack:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from tinymq.raft.core import RaftCore
 from tinymq.raft.explaining import explain_led
 from tinymq.raft.group import Group, GroupStatus
 from tinymq.raft.inbound import Inbound
+from tinymq.raft.membership import parse_membership
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.port import GroupPort
 from tinymq.raft.repair import Repairs
@@ -62,6 +64,9 @@ class Host:
         self._neighbours.on_gone = self._peer_gone
         self._neighbours.on_deaf = self._peer_deaf
         self._neighbours.on_stepped_down = self._peer_stepped_down
+        self._neighbours.time.on_known = self._time_known
+        self._members: Counter[int] = Counter()  # how many groups are open here of which a broker is a member
+        self._holders: frozenset[int] = frozenset()  # of replicas anywhere, as far as somebody said
         self._requests = Requests(self._send_control, clock)
         self._schedule = Schedule(clock, self._tick)
         repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
@@ -125,13 +130,20 @@ class Host:
         """
         port = GroupPort(
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
-            observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
+            self._neighbours.time, observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
             read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
             take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
-        return await self._replicas.open(group_id, first_entry, machine, port, config)
+        members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # the same brokers for good
+        self._members.update(members)
+        self._count_clocks()  # before it can lead anything
+        try:
+            return await self._replicas.open(group_id, first_entry, machine, port, config)
+        except BaseException:
+            self._members.subtract(members)
+            raise
 
     def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
         """Its log is kept like this from now on, also when the replica is made anew; `storage` cannot change."""
@@ -144,6 +156,8 @@ class Host:
 
     async def _forget(self, group_id: GroupId) -> None:
         group = self._groups.pop(group_id)
+        self._members.subtract(r.broker_id for r in group.membership.replicas)
+        self._count_clocks()
         self._schedule.forget(group_id)
         self._known.pop(group_id, None)
         self._neighbours.forget(group_id)
@@ -180,6 +194,22 @@ class Host:
             return group.leader, group.term
         known = self._neighbours.leader_of(group_id)
         return None if known is not None and known[0] == self.broker_id else known  # it would be the replica here
+
+    # ---- the cluster's time ----------------------------------------------------------------------------
+
+    def set_holders(self, brokers: frozenset[int]) -> None:
+        """Brokers that hold a replica of anything, as the registry says: their clocks count, and those of the members
+        of the groups that are open here."""
+        self._holders = brokers
+        self._count_clocks()
+
+    def _count_clocks(self) -> None:
+        self._neighbours.time.count(self._holders | {b for b, groups in self._members.items() if groups})
+
+    def _time_known(self) -> None:
+        for group in self._groups.values():
+            if group.is_leader:
+                self._schedule.wake(group.id)
 
     def status(self, group: Group) -> GroupStatus:
         """As the group says it. One that waits for a leader that another broker announced needs no recovery."""

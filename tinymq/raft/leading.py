@@ -20,6 +20,7 @@ from tinymq.raft.handing import HandingReplica
 from tinymq.raft.leadership import SETTLE_S, Leadership
 from tinymq.raft.membership import has_quorum, pack_membership
 from tinymq.raft.messages import AppendAck, Message, StateAck
+from tinymq.raft.noop import NoopNote, pack_noop
 from tinymq.raft.reads import Answer
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER
@@ -54,7 +55,7 @@ class LeadingReplica(HandingReplica):
         self._set_leader(self._me.broker_id)
         self._SyncObj__setState(stock.LEADER)
         self._SyncObj__raftElectionDeadline = NEVER
-        stamps = TermStamps(log.last_append_time_us, around.median_wall_us(), around.now())
+        stamps = TermStamps(log.last_append_time_us, around.cluster_us(), around.now())
         self._leadership = Leadership(
             self.term, log.last_index + 1, self._peers, log, around, stamps, around.limits, around.timing
         )
@@ -62,7 +63,21 @@ class LeadingReplica(HandingReplica):
         self._settle_at = around.now() + SETTLE_S
         for peer in around.observers():
             self.observer_alive(peer)
-        self._append_as_leader(self._leadership, Kind.NOOP, b"")
+        self._append_noop(self._leadership)
+
+    def _append_noop(self, leadership: Leadership) -> None:
+        """Tell every replica whether append times from here on can be trusted, and by how much they jumped."""
+        stamps = leadership.stamps
+        position = self._append_as_leader(leadership, Kind.NOOP, pack_noop(NoopNote(stamps.known, stamps.jump_us)))
+        leadership.known_at = position.index if stamps.known else None
+
+    def learn_time(self) -> None:
+        """The cluster's time may be known by now: a leader that began without it says so."""
+        leadership, now_us = self._leadership, self._around.cluster_us()
+        if leadership is None or leadership.stamps.known or now_us is None or leadership.transfer_to is not None:
+            return
+        leadership.stamps.learn(now_us, self._around.now())
+        self._append_noop(leadership)
 
     def _commit(self) -> None:
         """As the leader: commit what a majority holds, and apply it at once, for somebody waits for the answer."""
@@ -140,18 +155,30 @@ class LeadingReplica(HandingReplica):
         return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
 
     def stamp_now_us(self) -> int:
-        """The append time of an entry that would be appended now; one that is appended later gets no earlier one.
+        """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.
         Raises NotLeader."""
-        if self._leadership is None:
+        leadership = self._leadership
+        if leadership is None:
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
-        return self._leadership.stamps.stamp(self._around.median_wall_us(), self._around.now())
+        stamp = leadership.stamps.stamp(self._around.cluster_us(), self._around.now())
+        if leadership.known_at is not None and leadership.known_at > self.applied_index:
+            return stamp - leadership.stamps.jump_us  # leases that are applied do not know of the jump yet
+        return stamp
+
+    def expiry_now_us(self) -> int | None:
+        """The append time now, if records may be removed for their age. None: this broker does not hear the clocks of a
+        majority of the brokers that hold anything, or append times are not settled yet. Raises NotLeader."""
+        now_us, leadership = self.stamp_now_us(), self._leadership
+        assert leadership is not None
+        settled = leadership.known_at is not None and leadership.known_at <= self.applied_index
+        return now_us if settled and self._around.cluster_us() is not None else None
 
     def _append_as_leader(
         self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
         max_timestamp_us: int | None = None, payload_crc: int | None = None,
     ) -> Position:  # fmt: skip
         log, around = self._log, self._around
-        stamp = leadership.stamps.stamp(around.median_wall_us(), around.now())
+        stamp = leadership.stamps.stamp(around.cluster_us(), around.now())
         entry = make_entry(
             kind=kind, index=log.last_index + 1, term=leadership.term, prev_crc=log.last_crc,
             base_offset=log.next_offset, record_count=record_count, append_time_us=stamp,
@@ -236,6 +263,7 @@ class LeadingReplica(HandingReplica):
         leadership = self._leadership
         assert leadership is not None
         now = self._around.now()
+        self.learn_time()
         if self._settle_at <= now:
             self.check_quorum()  # they may have gone before it led
             if self._leadership is None:

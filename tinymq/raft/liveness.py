@@ -7,7 +7,8 @@ whatever the old process led, it leads no more. How long a silence must be is me
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,6 +16,7 @@ from tinymq.config import Timing
 from tinymq.raft.pace import Gaps, RoundTrips, election_s
 
 NEVER = float("inf")
+CLOCKS_KEPT = 4  # heartbeats of which the quickest tells a broker's clock: a slow one makes it look late
 
 
 class Verdict(Enum):
@@ -37,7 +39,7 @@ class PeerLife:
     echo: int = 0  # newest of our own sequences that it has echoed
     echoed_at: float = -NEVER
     excused: bool = False  # a standstill of ours was taken off this silence already
-    wall_offset_us: int = 0  # its wall clock less ours, when last heard
+    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic
     gaps: Gaps = field(default_factory=Gaps)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
@@ -64,6 +66,7 @@ class Liveness:
             life.gaps.add(now - life.heard_at, self._timing)
         if verdict is not None:
             life.hears_us, life.echoed_at = True, now  # until it fails to prove it
+            life.clocks_us.clear()
         if life.session != session:
             life.sequence = life.echo = 0
         life.alive, life.session, life.heard_at, life.excused = True, session, now, False
@@ -153,9 +156,10 @@ class Liveness:
         live = [life.round_trips.longest_s for life in lives if life.alive]
         return election_s(self._timing, max(live, default=0.0))
 
-    def wall_offsets_us(self) -> list[int]:
-        """How far the live brokers' wall clocks are ahead of ours; without ourselves."""
-        return [life.wall_offset_us for life in self._peers.values() if life.alive]
+    def clocks_us(self, brokers: Collection[int]) -> list[int]:
+        """Of those of `brokers` that are alive: wall clock less our monotonic clock."""
+        lives = [self._peers[broker_id] for broker_id in brokers if broker_id in self._peers]
+        return [max(life.clocks_us) for life in lives if life.alive and life.clocks_us]
 
     def _gone_at(self, life: PeerLife) -> float:
         return life.heard_at + life.gaps.gone_after_s(self._timing)

@@ -10,6 +10,7 @@ from tinymq.clock import Clock, Timer
 from tinymq.config import Timing
 from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.cluster_time import ClusterTime
 from tinymq.raft.heartbeats import Heartbeats
 from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
 from tinymq.raft.liveness import Liveness, Verdict
@@ -29,6 +30,7 @@ class Neighbours:
 
     def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
         self.liveness = Liveness(timing)
+        self.time = ClusterTime(broker_id, clock, self.liveness)
         self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
         self.on_gone: Callable[[int], None] = lambda peer: None
         self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
@@ -59,6 +61,7 @@ class Neighbours:
             self._beat_all(now)
         for peer in self.liveness.silent(now):
             self._gone(peer, "no heartbeat")
+        self.time.look()
         for peer in self.liveness.deaf(now):
             logger.warning("broker_deaf", broker=peer)
             self.on_deaf(peer)
@@ -148,7 +151,8 @@ class Neighbours:
             return
         now = self._clock.monotonic()
         self._notice_standstill(now)
-        heard = self._heartbeats.heard(peer, who.session, beat, self._clock.wall_us(), now)
+        heard = self._heartbeats.heard(peer, who.session, beat, now)
+        self.time.look()
         if heard.verdict is not None:
             restarted = heard.verdict is Verdict.RESTARTED
             logger.info("broker_alive", broker=peer, restarted=restarted)
@@ -162,4 +166,5 @@ class Neighbours:
 
     def _gone(self, peer: int, why: str) -> None:
         logger.warning("broker_gone", broker=peer, reason=why)
+        self.time.look()
         self.on_gone(peer)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
+from tinymq.raft.cluster_time import ClusterTime
 from tinymq.raft.configs import Configs
 from tinymq.raft.liveness import Liveness
 from tinymq.raft.messages import Append, Message, StateOffer, StatePiece, to_wire
-from tinymq.raft.stamps import lower_median
 from tinymq.raft.transport import Channel, Transport
 from tinymq.types import GroupId
 
@@ -20,8 +20,9 @@ class GroupPort:
 
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
-        liveness: Liveness, *, observed: bool, wake: Callable[[], None], read_cold: Callable[[int, int], None],
-        read_state: Callable[[int], None], take_state: Callable[[int, StateOffer | StatePiece], None],
+        liveness: Liveness, time: ClusterTime, *, observed: bool, wake: Callable[[], None],
+        read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
+        take_state: Callable[[int, StateOffer | StatePiece], None],
     ) -> None:  # fmt: skip
         self.clock = clock
         self.rng = rng
@@ -32,6 +33,7 @@ class GroupPort:
         self.read_state = read_state
         self.take_state = take_state
         self.now = clock.monotonic
+        self.cluster_us = time.now_us
         self.observed = observed  # brokers that no CONFIG lists follow it, too
         self.configs: Configs  # of the replica that sends, which sets it
         self._group = group
@@ -73,7 +75,3 @@ class GroupPort:
 
     def reopen(self, peer: int) -> None:
         self._transport.reset(peer, Channel.BULK)
-
-    def median_wall_us(self) -> int:
-        offsets = self._liveness.wall_offsets_us()
-        return self.clock.wall_us() + lower_median([0, *offsets])

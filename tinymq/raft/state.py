@@ -93,8 +93,8 @@ class Surroundings(Line, Protocol):
         """Tick this group before the loop turns again."""
         ...
 
-    def median_wall_us(self) -> int:
-        """Lower median of the live brokers' wall clocks, as known here."""
+    def cluster_us(self) -> int | None:
+        """What time it is, by the clocks of a majority of the brokers that hold anything; None: nobody can tell."""
         ...
 
 

@@ -1,8 +1,9 @@
 """What retention may take away, and when: nothing that is young enough or among the last bytes, nothing that is held;
 and what is too old, or too much, does go.
 
-Ages are by the clock of the history, of appends by the leader's: they run up to 5 % apart, and a clock that jumps may
-take a majority's median along, so that nothing is said of runs with such jumps.
+Ages are by the clock of the history, of appends by the leader's: they run up to 5 % apart. One broker's clock that
+jumps, or is wrong when it starts, is no excuse where there are others. What a leader appends while it does not hear a
+majority is as old as the moment when it does again: a partition without a replica on every broker may keep it longer.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ CLOCKS = 0.1  # clocks run so far apart, of any time
 SLACK_S = 0.2
 GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
 MORE = 1 / 64  # of what is to be kept, that may be kept besides: twice what docs/guarantees.md says
-JUMPS = "wall_jump"  # a fault of clocks
+WRONG_CLOCKS = ("wall_jump", "wrong_start")
 
 
 def removed_early(facts: Facts) -> Iterator[Anomaly]:
     """A record is gone that was appended less than `retention_ms` ago."""
-    if happened(facts, JUMPS) or facts.heads_removed:
+    if (_clocks_were_wrong(facts) and len(_brokers(facts)) == 1) or facts.heads_removed:
         return
     aged = {log: told for log, told in logs(facts) if told.only("retention_ms")}
     sends = [(call, *place_of(call)) for call in acknowledged(facts)]
@@ -44,10 +45,11 @@ def removed_early(facts: Facts) -> Iterator[Anomaly]:
 def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
     """In the end, long after the last fault, what is too old is gone."""
     end_s, calm_s = facts.history.ended_s, facts.history.calm_s
-    if end_s is None or calm_s is None or happened(facts, JUMPS):
+    if end_s is None or calm_s is None or _clocks_were_wrong(facts):
         return
     for log, told in logs(facts):
         replicas = facts.replicas.get(log, [])
+        counted_s = calm_s if len({r.broker for r in replicas}) < len(_brokers(facts)) else 0.0
         retention_s = told.bounds("retention_ms", end_s, end_s)[1] / 1000 * (1 + CLOCKS)
         if not told.only("retention_ms") or retention_s == math.inf or not replicas:
             continue
@@ -57,7 +59,7 @@ def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
         for call in acknowledged(facts):
             where, base, _ = place_of(call)
             holds_s = [released.get(hold_of(c), end_s) for c in held if c.args["offset"] <= base]
-            due_s = max((call.ended_s or end_s) + retention_s, calm_s, told.settled_s, *holds_s)
+            due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, told.settled_s, *holds_s)
             if where == log and base >= log_start and end_s - due_s > GONE_S:
                 what = f"still there {end_s - due_s:.3f} s after its time"
                 yield anomaly_of(Kind.KEPT_TOO_LONG, what, log, (base,), call)
@@ -136,8 +138,13 @@ def logs(facts: Facts) -> Iterator[tuple[Log, Settings]]:
             yield log, Settings(facts, log[0])
 
 
-def happened(facts: Facts, fault: str) -> bool:
-    return any(change.what.startswith(f"FAULT {fault}") for change in facts.history.changes)
+def _clocks_were_wrong(facts: Facts) -> bool:
+    begun = tuple(f"FAULT {fault}" for fault in WRONG_CLOCKS)
+    return any(change.what.startswith(begun) for change in facts.history.changes)
+
+
+def _brokers(facts: Facts) -> set[int]:
+    return {replica.broker for replica in facts.history.replicas}
 
 
 def anomaly_of(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:

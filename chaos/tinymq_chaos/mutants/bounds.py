@@ -10,11 +10,14 @@ from tinymq.broker import partition as partitions
 from tinymq.broker import state as states
 from tinymq.broker.channels import Channels
 from tinymq.broker.holds import Hold, Holds
+from tinymq.broker.milestones import Milestones
 from tinymq.broker.outcome import Extent, Outcome
 from tinymq.broker.partition import Partition
 from tinymq.broker.promises import Promises
 from tinymq.broker.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
+from tinymq.raft import cluster_time
+from tinymq.raft.leading import LeadingReplica
 from tinymq.topic_config import OnFull, TopicConfig
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
@@ -25,6 +28,7 @@ RESTARTS = Focus(
     faults=("kill_of_all", "kill"), workloads=("cursors", "takers", "rush"), segment_bytes=2 << 10, pace=0.3
 )
 KEEPS = Focus(faults=("kill", "isolate_one"), workloads=("retained",), seconds=18.0, pace=0.5)
+ALONE = Focus(faults=("wrong_start",), workloads=("unreplicated",), seconds=20.0, pace=0.5)
 BEGUN = Focus(
     faults=("kill_of_all", "kill"), workloads=("room", "retained"), segment_bytes=2 << 10, seconds=18.0, pace=0.3
 )
@@ -130,12 +134,51 @@ def cursors_are_not_replicated(p: Patches) -> None:
 @mutant("retention: what is younger than retention_ms stays", KEEPS)
 def the_young_are_removed(p: Patches) -> None:
     real = retention.due_start
-    p.set(partitions, "due_start", lambda config, kept, now_us: real(config, kept, now_us + 3_000_000))
+
+    def due_start(config: TopicConfig, kept: Any, now_us: int, expiry_us: int | None) -> int:
+        return real(config, kept, now_us, None if expiry_us is None else expiry_us + 3_000_000)
+
+    p.set(partitions, "due_start", due_start)
+
+
+@mutant("time: a majority of the brokers that hold anything tells it", ALONE)
+def whoever_is_heard_tells_the_time(p: Patches) -> None:
+    """The lower median of the clocks that are heard, as it was."""
+    p.set(cluster_time, "agreed_us", lambda clocks_us, brokers: sorted(clocks_us)[(len(clocks_us) - 1) // 2])
+
+
+@mutant("time: what was appended without it is as old as the moment when it was known", ALONE)
+def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
+    p.set(Milestones, "lose_time", lambda self, end, end_bytes: None)
+
+
+@mutant(
+    "time: a bare majority of clocks that contradict tells none",
+    test="tests/raft/test_cluster_time.py::test_no_minority_of_wrong_clocks_moves_it",
+)
+def clocks_may_contradict(p: Patches) -> None:
+    p.set(cluster_time, "APART_US_MAX", 1 << 62)
+
+
+@mutant(
+    "retention: nothing goes by age without the time",
+    test="tests/broker/test_wrong_clocks.py::test_a_leader_that_stops_hearing_the_others_removes_by_size_alone",
+)
+def ages_count_without_the_time(p: Patches) -> None:
+    p.set(LeadingReplica, "expiry_now_us", LeadingReplica.stamp_now_us)
+
+
+@mutant(
+    "time: leases go on over the jump of the append clock",
+    test="tests/broker/test_wrong_clocks.py::test_a_hold_that_is_taken_meanwhile_ends_in_its_time",
+)
+def leases_end_with_a_jump(p: Patches) -> None:
+    p.set(Holds, "extend", lambda self, now_us, jump_us: None)
 
 
 @mutant("retention: what is older than retention_ms goes", KEEPS)
 def the_old_are_kept(p: Patches) -> None:
-    p.set(partitions, "due_start", lambda config, kept, now_us: kept.log_start)
+    p.set(partitions, "due_start", lambda config, kept, *now_us: kept.log_start)
 
 
 @mutant("retention: so many bytes of records stay", SIZED)

@@ -50,22 +50,24 @@ class Context:
         self._around = around
         self._topics = 0
 
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
         self._topics += 1
         name = f"{self.name}.{self._topics}"
         self._around.making += 1
         try:
-            await self._make(name, partitions, settings)
+            await self._make(name, partitions, settings, REPLICAS if replicas is None else replicas)
         finally:
             self._around.making -= 1
         self._around.topics += [(name, partition) for partition in range(partitions)]
         return name
 
-    async def _make(self, name: str, partitions: int, settings: Mapping[str, str] | None) -> None:
+    async def _make(self, name: str, partitions: int, settings: Mapping[str, str] | None, factor: int) -> None:
         client, last = self.client(), ""
         for _ in range(TOPIC_TRIES_MAX):
             try:
-                await client.admin.create_topic(name, partitions, REPLICAS, settings=settings, timeout=10.0)
+                await client.admin.create_topic(name, partitions, factor, settings=settings, timeout=10.0)
                 return
             except TinymqError as error:
                 last = f"{error.code}: {error}"

@@ -34,6 +34,7 @@ QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are to
 END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
 WORKLOADS_AT_ONCE = 2
 TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
+UNREPLICATED = "unreplicated"
 PACES = (2.0, 3.0, 5.0)
 
 
@@ -109,14 +110,16 @@ class Context:
         self._world = world
         self._topics = 0
 
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
         self._topics += 1
         name = f"{self.name}.{self._topics}"
         client = self.client()
         for _ in range(TOPIC_TRIES_MAX):
             try:
-                replicas = self._world.replication_factor
-                await client.admin.create_topic(name, partitions, replicas, settings=settings, timeout=10.0)
+                factor = self._world.replication_factor if replicas is None else replicas
+                await client.admin.create_topic(name, partitions, factor, settings=settings, timeout=10.0)
                 return name
             except TinymqError as error:
                 if error.code == "TopicExists":  # by an earlier try
@@ -188,11 +191,13 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
     chosen = plan.workloads or tuple(world.rng.sample(known, WORKLOADS_AT_ONCE))
     pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
+    kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
+    storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
+    if storm.starts_wrong and not plan.workloads and UNREPLICATED not in chosen:
+        chosen = (UNREPLICATED, *chosen)  # beside them: nothing would come of the fault
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
     tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
-    kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
-    storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
     await storm.rage(plan.seconds - QUIET_S - 2.0)
     calm_s = world.loop.time()
     world.history.changed("all faults are over")

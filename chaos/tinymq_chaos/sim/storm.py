@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Sequence
 
-from tinymq_chaos.sim.faults import FAULTS, Kind
+from tinymq_chaos.sim.faults import DAMAGE, FAULTS, Kind
 from tinymq_chaos.sim.world import World
 
 GAP_S = 0.7  # on average, between two episodes
 TRIM_SHARE = 0.3  # of all runs, besides: who comes back then may need a state instead of entries
+WRONG_START = "wrong_start"
 ALONE, PAIR, ANY = 4, 5, 1  # how often a run has faults of one kind, of two kinds side by side, of any two kinds
 
 
@@ -33,9 +34,16 @@ class Storm:
             name = rng.choices(names, weights)[0]
             if name not in chosen:
                 chosen.append(name)
+        if DAMAGE & {*chosen} and WRONG_START in chosen:  # its load has one replica of each record
+            chosen.remove(WRONG_START)
         if rng.random() < TRIM_SHARE and "trim" not in chosen:
             chosen.append("trim")
         return chosen
+
+    @property
+    def starts_wrong(self) -> bool:
+        """A broker will start with a wrong clock: that is seen on topics of one replica."""
+        return WRONG_START in self._kinds
 
     async def rage(self, seconds: float) -> None:
         """Faults for so long; then every one of them ends, and whoever is down starts again."""

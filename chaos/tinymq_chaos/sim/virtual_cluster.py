@@ -40,6 +40,7 @@ class VirtualBroker:
     def __init__(self, cluster: VirtualCluster, broker_id: int) -> None:
         self.id = broker_id
         self.files = FaultyFiles(random.Random(f"{cluster.seed}/disk/{broker_id}"))
+        self.skew_us = 0  # of its wall clock, from the next start on
         self.failures: list[BaseException] = []  # that ended the broker
         self._rng = random.Random(f"{cluster.seed}/broker/{broker_id}")
         self._cluster = cluster
@@ -76,6 +77,7 @@ class VirtualBroker:
         self._sessions += 1
         self._process = process = Process(f"broker {self.id}")
         clock = VirtualClock(loop, process, start_s=self._rng.uniform(10, 10_000))
+        clock.wall_skew_us = self.skew_us
         self._disk = Disk(loop, process, self.files, random.Random(self._rng.random()))
         store = await process.run(
             Store.open(self.files, self._disk, clock, broker_id=self.id, limits=LIMITS, rng=self._rng)

@@ -58,8 +58,8 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
         await read.drain(context, reading, name, key, replica)
 
 
-WEAK = frozenset({"volatile", "delayed", "toggled"})
-"""Of disks that were wiped or damaged their topics do not come back by themselves: `cluster recover` is for that."""
+WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
+"""Of disks that were wiped or damaged their topics do not come back by themselves, or not at all."""
 
 OF_THREE = frozenset({"metadata", "churn", "moved"})
 """They need three brokers."""
@@ -75,6 +75,7 @@ WORKLOADS: dict[str, Workload] = {
     "rush": rush.rush,
     "queues": queues.queues,
     "retained": bounded.retained,
+    "unreplicated": bounded.unreplicated,
     "sized": bounded.sized,
     "room": bounded.room,
     "heavy": bounded.heavy,

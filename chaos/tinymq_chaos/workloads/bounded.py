@@ -32,6 +32,12 @@ async def retained(context: Context) -> None:
     await load(context, {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}, lone, _hold)
 
 
+async def unreplicated(context: Context) -> None:
+    """Records go by their age, and no sooner, where one broker alone holds them, whatever its clock says."""
+    settings = {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}
+    await load(context, settings, lone, _hold, replicas=1)
+
+
 async def sized(context: Context) -> None:
     """So many bytes of records stay, and little more."""
     await load(context, KEPT | {"retention_bytes": str(RETENTION_BYTES)}, batches, _hold)
@@ -55,9 +61,11 @@ async def full(context: Context) -> None:
     )
 
 
-async def load(context: Context, settings: dict[str, str], send: Any, *beside: Beside) -> None:
+async def load(
+    context: Context, settings: dict[str, str], send: Any, *beside: Beside, replicas: int | None = None
+) -> None:
     """A topic with these settings, who writes and who reads it; and who does what else with it."""
-    name = await context.topic(1, settings)
+    name = await context.topic(1, settings, replicas)
     client = context.client(request_timeout_ms=CALL_S * 1000)
     key = await key_of(context, client, name)
     context.history.topics[key] = settings

@@ -52,8 +52,10 @@ class Context(Protocol):
         """Set: end what is under way, read to the end, and return. By then all faults are over."""
         ...
 
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
-        """A new topic, made before faults begin; its name."""
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
+        """A new topic, made before faults begin; its name. `replicas`: of each partition; None: the usual number."""
         ...
 
     def client(self, **settings: Any) -> AsyncClient:

@@ -60,6 +60,7 @@ FAULTS: dict[str, Kind] = {
     "rolling_restart": Kind(processes.rolling_restart, 2, (4.0, 9.0)),
     "join": Kind(joining.join, 3, (1.0, 8.0)),
     "wall_jump": Kind(clocks.wall_jump, 2, (0.5, 6.0)),
+    "wrong_start": Kind(clocks.wrong_start, 6, (2.0, 7.0)),
     "drift": Kind(clocks.drift, 1, (2.0, 10.0)),
     "wipe": Kind(damage.wipe, 4, (0.5, 4.0)),
     "old_disk": Kind(damage.old_disk, 2, (0.5, 5.0)),

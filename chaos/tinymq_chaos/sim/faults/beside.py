@@ -26,7 +26,9 @@ class Beside:
         self.clock, self.history = world.clock, world.history
         self.name = f"beside-{world.loop.time():.6f}"
 
-    async def topic(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
         """Nobody else's, and in no history."""
         with contextlib.suppress(TinymqError):
             await self.client().admin.create_topic(self.name, partitions, self.world.replication_factor, timeout=CALL_S)

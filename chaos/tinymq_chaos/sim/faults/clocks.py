@@ -1,22 +1,55 @@
-"""Faults of clocks."""
+"""Faults of clocks. One broker's clock is wrong at a time: what is promised rests on a majority of right ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 
-from tinymq_chaos.sim.faults.chosen import anyone
+from tinymq.types import METADATA_GROUP
+from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.faults.chosen import anyone, both_ways, running
 from tinymq_chaos.sim.world import World
 
 HOUR_US = 3_600_000_000
 JUMPS_H = (1, -1, 8 * 24, -8 * 24)
+UNHEARD_S = (1.5, 5.0)  # from when a broker with a wrong clock ends until it hears the others again
+
+
+def _one_is_wrong(world: World) -> bool:
+    return any(broker.skew_us for broker in world.brokers.values())
 
 
 def wall_jump(world: World, rng: random.Random) -> Iterator[str | None]:
     broker, hours = anyone(world, rng), rng.choice(JUMPS_H)
+    if _one_is_wrong(world):
+        yield None
+        return
     broker.set_clock(hours * HOUR_US, broker.rate)
     yield f"broker {broker.id} by {hours:+d} h"
     broker.set_clock(0, broker.rate)
+
+
+def wrong_start(world: World, rng: random.Random) -> Iterator[str | None]:
+    """A broker starts again with a wrong clock, and hears no other broker for a while: one that leads partitions of
+    which it holds the only replica, if there is one. Clients reach it all the same."""
+    alone = [b for b in world.brokers.values() if _leads_alone(b)]
+    broker, hours = rng.choice(alone) if alone else running(world, rng), rng.choice(JUMPS_H)
+    if broker is None or _one_is_wrong(world):
+        yield None
+        return
+    world.cut("wrong start", both_ways([broker.id], [n for n in world.brokers if n != broker.id]))
+    broker.set_clock(hours * HOUR_US, broker.rate)
+    rng.choice((broker.kill, broker.power_cut))()
+    world.clock.call_later(rng.uniform(*UNHEARD_S), lambda: world.mend("wrong start"))
+    yield f"broker {broker.id} by {hours:+d} h"
+    world.mend("wrong start")
+    broker.set_clock(0, broker.rate)
+
+
+def _leads_alone(broker: SimBroker) -> bool:
+    if not broker.running:
+        return False
+    return any(g.is_leader and len(g.membership.replicas) == 1 and g.id != METADATA_GROUP for g in broker.groups())
 
 
 def drift(world: World, rng: random.Random) -> Iterator[str | None]:

@@ -1,0 +1,48 @@
+"""Which brokers hold a replica of anything, as the registry says: those whose clocks count (raft/cluster_time.py)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from tinymq.registry.service import RegistryService
+from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.values import QueueRecord
+
+
+class Holders:
+    """Follows the registry from `start` on, and says which brokers these are whenever that is another set."""
+
+    def __init__(self, registry: RegistryService, changed: Callable[[frozenset[int]], None]) -> None:
+        self._registry = registry
+        self._changed = changed
+        self._replicas: Counter[int] = Counter()  # by broker; invariant: above 0
+        self._said: frozenset[int] = frozenset()
+
+    def start(self) -> None:
+        self._registry.watch(self._take)
+        self._take([Reloaded()])
+
+    def _take(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, TopicCreated):
+                self._count(effect.topic.queues, 1)
+            elif isinstance(effect, QueueCreated):
+                self._count([effect.queue], 1)
+            elif isinstance(effect, TopicDeleted):
+                self._count(effect.topic.queues, -1)
+            elif isinstance(effect, QueueDeleted):
+                self._count([effect.queue], -1)
+            elif isinstance(effect, Reloaded):
+                self._replicas.clear()
+                self._count([queue for topic in self._registry.get_all_topics() for queue in topic.queues], 1)
+        if self._replicas.keys() != self._said:
+            self._said = frozenset(self._replicas)
+            self._changed(self._said)
+
+    def _count(self, queues: Iterable[QueueRecord], change: int) -> None:
+        for queue in queues:
+            for replica in queue.replicas:
+                self._replicas[replica.broker_id] += change
+                if not self._replicas[replica.broker_id]:
+                    del self._replicas[replica.broker_id]
