@@ -54,6 +54,7 @@ class ClusterTime:
         counted = frozenset(brokers) | {self._broker_id}
         if counted != self._brokers:
             self._brokers = counted
+            self._ahead_us = None  # of these brokers nothing was known
             self.look()
 
     def look(self) -> None:

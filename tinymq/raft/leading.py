@@ -73,8 +73,10 @@ class LeadingReplica(HandingReplica):
 
     def learn_time(self) -> None:
         """The cluster's time may be known by now: a leader that began without it says so."""
-        leadership, now_us = self._leadership, self._around.cluster_us()
-        if leadership is None or leadership.stamps.known or now_us is None or leadership.transfer_to is not None:
+        leadership = self._leadership
+        if leadership is None or leadership.stamps.known or leadership.transfer_to is not None:
+            return
+        if (now_us := self._around.cluster_us()) is None:
             return
         leadership.stamps.learn(now_us, self._around.now())
         self._append_noop(leadership)
