@@ -50,7 +50,7 @@ class Limits:
     fetch_bytes_max: int = 8 * MIB  # one fetch answers at most this, or one whole batch
     inflight_bytes_max: int = 8 * MIB  # sent to one peer for one group and not yet acknowledged
     uncommitted_bytes_max: int = 64 * MIB  # appended by a leader and not yet committed, per group
-    tail_cache_bytes_max: int = 16 * MIB  # entries kept in memory, per group
+    tail_cache_bytes_max: int = 64 * MIB  # entries kept in memory, of all groups of a broker together
     segment_bytes: int = 1 * GIB
     memory_storage_bytes_max: int = 1 * GIB  # of all topics in memory, on this broker
     peer_frame_bytes_max: int = 72 * MIB  # one message between brokers

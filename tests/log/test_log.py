@@ -119,7 +119,7 @@ def test_the_tail_keeps_what_is_not_durable_or_not_applied_and_little_else() -> 
         assert log.tail(20, 1) is not None
         assert [e.index for e in await everything(log)] == list(range(1, 22))
 
-    with_log(test, tail_cache_bytes_max=3000)
+    with_log(test, tail_cache_bytes_max=5000)
 
 
 # Truncation

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import CorruptData
 from tinymq.log.aside import aside_commit, count_on_disk, has_aside, prepare_aside, remove_aside, settle
@@ -26,6 +25,7 @@ from tinymq.log.recovery import Recovered, recover
 from tinymq.log.round import Rounds
 from tinymq.log.runner import Runner
 from tinymq.log.states import AppliedState
+from tinymq.log.tail_budget import TailBudget
 from tinymq.log.writer import Writer
 from tinymq.types import GroupId
 
@@ -77,13 +77,13 @@ class DiskEngine:
 
     outlives = True
 
-    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: Rounds, limits: Limits) -> None:
+    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: Rounds, tails: TailBudget) -> None:
         self._files = files
         self._runner = runner
         self._writer = writer
         self._rounds = rounds
         self._marks = rounds.marks
-        self._limits = limits
+        self._tails = tails
 
     async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
         mark = self._marks.get(group)
@@ -194,7 +194,7 @@ class DiskEngine:
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
         return Log(
             group, self._files, self._runner, self._writer, recovered, count=mark.count, commit=mark.commit,
-            config=config, tail_bytes_max=self._limits.tail_cache_bytes_max, fault_count=mark.fault_count,
+            config=config, tails=self._tails, fault_count=mark.fault_count,
         )  # fmt: skip
 
     async def close(self, log: Log) -> None:

@@ -24,6 +24,7 @@ from tinymq.log.runner import Runner
 from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header, segment_of_index
 from tinymq.log.states import StoredState, pack_state
 from tinymq.log.tail import Tail
+from tinymq.log.tail_budget import TailBudget
 from tinymq.log.times import TimedView
 from tinymq.types import GroupId
 
@@ -47,9 +48,9 @@ class Log(TimedView):
 
     def __init__(
         self, group: GroupId, files: Files, runner: Runner, writer: LogWriter, recovered: Recovered, *,
-        count: int, commit: int, config: LogConfig, tail_bytes_max: int, fault_count: int | None = 0,
+        count: int, commit: int, config: LogConfig, tails: TailBudget, fault_count: int | None = 0,
     ) -> None:  # fmt: skip
-        super().__init__(group, files, runner, tail_bytes_max)
+        super().__init__(group, files, runner, tails)
         self.on_durable: Callable[[], None] | None = None
         self.on_failed: Callable[[TinymqError], None] | None = None
         self.failed: TinymqError | None = None  # why nothing is taken any more
@@ -62,7 +63,7 @@ class Log(TimedView):
         self.config = config
         self._segments = recovered.segments
         self._runs = recovered.runs
-        self._tail = Tail(self.last_index + 1, tail_bytes_max)
+        self._tail = Tail(self.last_index + 1, tails)
         self._states = KeptStates(recovered.states)
         self._operations: list[Operation] = []
         self._chunks: list[bytes] | None = None  # of the last operation, when that is a Write to go on with
@@ -211,7 +212,7 @@ class Log(TimedView):
     def note_applied(self, index: int) -> None:
         """Entries up to `index` are applied: once durable, they need not stay in memory."""
         self._applied = max(self._applied, index)
-        self._tail.shrink(min(self._applied, self.durable_index) + 1)
+        self._tail.release(min(self._applied, self.durable_index) + 1)
 
     def note_commit(self, index: int) -> None:
         """Recorded with the next mark, so that a restart need not learn it from the leader."""
@@ -259,7 +260,7 @@ class Log(TimedView):
             self._write_states()
         if self._covered > self.durable_index:
             self.durable_index = self._covered
-            self._tail.shrink(min(self._applied, self.durable_index) + 1)
+            self._tail.release(min(self._applied, self.durable_index) + 1)
             if self.on_durable is not None:
                 self.on_durable()
 
@@ -277,8 +278,10 @@ class Log(TimedView):
 
     def close(self) -> None:
         """Take nothing more, and call nobody."""
-        self.closed = True
         self.on_durable = self.on_failed = self.on_damage = None
+        if not self.closed:
+            self._tail.close()
+        self.closed = True
         self.fail(Closed(f"the log of {self.group} is closed"))
 
     def _check(self) -> None:

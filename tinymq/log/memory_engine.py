@@ -25,6 +25,7 @@ from tinymq.log.operations import Disk
 from tinymq.log.recovery import Recovered, recover
 from tinymq.log.runner import InlineRunner
 from tinymq.log.states import AppliedState
+from tinymq.log.tail_budget import TailBudget
 from tinymq.types import GroupId
 
 FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
@@ -97,9 +98,10 @@ class MemoryEngine:
 
     outlives = False
 
-    def __init__(self, counts: Counts, limits: Limits) -> None:
+    def __init__(self, counts: Counts, limits: Limits, tails: TailBudget) -> None:
         self._counts = counts
         self._limits = limits
+        self._tails = tails
         self._files = MemoryFiles()
         self._writer = MemoryWriter(self._files)
         self._kept: dict[GroupId, Mark] = {}  # of logs that this process has closed
@@ -126,7 +128,7 @@ class MemoryEngine:
     def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
-            config=config, tail_bytes_max=min(config.segment_bytes, self._limits.tail_cache_bytes_max),
+            config=config, tails=self._tails,
             fault_count=0,  # whatever ended a replica in memory, the topic took that risk
         )  # fmt: skip
         log.room = self._check_room

@@ -26,6 +26,7 @@ from tinymq.log.memory_engine import MemoryEngine
 from tinymq.log.round import Rounds
 from tinymq.log.runner import Runner
 from tinymq.log.states import AppliedState
+from tinymq.log.tail_budget import TailBudget
 from tinymq.log.writer import Writer
 from tinymq.topic_config import Storage
 from tinymq.types import GroupId
@@ -72,8 +73,9 @@ class Store:
         self._marks = shared.marks
         self._logs: dict[GroupId, Log] = {}  # open ones
         self._engines: dict[GroupId, Engine] = {}  # of groups that this process has opened
-        self._disk = DiskEngine(files, runner, self.writer, rounds, limits)
-        self._memory = MemoryEngine(DiskCounts(files, self.writer, rounds, self._disk.delete), limits)
+        self.tails = TailBudget(limits.tail_cache_bytes_max)
+        self._disk = DiskEngine(files, runner, self.writer, rounds, self.tails)
+        self._memory = MemoryEngine(DiskCounts(files, self.writer, rounds, self._disk.delete), limits, self.tails)
 
     @classmethod
     async def open(

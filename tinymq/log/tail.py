@@ -1,11 +1,16 @@
-"""The end of a log in memory: entries and where their frames begin, bounded, for replication and tail reads."""
+"""The end of a log in memory: entries and where their frames begin, for replication and tail reads.
+
+All tails of a broker share one bound (tail_budget.py). An entry costs its payload and the objects around it.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
 from tinymq.entry import HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.log.tail_budget import TailBudget
 
+ENTRY_OBJECT_BYTES = 640  # what an entry takes beside its payload: header, head, numbers (560 measured, and the head)
 _COMPACT_MIN = 1024  # dropped entries that are worth moving the others for
 _DROPPED = make_entry(
     kind=Kind.NOOP, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=0, max_timestamp_us=0,
@@ -16,12 +21,14 @@ _DROPPED = make_entry(
 class Tail:
     """Consecutive entries up to the log's last one. An empty tail starts after it."""
 
-    __slots__ = ("_bytes_max", "_entries", "_positions", "_skip", "bytes", "first_index")
+    __slots__ = ("_budget", "_entries", "_kept_from", "_positions", "_skip", "bytes", "first_index", "listed")
 
-    def __init__(self, next_index: int, bytes_max: int) -> None:
+    def __init__(self, next_index: int, budget: TailBudget) -> None:
         self.first_index = next_index
-        self.bytes = 0
-        self._bytes_max = bytes_max
+        self.listed = False  # see BudgetedTail
+        self.bytes = 0  # invariant: the sum of `cost` of all entries, which the budget counts, too
+        self._budget = budget
+        self._kept_from = 0  # entries below this index may be dropped
         self._skip = 0  # entries before this one are dropped; the lists are cut now and then
         self._entries: list[Entry] = []
         self._positions: list[int] = []
@@ -33,7 +40,12 @@ class Tail:
     def append(self, entry: Entry, position: int) -> None:
         self._entries.append(entry)
         self._positions.append(position)
-        self.bytes += entry.header.length + HEADER_SIZE
+        added = entry.header.length + ENTRY_OBJECT_BYTES
+        self.bytes += added
+        budget = self._budget
+        budget.bytes += added
+        if self.listed:
+            budget.touch(self)
 
     def entry(self, index: int) -> Entry | None:
         at = index - self.first_index
@@ -88,38 +100,66 @@ class Tail:
             self.first_index = index
             self._entries.clear()
             self._positions.clear()
-            self._skip = self.bytes = 0
+            self._skip = 0
+            self._take_off(self.bytes)
             return
         keep = self._skip + index - self.first_index
-        self.bytes -= sum(e.header.length + HEADER_SIZE for e in self._entries[keep:])
+        self._take_off(sum(map(cost, self._entries[keep:])))
         del self._entries[keep:]
         del self._positions[keep:]
 
     def cut_before(self, index: int) -> None:
         """Drop entries before `index`."""
-        self._drop(min(index, self.next_index) - self.first_index)
+        count = max(0, min(index, self.next_index) - self.first_index)
+        self._drop(count, sum(map(cost, self._entries[self._skip : self._skip + count])))
 
-    def shrink(self, keep_from: int) -> None:
-        """Drop the oldest while over the bound, but none from `keep_from` on."""
-        count, over = 0, self.bytes - self._bytes_max
-        while over > 0 and self.first_index + count < min(keep_from, self.next_index):
-            over -= self._entries[self._skip + count].header.length + HEADER_SIZE
+    def release(self, index: int) -> None:
+        """Entries below `index` are durable and applied: they may be dropped when the budget asks for it."""
+        if index > self._kept_from:
+            self._kept_from = index
+            budget = self._budget
+            if not self.listed:
+                budget.add(self)
+            if budget.bytes > budget.bytes_max:
+                budget.make_room()
+
+    def drop_oldest(self, wanted_bytes: int) -> bool:
+        """See BudgetedTail."""
+        last = min(self._kept_from, self.next_index)
+        count = gone_bytes = 0
+        while gone_bytes < wanted_bytes and self.first_index + count < last:
+            gone_bytes += self._entries[self._skip + count].header.length + ENTRY_OBJECT_BYTES
             count += 1
-        self._drop(count)
+        self._drop(count, gone_bytes)
+        return self.first_index < last
 
-    def _drop(self, count: int) -> None:
-        """Forget the first `count` entries at once; make room in the lists now and then."""
-        if count <= 0:
+    def close(self) -> None:
+        """The log is closed: whoever still reads the tail may, and the budget counts it no more."""
+        self._budget.forget(self, self.bytes)
+        self._budget = TailBudget(self.bytes)
+
+    def _take_off(self, gone_bytes: int) -> None:
+        self.bytes -= gone_bytes
+        self._budget.bytes -= gone_bytes
+
+    def _drop(self, count: int, gone_bytes: int) -> None:
+        """Forget the first `count` entries, which take `gone_bytes`; make room in the lists now and then."""
+        if not count:
             return
         for at in range(self._skip, self._skip + count):
-            self.bytes -= self._entries[at].header.length + HEADER_SIZE
             self._entries[at] = _DROPPED
+        self._take_off(gone_bytes)
         self._skip += count
         self.first_index += count
         if self._skip >= _COMPACT_MIN and self._skip * 2 >= len(self._entries):
             del self._entries[: self._skip]
             del self._positions[: self._skip]
             self._skip = 0
+
+
+def cost(entry: Entry) -> int:
+    """Bytes that an entry takes in memory."""
+    return entry.header.length + ENTRY_OBJECT_BYTES
 
 
 def _base_offset(entry: Entry) -> int:

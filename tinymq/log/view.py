@@ -19,6 +19,7 @@ from tinymq.log.runner import Runner
 from tinymq.log.segment import Segment, segment_of_index, segment_of_offset
 from tinymq.log.states import AppliedState, read_base
 from tinymq.log.tail import Tail
+from tinymq.log.tail_budget import TailBudget
 from tinymq.log.terms import TermRuns
 from tinymq.types import GroupId
 
@@ -31,7 +32,7 @@ class LogView:
     """Bounds, terms, entries and offsets of one Raft group's log. On the loop; `async` methods read from disk in
     the executor, `entry` and `crc_at` block when what they want is not in memory."""
 
-    def __init__(self, group: GroupId, files: Files, runner: Runner, tail_bytes_max: int) -> None:
+    def __init__(self, group: GroupId, files: Files, runner: Runner, tails: TailBudget) -> None:
         self.group = group
         self.on_damage: Callable[[CorruptData], None] | None = None  # a read found that what is stored is damaged
         self.durable_index = 0  # all up to it may be acknowledged; invariant: <= last_index
@@ -41,7 +42,7 @@ class LogView:
         self._runner = runner
         self._segments: list[Segment] = []  # never empty, but in a damaged log that lost its first one
         self._runs = TermRuns()
-        self._tail = Tail(1, tail_bytes_max)
+        self._tail = Tail(1, tails)
         self._window: list[Entry] = []  # what `entry` read last
         self._cuts = 0  # truncations and removals so far
         self._base_time_us = 0  # append time of the entry before the first one, as far as known

@@ -31,7 +31,7 @@ from tinymq_chaos.sim.virtual import Gated, Process, VirtualClock, VirtualLoop, 
 CLUSTER_ID = b"c" * 16
 SECRET = b"a secret of the tests"
 VOTERS = tuple(PeerAddress(n, HOST, n) for n in (1, 2, 3))
-LIMITS = Limits(segment_bytes=16 << 10, tail_cache_bytes_max=8 << 10)
+LIMITS = Limits(segment_bytes=16 << 10, tail_cache_bytes_max=64 << 10)
 
 
 class VirtualBroker:
