@@ -17,10 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinymq.config import KIB, MIB
-from tinymq.errors import Closed, TinymqError
+from tinymq.errors import Closed, DeadlineExceeded, TinymqError
 from tinymq.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
 from tinymq.outbox import Outbox
+from tinymq.places import host_of
 from tinymq.sockets import prepare
+from tinymq.unfinished import Claim, FrameDeadline, FrameRoom
 
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
 UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
@@ -57,11 +59,16 @@ class FrameStream(asyncio.BufferedProtocol):
         *,
         on_made: Callable[[FrameStream], None] | None = None,
         on_lost: Callable[[FrameStream], None] | None = None,
+        room: FrameRoom | None = None,
     ) -> None:
-        """Bounds of what is received. `on_made` is called once it is connected, `on_lost` once it is no more."""
+        """Bounds of what is received. `on_made` is called once it is connected, `on_lost` once it is no more. With
+        `room`, large frames wait for room there, and each frame has its deadline (unfinished.py)."""
         self.remote_host = ""
         self.received_bytes = 0
-        self._reader = FrameReader(frame_bytes_max, head_bytes_max)
+        self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)
+        self._room_of_all = room
+        self._claim: Claim | None = None  # with `room`, while it is connected
+        self._deadline: FrameDeadline | None = None  # likewise
         self._on_made = on_made
         self._on_lost = on_lost
         self._outbox = Outbox()
@@ -92,8 +99,8 @@ class FrameStream(asyncio.BufferedProtocol):
         frame = self._frames.popleft()
         self._unread_bytes -= _size(frame)
         if not self._reading and not self._too_much() and self._transport is not None:
-            self._reading = True
-            self._transport.resume_reading()
+            self._take_frames()  # a large one may have waited for this
+            self._settle_reading()
         return frame
 
     async def send(self, head: bytes, body: Sequence[Chunk] = ()) -> None:
@@ -160,6 +167,9 @@ class FrameStream(asyncio.BufferedProtocol):
         self.remote_host = str((transport.get_extra_info("peername") or ("?", 0))[0])
         self._outbox.open(transport)
         prepare(transport.get_extra_info("socket"))
+        if self._room_of_all is not None:
+            self._claim = Claim(self._room_of_all, host_of(self.remote_host), self._granted)
+            self._deadline = FrameDeadline(self._reader, self._loop.time, self._loop.call_later, self._expire)
         if self._on_made is not None:
             self._on_made(self)
 
@@ -169,17 +179,8 @@ class FrameStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.received_bytes += nbytes
         self._reader.received(nbytes)
-        try:
-            while self._ended is None and (frame := self._reader.next_frame()) is not None:
-                self._frames.append(frame)
-                self._unread_bytes += _size(frame)
-        except TinymqError as error:
-            self._end(error)
-            if self._transport is not None:
-                self._transport.abort()
-        if self._reading and self._too_much() and self._transport is not None:
-            self._reading = False
-            self._transport.pause_reading()
+        self._take_frames()
+        self._settle_reading()
         _wake(self._arrived)
 
     def eof_received(self) -> bool | None:
@@ -195,7 +196,11 @@ class FrameStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._outbox.close()
+        if self._claim is not None and self._deadline is not None:
+            self._claim.give_back()
+            self._deadline.close()
         self._end(self._reader.cut_short() or Closed(f"the connection is lost: {exc or 'the other end closed it'}"))
+        self._reader.drop()
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -208,6 +213,48 @@ class FrameStream(asyncio.BufferedProtocol):
             await self._taken
         if self._ended is not None:
             raise self._ended
+
+    def _take_frames(self) -> None:
+        """Whole frames out of what was received; a large one is begun when there is room for it."""
+        try:
+            while self._ended is None:
+                frame = self._reader.next_frame()
+                if frame is not None:
+                    self._frames.append(frame)
+                    self._unread_bytes += _size(frame)
+                    if self._claim is not None:
+                        self._claim.give_back()
+                elif self._reader.wanted_bytes and not self._too_much() and self._has_room():
+                    self._reader.begin()
+                else:
+                    break
+        except TinymqError as error:
+            self._end(error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _has_room(self) -> bool:
+        return self._claim is None or self._claim.ask(self._reader.wanted_bytes)
+
+    def _granted(self) -> None:
+        """There is room for the frame that waited for it."""
+        if self._ended is None and self._transport is not None:
+            self._reader.begin()
+            self._settle_reading()
+
+    def _settle_reading(self) -> None:
+        """Read from the system while somebody receives, and no frame waits for room."""
+        wanted = not self._too_much() and not self._reader.wanted_bytes
+        if self._transport is not None and wanted != self._reading:
+            self._reading = wanted
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+        if self._deadline is not None:
+            (self._deadline.look if wanted else self._deadline.pause)()
+
+    def _expire(self, allowed_s: float) -> None:
+        self._end(DeadlineExceeded(f"a frame of {self._reader.begun_bytes} bytes took longer than {allowed_s:.0f} s"))
+        if self._transport is not None:
+            self._transport.abort()
 
     def _too_much(self) -> bool:
         return self._unread_bytes > UNREAD_BYTES_MAX or len(self._frames) > UNREAD_FRAMES_MAX

@@ -20,6 +20,7 @@ from tinymq.errors import InvalidFrame
 PREFIX = struct.Struct("<II")
 PREFIX_BYTES = PREFIX.size
 READ_BUFFER_BYTES = 64 * 1024  # per connection; a longer frame gets a buffer of its own
+FIRST_BUFFER_BYTES = 4 * 1024  # of a connection that has not sent much yet: most of many are idle
 JOIN_BYTES_MAX = 16 * 1024  # shorter pieces are cheaper to copy than to write one by one
 
 Chunk = bytes | memoryview
@@ -68,13 +69,18 @@ def _room(count: int) -> memoryview:
 class FrameReader:
     """One connection's received bytes. Use: get_buffer, receive into it, received, next_frame until None.
 
-    Both bounds may be changed between frames. After InvalidFrame nothing more can be read.
+    Both bounds may be changed between frames. After InvalidFrame nothing more can be read. With `asks`, a frame that
+    needs a buffer of its own gets it from `begin`, which the owner calls when there is room: until then `wanted_bytes`
+    says how much it is, and nothing may be received.
     """
 
-    def __init__(self, frame_bytes_max: int, head_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, head_bytes_max: int, *, asks: bool = False) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.head_bytes_max = head_bytes_max
-        self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self.frames = 0  # handed out so far
+        self.wanted_bytes = 0  # of the large frame that waits for `begin`
+        self._asks = asks
+        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0  # invariant: unread bytes are _buffer[_start:_end]
         self._end = 0
         self._large: memoryview | None = None  # head and body of the frame that does not fit _buffer
@@ -94,7 +100,24 @@ class FrameReader:
             assert self._large_filled <= len(self._large)
         else:
             self._end += count
-            assert self._end <= READ_BUFFER_BYTES
+            assert self._end <= len(self._buffer)
+            if self._end == len(self._buffer) < READ_BUFFER_BYTES:
+                self._grow()
+
+    @property
+    def begun(self) -> bool:
+        """A part of a frame was received."""
+        return self._large is not None or self._end > self._start
+
+    @property
+    def begun_bytes(self) -> int:
+        """Bytes of the frame of which a part was received, as far as they are known; 0: there is none."""
+        if self._large is not None:
+            return PREFIX_BYTES + len(self._large)
+        if self._end - self._start < PREFIX_BYTES:
+            return PREFIX_BYTES if self._end > self._start else 0
+        frame_bytes, _ = PREFIX.unpack_from(self._buffer, self._start)
+        return PREFIX_BYTES + int(frame_bytes)
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, None when more bytes are needed. Raises InvalidFrame."""
@@ -113,6 +136,9 @@ class FrameReader:
         end = start + PREFIX_BYTES + frame_bytes
         if end > self._end:
             if PREFIX_BYTES + frame_bytes > READ_BUFFER_BYTES:
+                if self._asks:
+                    self.wanted_bytes = frame_bytes
+                    return None
                 self._begin_large(frame_bytes, head_bytes)
             else:
                 self._make_room(PREFIX_BYTES + frame_bytes)
@@ -122,7 +148,14 @@ class FrameReader:
         self._start = end
         if end == self._end:
             self._start = self._end = 0
+        self.frames += 1
         return frame
+
+    def begin(self) -> None:
+        """There is room for the frame that waits for it."""
+        assert self.wanted_bytes
+        self.wanted_bytes = 0
+        self._begin_large(*PREFIX.unpack_from(self._buffer, self._start))
 
     def cut_short(self) -> InvalidFrame | None:
         """What to say when no byte follows: an error in the middle of a frame, else None."""
@@ -132,12 +165,25 @@ class FrameReader:
             return InvalidFrame(f"cut off after the first {self._end - self._start} bytes of a frame")
         return None
 
+    def drop(self) -> None:
+        """Nothing more is received: let go of what there is of a frame. Its memory need not wait for the collector."""
+        self._large = None
+        self.wanted_bytes = self._start = self._end = 0
+
     def _make_room(self, frame_bytes: int) -> None:
         # Each frame is moved at most once: at the front of the buffer it fits.
-        if self._start + frame_bytes > READ_BUFFER_BYTES:
+        if frame_bytes > len(self._buffer):
+            self._grow()
+        if self._start + frame_bytes > len(self._buffer):
             unread = self._end - self._start
             self._buffer[:unread] = bytes(self._buffer[self._start : self._end])
             self._start, self._end = 0, unread
+
+    def _grow(self) -> None:
+        larger = memoryview(bytearray(READ_BUFFER_BYTES))
+        unread = self._end - self._start
+        larger[:unread] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = larger, 0, unread
 
     def _begin_large(self, frame_bytes: int, head_bytes: int) -> None:
         here = self._buffer[self._start + PREFIX_BYTES : self._end]
@@ -153,5 +199,6 @@ class FrameReader:
         if self._large_filled < len(large):
             return None
         self._large = None
+        self.frames += 1
         head_bytes = self._large_head_bytes
         return bytes(large[:head_bytes]), large[head_bytes:]

@@ -1,0 +1,96 @@
+"""How many connections a port takes, of all hosts and of one, and how many it refused. No I/O.
+
+One host gets at most its share of a port, so that it cannot keep all others out. An IPv6 host is its /64 network: a
+single machine usually has all of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+from ipaddress import IPv6Address, ip_address
+
+
+class Refusal(Enum):
+    """Why a connection is not taken."""
+
+    FULL = "full"  # the port has as many as it may
+    HOST = "host"  # its host has as many as one may
+    DESCRIPTORS = "descriptors"  # the process, or the system, has no file descriptor left
+
+
+class Place:
+    """One connection's place, from its acceptance until `leave`."""
+
+    __slots__ = ("_places", "host")
+
+    def __init__(self, places: Places, host: str) -> None:
+        self.host = host
+        self._places: Places | None = places
+
+    def leave(self) -> None:
+        """The connection has ended. Again: nothing."""
+        places, self._places = self._places, None
+        if places is not None:
+            places.vacate(self.host)
+
+
+class Places:
+    """Those of one port."""
+
+    def __init__(self, port: str, connections_max: int, host_connections_max: int | None = None) -> None:
+        """`port` is its name in logs and metrics. Without `host_connections_max` one host may have all."""
+        assert connections_max >= 1
+        self.port = port
+        self.connections_max = connections_max
+        self.host_connections_max = connections_max if host_connections_max is None else host_connections_max
+        self.refused: Counter[Refusal] = Counter()
+        self._by_host: Counter[str] = Counter()
+        self._open = 0
+
+    @property
+    def open(self) -> int:
+        """Connections that have a place now."""
+        return self._open
+
+    def take(self, address: str) -> Place | Refusal:
+        """A place for a connection from an IP address, or why there is none; that counts as a refusal."""
+        host = host_of(address)
+        if self._by_host[host] >= self.host_connections_max:
+            return self.refuse(Refusal.HOST)
+        if self._open >= self.connections_max:
+            return self.refuse(Refusal.FULL)
+        self._by_host[host] += 1
+        self._open += 1
+        return Place(self, host)
+
+    def refuse(self, reason: Refusal, count: int = 1) -> Refusal:
+        """Count what was refused elsewhere."""
+        self.refused[reason] += count
+        return reason
+
+    def recount(self, hosts: Iterable[str]) -> None:
+        """What is open is this, one host for each connection: of a port whose connections are accepted elsewhere."""
+        self._by_host = Counter(hosts)
+        self._open = self._by_host.total()
+
+    def vacate(self, host: str) -> None:
+        """See Place.leave."""
+        self._open -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+
+def host_of(address: str) -> str:
+    """The host that an IP address stands for; what is none stands for itself."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64)) + "/64"

@@ -1,0 +1,159 @@
+"""Frames that have not arrived whole: how many bytes they may take, over all connections of a port, and for how long.
+
+A large frame gets its buffer before its bytes arrive. Whoever begins many and ends none would have a broker keep that
+memory for good: so a frame waits, unread, until there is room for it, and one that is not complete in time ends its
+connection. One host has at most half of the room. No I/O: time and timers are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from tinymq.config import KIB
+from tinymq.framing import FrameReader
+
+FRAME_S = 30.0  # that any frame may take
+FRAME_BYTES_PER_S_MIN = 256 * KIB  # a larger one may take longer, at this rate
+
+
+def allowed_s(frame_bytes: int) -> float:
+    """How long a frame may take from its first byte to its last."""
+    return max(FRAME_S, frame_bytes / FRAME_BYTES_PER_S_MIN)
+
+
+class FrameRoom:
+    """The bytes of one port. Room is given in the order in which it was asked for, but for hosts that have their half:
+    those wait, and keep no other host waiting."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0  # invariant: at most bytes_max, or a single frame
+        self._by_host: Counter[str] = Counter()
+        self._waiting: OrderedDict[Claim, None] = OrderedDict()  # the oldest first
+
+    @property
+    def waiting(self) -> int:
+        """Frames that wait for room."""
+        return len(self._waiting)
+
+    def ask(self, claim: Claim) -> bool:
+        """See Claim.ask."""
+        self._waiting[claim] = None
+        self._grant(asking=claim)
+        return claim not in self._waiting
+
+    def give_back(self, claim: Claim) -> None:
+        """See Claim.give_back."""
+        if claim in self._waiting:
+            del self._waiting[claim]
+        else:
+            self.bytes -= claim.bytes
+            self._by_host[claim.host] -= claim.bytes
+            if not self._by_host[claim.host]:
+                del self._by_host[claim.host]
+        self._grant()
+
+    def _grant(self, asking: Claim | None = None) -> None:
+        if not self._waiting:
+            return
+        granted = []
+        for claim in self._waiting:
+            of_host = self._by_host[claim.host]
+            if of_host and of_host + claim.bytes > self.bytes_max // 2:
+                continue
+            if self.bytes and self.bytes + claim.bytes > self.bytes_max:
+                break
+            self.bytes += claim.bytes
+            self._by_host[claim.host] += claim.bytes
+            granted.append(claim)
+        for claim in granted:
+            del self._waiting[claim]
+        for claim in granted:
+            if claim is not asking:
+                claim.on_granted()
+
+
+class Claim:
+    """One connection's part of it: room for one frame at a time."""
+
+    __slots__ = ("_room", "bytes", "host", "on_granted")
+
+    def __init__(self, room: FrameRoom, host: str, on_granted: Callable[[], None]) -> None:
+        self.host = host
+        self.on_granted = on_granted
+        self.bytes = 0  # asked for, or given; 0: neither
+        self._room = room
+
+    def ask(self, frame_bytes: int) -> bool:
+        """Room for a frame: True when it is there at once; else `on_granted` is called once it is. Asked again while it
+        waits: False."""
+        if self.bytes:
+            return False
+        self.bytes = frame_bytes
+        return self._room.ask(self)
+
+    def give_back(self) -> None:
+        """The frame has arrived, or its connection has ended. Without one: nothing."""
+        if self.bytes:
+            self._room.give_back(self)
+            self.bytes = 0
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class FrameDeadline:
+    """Ends a connection one of whose frames takes too long. Only time in which the connection is read counts."""
+
+    __slots__ = ("_began_s", "_call_later", "_expire", "_frame", "_now", "_paused", "_reader", "_timer")
+
+    def __init__(
+        self,
+        reader: FrameReader,
+        now: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        expire: Callable[[float], None],
+    ) -> None:
+        """`expire` is called with the seconds that were allowed."""
+        self._reader = reader
+        self._now = now
+        self._call_later = call_later
+        self._expire = expire
+        self._frame = -1  # the number of the frame that began at _began_s
+        self._began_s = 0.0
+        self._paused = False
+        self._timer: Timer | None = None  # at most one, which outlives frames: none is made for each
+
+    def look(self) -> None:
+        """Bytes were received, or are received again."""
+        if self._reader.frames != self._frame or self._paused:
+            self._paused = False
+            if not self._reader.begun:
+                return
+            self._frame = self._reader.frames
+            self._began_s = self._now()
+        if self._timer is None and self._reader.begun:
+            self._timer = self._call_later(allowed_s(self._reader.begun_bytes), self._due)
+
+    def pause(self) -> None:
+        """The connection is not read until `look` is called again."""
+        self._paused = True
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._paused or not self._reader.begun or self._reader.frames != self._frame:
+            return  # the next look makes another one
+        allowed = allowed_s(self._reader.begun_bytes)
+        left_s = self._began_s + allowed - self._now()
+        if left_s <= 0:
+            self._expire(allowed)
+        else:
+            self._timer = self._call_later(left_s, self._due)
