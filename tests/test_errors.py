@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tinymq import errors
-from tinymq.errors import BY_CODE, DiskFull, TinymqError, Unavailable
+from tinymq.errors import BY_CODE, DiskFull, OutOfDescriptors, TinymqError, Unavailable
 
 KINDS = sorted(BY_CODE.values(), key=lambda kind: kind.code)
 
@@ -16,7 +16,7 @@ KINDS = sorted(BY_CODE.values(), key=lambda kind: kind.code)
 def test_code_retriable_and_hint(kind: type[TinymqError]) -> None:
     error = kind("what happened")
     assert error.code == kind.__name__
-    assert error.retriable == issubclass(kind, Unavailable | DiskFull)
+    assert error.retriable == issubclass(kind, Unavailable | DiskFull | OutOfDescriptors)
     assert error.hint, "says what to do"
     assert str(error) == f"what happened ({error.hint})"
 

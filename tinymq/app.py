@@ -32,6 +32,7 @@ from tinymq.log.files import Files, RealFiles
 from tinymq.log.runner import Runner, ThreadRunner
 from tinymq.log.store import Store
 from tinymq.metrics.endpoint import Endpoint
+from tinymq.places import Places
 from tinymq.private_files import open_to_others
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
@@ -143,6 +144,16 @@ class BrokerApp:
         """The other brokers that this one has heard, and how long ago."""
         now = self._clock.monotonic()
         return self._host.liveness.ages_s(now) if self._host is not None else {}
+
+    def ports(self) -> list[Places]:
+        """Of all ports that it listens on."""
+        clients = self._ports.places if self._ports is not None else []
+        peers = [self._transport.places] if isinstance(self._transport, TcpTransport) else []
+        return [*clients, *peers, *([self.metrics.places] if self.metrics.places is not None else [])]
+
+    def tail_bytes(self) -> int:
+        """Taken by entries that logs keep in memory."""
+        return self._store.tails.bytes if self._store is not None else 0
 
     @property
     def reason(self) -> str:

@@ -55,10 +55,13 @@ class Limits:
     memory_storage_bytes_max: int = 1 * GIB  # of all topics in memory, on this broker
     peer_frame_bytes_max: int = 72 * MIB  # one message between brokers
     peer_buffer_bytes_max: int = 64 * MIB  # waiting to be sent on one connection between brokers
+    peer_unfinished_bytes_max: int = 144 * MIB  # large messages of other brokers that have not arrived whole
     state_bytes_max: int = 256 * MIB  # applied state of a group that a replica takes over from its leader
     stream_inflight_bytes_max: int = 32 * MIB  # of one produce or fetch stream: taken in and not yet answered
     stream_requests_max: int = 4096  # of one stream: fetches that wait at once, or batches not yet answered
     waiting_fetches_max: int = 16_384  # fetches that wait at once on one broker, over all streams
+    unfinished_bytes_max: int = 64 * MIB  # large frames on the stream port that have not arrived whole
+    connections_max: int = 10_000  # on all ports of a broker; never more than half of its file descriptors
     connection_streams_max: int = 256  # concurrent gRPC calls per client connection
     client_produce_bytes_per_s: int = 0  # that one client may send to this broker; 0: no such bound
     client_fetch_bytes_per_s: int = 0  # that one client is sent by it

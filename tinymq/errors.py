@@ -12,7 +12,8 @@
     ├── OutcomeUnknown         it may have been done, or not
     ├── NotDelivered           what a producer could not send, with the records
     ├── Denied                 WrongSecret, WrongCluster, WrongBroker
-    ├── StorageError           DiskFull, SyncFailed, CorruptData, BrokenInvariant, FolderInUse, PortInUse, UnsafePath
+    ├── StorageError           DiskFull, OutOfDescriptors, SyncFailed, CorruptData, BrokenInvariant,
+    │                          FolderInUse, PortInUse, UnsafePath
     └── Closed                 used after it was closed
 
 Operating errors are one of these and nothing below leaks unmapped; a broken invariant is an
@@ -270,6 +271,13 @@ class StorageError(TinymqError):
 
 class DiskFull(StorageError):
     default_hint = "free space on the broker's disk"
+    retriable = True
+
+
+class OutOfDescriptors(StorageError):
+    """The process, or the system, has no file descriptor left. Nothing is wrong with the disk."""
+
+    default_hint = "raise the broker's limit of open files (ulimit -n); what failed is tried again by itself"
     retriable = True
 
 

@@ -12,10 +12,18 @@ from tests.fakes.fake_groups import FakeGroups
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.hosting import Hosting
+from tinymq.broker.hosting import RETRY_S_MAX, Hosting
 from tinymq.broker.partition import Partition
 from tinymq.config import Timing
-from tinymq.errors import DiskFull, NotReady, UnknownPartition, UnknownTopic
+from tinymq.errors import (
+    DiskFull,
+    NotReady,
+    OutOfDescriptors,
+    StorageError,
+    TinymqError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state import RegistryState, Reloaded
@@ -34,7 +42,7 @@ class Bench:
         self.hosting = self.make()
 
     def make(self, broker_id: int = 2, *, up_to_date: bool = True) -> Hosting:
-        hosting = Hosting(broker_id, self.registry, self.groups, self.partition)
+        hosting = Hosting(broker_id, self.registry, self.groups, self.partition, clock=self.clock)
         if up_to_date:
             hosting.up_to_date()
         return hosting
@@ -182,6 +190,53 @@ def test_a_replica_that_cannot_be_opened_says_why() -> None:
         await b.restart()
         await settle()
         assert len(b.hosting.partitions) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [OutOfDescriptors, DiskFull])
+def test_what_may_pass_is_tried_again_until_it_opens(error: type[TinymqError]) -> None:
+    async def scenario(b: Bench) -> None:
+        b.groups.refuse = error("not now")
+        topic = await b.registry.register_topic("t", 3, 3)
+        await settle()
+        for _ in range(4):
+            assert isinstance(b.hosting.failure(topic.queues[0].group), error)
+            b.clock.advance(RETRY_S_MAX)
+            await settle()
+        b.groups.refuse = None
+        assert not b.hosting.partitions
+        b.clock.advance(RETRY_S_MAX)
+        await settle()
+        assert {p for _, p in b.hosting.partitions} == {0, 1, 2}
+        assert b.hosting.failure(topic.queues[0].group) is None
+
+    run(scenario)
+
+
+def test_what_is_deleted_meanwhile_is_not_opened_by_a_later_try() -> None:
+    async def scenario(b: Bench) -> None:
+        b.groups.refuse = OutOfDescriptors("not now")
+        await b.registry.register_topic("t", 1, 3)
+        await settle()
+        b.groups.refuse = None
+        await b.registry.unregister_topic("t")
+        b.clock.advance(RETRY_S_MAX)
+        await settle()
+        assert not b.hosting.partitions
+
+    run(scenario)
+
+
+def test_damage_is_not_tried_again() -> None:
+    async def scenario(b: Bench) -> None:
+        b.groups.refuse = StorageError("cannot read")
+        await b.registry.register_topic("t", 1, 3)
+        await settle()
+        b.groups.refuse = None
+        b.clock.advance(100 * RETRY_S_MAX)
+        await settle()
+        assert not b.hosting.partitions
 
     run(scenario)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.log.gate import GateRunner, Reports, until
 from tests.log.values import GROUP, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
+from tinymq import descriptors
 from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
-from tinymq.log import operations
 from tinymq.log.marks import load_marks
 from tinymq.types import GroupId
 
@@ -174,7 +174,7 @@ def test_ballots_that_cannot_go_on_in_a_new_file_are_not_durable(path: str) -> N
 
 
 def test_more_logs_than_files_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "OPEN_FILES_MAX", 4)
+    monkeypatch.setattr(descriptors, "OPEN_FILES_MAX", 4)
 
     async def body() -> None:
         files = faulty()

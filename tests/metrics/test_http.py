@@ -10,8 +10,7 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tinymq.errors import InvalidConfig, PortInUse
-from tinymq.metrics import http
-from tinymq.metrics.http import ANSWER_S, CONNECTIONS_MAX, REQUEST_BYTES_MAX, REQUEST_S, Answer, HttpServer
+from tinymq.metrics.http import ANSWER_S, REQUEST_BYTES_MAX, REQUEST_S, Answer, HttpServer
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0
@@ -187,8 +186,8 @@ def test_who_opens_many_connections_and_says_nothing_keeps_nobody_out() -> None:
         first, writer = await server.open()
         writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: bool(server.http._open) and not next(iter(server.http._open)).reading)
-        idle = [await server.open() for _ in range(CONNECTIONS_MAX + 5)]
-        await until(lambda: len(server.http._open) == CONNECTIONS_MAX)
+        idle = [await server.open() for _ in range(server.http.connections_max + 5)]
+        await until(lambda: len(server.http._open) == server.http.connections_max)
         assert (await server.ask("GET /hello HTTP/1.1\nHost: x\n\n")).endswith(b"hello you")
         assert await closed(idle[0][0]), "the oldest one gave way"
         server.slow.set()
@@ -199,10 +198,9 @@ def test_who_opens_many_connections_and_says_nothing_keeps_nobody_out() -> None:
     run(scenario)
 
 
-def test_more_answers_at_once_than_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
-
+def test_more_answers_at_once_than_connections_are_refused() -> None:
     async def scenario(server: Server) -> None:
+        server.http.connections_max = 2
         asked = [asyncio.ensure_future(server.ask("GET /slow HTTP/1.1\nHost: x\n\n")) for _ in range(2)]
         await until(lambda: [each.reading for each in server.http._open] == [False, False])
         third, _ = await server.open()

@@ -13,6 +13,7 @@ import structlog
 
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, DEADLINE_S, SECRET, End, TcpNetwork, connected, heartbeat, started
+from tests.fakes.raw_client import until
 from tinymq.config import MIB, Limits
 from tinymq.errors import (
     BrokerUnreachable,
@@ -31,6 +32,7 @@ from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import Credentials, Handshake
 from tinymq.raft.tcp import TcpTransport, Tls
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel, PeerAddress
+from tinymq.unfinished import FRAME_S
 
 FRIEND = Credentials(1, b"\x01" * 16, CLUSTER, 1, SECRET)
 
@@ -47,8 +49,9 @@ class Raw:
         self.writer = writer
 
     @classmethod
-    async def dial(cls, end: End) -> Raw:
-        return cls(*await asyncio.open_connection(end.address.host, end.address.port))
+    async def dial(cls, end: End, host: str = "127.0.0.1") -> Raw:
+        local = (host, 0)
+        return cls(*await asyncio.open_connection(end.address.host, end.address.port, local_addr=local))
 
     @classmethod
     async def opened(cls, end: End, channel: Channel = Channel.BULK, me: Credentials = FRIEND) -> Raw:
@@ -232,6 +235,41 @@ def test_strangers_are_bounded() -> None:
             raw.writer.close()
 
     run(scenario)
+
+
+def test_the_stranger_that_gives_way_is_of_the_host_that_has_most() -> None:
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        slow = await Raw.dial(b, "127.0.0.2")
+        raws = [await Raw.dial(b) for _ in range(2 * HANDSHAKES_MAX)]
+        assert await raws[0].until_closed() == b""
+        slow.send(framed(hello()))
+        assert await slow.frame(), "its handshake goes on, though it is the oldest"
+        for raw in (slow, *raws[1:]):
+            raw.writer.close()
+
+    run(scenario)
+
+
+def test_large_messages_that_never_end_are_bounded_and_end_their_connections() -> None:
+    clock = ManualClock()
+
+    async def scenario(net: TcpNetwork) -> None:
+        b = await listening(net)
+        assert isinstance(b.transport, TcpTransport)
+        room = b.transport._listener._room
+        room.bytes_max = 4 * MIB  # a host has half of it
+        raws = [await Raw.opened(b, me=replace(FRIEND, broker_id=10 + n)) for n in range(5)]
+        for raw in raws:
+            raw.send(PREFIX.pack(MIB, 10) + bytes(MIB - 1))
+        for waiting, taken in ((3, 2), (1, 2), (0, 1), (0, 0)):  # two at a time, each for as long as it may take
+            await until(lambda now=(waiting, taken * MIB): (room.waiting, room.bytes) == now)
+            clock.advance(2 * FRAME_S)
+        assert {type(error) for error in b.told.rejected} == {DeadlineExceeded}
+        for raw in raws:
+            assert await raw.until_closed() == b""
+
+    run(scenario, lambda: TcpNetwork(clock))
 
 
 @pytest.mark.parametrize(

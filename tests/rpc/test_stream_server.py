@@ -21,6 +21,7 @@ from tinymq.entry import iter_entries
 from tinymq.errors import Closed, InvalidFrame, PortInUse
 from tinymq.frame_stream import FrameStream
 from tinymq.framing import PREFIX
+from tinymq.places import Refusal
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc import stream_server
 from tinymq.rpc.stream_server import StreamServer
@@ -244,11 +245,12 @@ def test_there_are_so_many_connections_and_no_more(tinymq_cluster: Cluster, monk
         port = port_of(tinymq_cluster, 1)
         streams = streams_of(tinymq_cluster, 1)
         async with welcomed(port, FETCH):
-            monkeypatch.setattr(stream_server, "CONNECTIONS_MAX", len(streams._streams))
+            monkeypatch.setattr(streams.places, "connections_max", streams.places.open)
             async with dialled(port) as one_more:
                 with pytest.raises(Closed):
                     await one_more.receive()
-        await until(lambda: len(streams._streams) < stream_server.CONNECTIONS_MAX)
+            assert streams.places.refused[Refusal.FULL] == 1
+        await until(lambda: streams.places.open < streams.places.connections_max)
         async with welcomed(port, FETCH):
             pass
 

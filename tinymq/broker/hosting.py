@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from tinymq.broker.partition import Partition, RaftGroup
+from tinymq.clock import Clock, SystemClock, Timer
 from tinymq.config import Limits
 from tinymq.entry import Entry
 from tinymq.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
@@ -26,6 +27,8 @@ from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.types import METADATA_GROUP, GroupId
 
 OPENING_MAX = 16  # groups opened or deleted side by side
+RETRY_S_MIN = 1.0  # before what failed for a reason that may pass is tried again; doubles up to
+RETRY_S_MAX = 30.0
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -58,8 +61,10 @@ class Hosting:
         groups: Groups,
         make_partition: Callable[[QueueRecord], Partition],
         limits: Limits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
         self._broker_id = broker_id
         self._registry = registry
         self._groups = groups
@@ -68,6 +73,7 @@ class Hosting:
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}
         self._pending: dict[GroupId, QueueRecord | None] = {}  # to open; None: to delete
+        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (seconds waited for, the timer that ends the wait)
         self._up_to_date = False  # the registry: what has no data here may be begun
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -103,6 +109,8 @@ class Hosting:
         What is being opened or deleted is waited for: its disk work would outlive the folder's lock.
         """
         self._stopping = True
+        for _, timer in self._retries.values():
+            timer.cancel()
         self._wake.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -199,8 +207,26 @@ class Hosting:
             elif not self._registry.is_queue_deleted(group):
                 await self._open_one(wanted)
         except TinymqError as error:
-            self._failed[group] = error
+            self._fail(group, wanted, error)
+        else:
+            self._retries.pop(group, None)
+
+    def _fail(self, group: GroupId, wanted: QueueRecord | None, error: TinymqError) -> None:
+        """Note why, and try again later if the reason may pass: no file descriptor is left, or no room on the disk."""
+        before = self._failed.get(group)
+        self._failed[group] = error
+        if before is None or before.code != error.code:
             logger.error("partition_failed", group=str(group), error=error.code, reason=str(error))
+        if error.retriable and not self._stopping:
+            waited_s, _ = self._retries.get(group, (RETRY_S_MIN / 2, None))
+            delay_s = min(RETRY_S_MAX, waited_s * 2)
+            self._retries[group] = delay_s, self._clock.call_later(delay_s, lambda: self._retry(group, wanted))
+
+    def _retry(self, group: GroupId, wanted: QueueRecord | None) -> None:
+        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # nothing newer is
+            self._pending[group] = wanted
+            self.opened.clear()
+            self._wake.set()
 
     async def _open_one(self, queue: QueueRecord) -> None:
         topic = self._registry.get_topic_by_id(queue.topic_id)

@@ -58,7 +58,9 @@ class Member:
         assert cluster_id is not None, "a member of no cluster"
         self._registry = choose(config, self._machine, host, cluster_id, means.clock, means.rng)
         self._deadlines = Deadlines(means.clock)
-        self._hosting = Hosting(config.broker_id, self._registry, host, self._make_partition, config.limits)
+        self._hosting = Hosting(
+            config.broker_id, self._registry, host, self._make_partition, config.limits, means.clock
+        )
         self._holders = Holders(self._registry, host.set_holders)
         self._retaining = Retaining(
             means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s

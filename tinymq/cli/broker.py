@@ -78,6 +78,7 @@ def broker(
     loaded = settings.load(config)
     broker_log.set_up(log_format)
     tuning.tune()
+    tuning.raise_open_files(loaded.limits.connections_max)
     return asyncio.run(_run(loaded))
 
 

@@ -30,3 +30,17 @@ def tune() -> None:
     mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
     mallopt(_M_TRIM_THRESHOLD, 512 * MIB)
     mallopt(_M_TOP_PAD, 16 * MIB)
+
+
+def raise_open_files(connections_max: int) -> None:
+    """Raise the limit of open files as far as the system lets this process, and say in the log what it is now."""
+    import structlog
+
+    from tinymq import descriptors
+
+    limit = descriptors.raise_limit()
+    shares = descriptors.share(limit, connections_max)
+    structlog.get_logger("tinymq.broker").info(
+        "open_files", limit=limit, connections_max=shares.connections, clients=shares.clients, streams=shares.streams,
+        peers=shares.peers, metrics=shares.metrics,
+    )  # fmt: skip

@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tinymq.errors import DiskFull, FolderInUse, StorageError, SyncFailed
+from tinymq.descriptors import OUT_OF_DESCRIPTORS, Reserve
+from tinymq.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError, SyncFailed
 from tinymq.private_files import FILE_MODE, FOLDER_MODE
 
 SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
@@ -61,7 +62,8 @@ class Files(Protocol):
     """One data folder. What exists or changes survives a power cut only when synced:
     contents by `sync`, names (created, renamed, removed) by `sync_folder` of the folder they are in.
 
-    Raises StorageError, or DiskFull when there is no room; a missing path is FileNotFoundError.
+    Raises StorageError: DiskFull when there is no room, OutOfDescriptors when no file can be opened. A missing path is
+    FileNotFoundError.
     """
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -97,7 +99,7 @@ class Files(Protocol):
         ...
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in the folder durable; "" is the data folder. Raises SyncFailed."""
+        """Make the names in the folder durable; "" is the data folder. Raises SyncFailed, OutOfDescriptors."""
         ...
 
     def boot_id(self) -> bytes:
@@ -120,6 +122,8 @@ def _mapped(what: str, path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"no room to {what} {path}", path=path) from error
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise OutOfDescriptors(f"no file descriptor left to {what} {path}", path=path) from error
         raise StorageError(f"cannot {what} {path}: {error.strerror or error}", path=path) from error
 
 
@@ -211,7 +215,12 @@ class RealFiles:
         root.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # one that is there keeps its mode: see `open_to_others`
             root.mkdir(FOLDER_MODE)
+        self._reserve = Reserve()
         self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
+
+    def _opened(self, path: str, flags: int) -> int:
+        """A new descriptor of what lies there. Raises OSError."""
+        return self._reserve.use(lambda: os.open(self._at(path), flags, FILE_MODE))
 
     def _at(self, path: str) -> str:
         return os.path.join(self._root, path)
@@ -219,7 +228,7 @@ class RealFiles:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _mapped("open", path):
-            return RealFile(os.open(self._at(path), flags, FILE_MODE), path)
+            return RealFile(self._opened(path, flags), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._at(path))
@@ -227,7 +236,7 @@ class RealFiles:
     def list(self, folder: str) -> list[str]:
         with _mapped("list", folder):
             try:
-                return sorted(os.listdir(self._at(folder)))
+                return sorted(self._reserve.use(lambda: os.listdir(self._at(folder))))
             except FileNotFoundError:
                 return []
 
@@ -278,12 +287,14 @@ class RealFiles:
 
     def sync_folder(self, path: str) -> None:
         try:
-            fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._opened(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:  # nothing was synced, and nothing is known to be lost
+                raise OutOfDescriptors(f"no file descriptor left to sync {path}", path=path) from error
             raise sync_failed({path: error}) from error
 
     def boot_id(self) -> bytes:

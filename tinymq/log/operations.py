@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tinymq.errors import DiskFull, StorageError
+from tinymq import descriptors
+from tinymq.errors import DiskFull, OutOfDescriptors, StorageError
 from tinymq.log.files import File, Files
 from tinymq.log.marks import Mark
 from tinymq.value import value
 
-OPEN_FILES_MAX = 256
 AHEAD_BYTES_MIN = 4 * 1024
 AHEAD_BYTES_MAX = 512 * 1024
 AHEAD_FRAMES_MIN = 4  # writes of this size that the zeros must take
@@ -149,6 +149,7 @@ class Disk:
     def __init__(self, files: Files, *, ahead: bool = True) -> None:
         """`ahead`: small frames go into zeros that are written before."""
         self._files = files
+        self._open_files_max = descriptors.files_share(descriptors.limit())
         self._ahead_bytes_max = AHEAD_BYTES_MAX if ahead else 0
         self._open: dict[str, _Opened] = {}  # least recently used first
         self._touched: dict[str, File] = {}  # written since the last sync; a subset of what is open
@@ -189,8 +190,10 @@ class Disk:
     def _make_room(self) -> None:
         """Close the file that was used longest ago. Only what is synced may be closed: an error that the kernel has
         not told yet would go with the last descriptor."""
-        if len(self._open) < OPEN_FILES_MAX:
-            return
+        if len(self._open) >= self._open_files_max:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
         oldest = next(iter(self._open))
         if oldest in self._touched:
             touched, self._touched = self._touched, {}
@@ -211,14 +214,22 @@ class Disk:
         opened = self._open.pop(path, None)
         if opened is None:
             self._make_room()
-            try:
-                file = self._files.open(path, create=create)
-            except FileNotFoundError as error:
-                raise StorageError(f"{path} was removed by somebody else", path=path) from error
+            file = self._opened(path, create)
             opened = _Opened(file, file.size(), self._ahead_bytes_max)
         self._open[path] = opened
         self._touched[path] = opened.file
         return opened
+
+    def _opened(self, path: str, create: bool) -> File:
+        while True:
+            try:
+                return self._files.open(path, create=create)
+            except FileNotFoundError as error:
+                raise StorageError(f"{path} was removed by somebody else", path=path) from error
+            except OutOfDescriptors:
+                if not self._open:
+                    raise
+                self._close_oldest()  # the process has none left: one of ours will do
 
     def _replace(self, folder: str, path: str, content: bytes) -> None:
         self._close(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tinymq.errors import DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.errors import DiskFull, OutOfDescriptors, StorageError, SyncFailed, TinymqError
 from tinymq.log.ballots import Ballot, BallotFile
 from tinymq.log.boots import forgetful, read_boot, write_boot
 from tinymq.log.files import File, Files, failed_paths
@@ -87,6 +87,9 @@ class Rounds:
             if failed_paths(error) & SHARED:
                 outcome.shared = error
             self._confess(everybody)
+            return outcome
+        except OutOfDescriptors as error:  # of a folder: its names may be lost, and nothing else
+            outcome.fail(everybody, error)
             return outcome
         if with_marks:
             self.marks.synced()

@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from tinymq import descriptors
 from tinymq.clock import Clock
 from tinymq.config import format_address, parse_address
 from tinymq.meter import Meter, Unmetered
@@ -21,6 +22,7 @@ from tinymq.metrics.page import render
 from tinymq.metrics.state import BrokerState
 from tinymq.metrics.status import describe, dump
 from tinymq.metrics.watched import Application, Watched
+from tinymq.places import Places
 from tinymq.raft import Group, Host
 from tinymq.rpc.serving import State
 
@@ -53,7 +55,9 @@ class Endpoint:
         listen = self._watched.app.config.metrics_listen
         if listen:
             name, port = parse_address(listen)
-            self._server = HttpServer({"/metrics": self._metrics, "/status": self._status}, self._clock)
+            shares = descriptors.share(descriptors.limit(), self._watched.app.config.limits.connections_max)
+            routes = {"/metrics": self._metrics, "/status": self._status}
+            self._server = HttpServer(routes, self._clock, shares.metrics)
             self.address = format_address(name, await self._server.start(name, port))
             self._watched.app.serving.metrics_address = self.address
 
@@ -62,6 +66,11 @@ class Endpoint:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+
+    @property
+    def places(self) -> Places | None:
+        """Of the port's connections, while it listens."""
+        return self._server.places if self._server is not None else None
 
     def group_changed(self, group: Group) -> None:
         """A replica has another role, term or leader, or none of that."""

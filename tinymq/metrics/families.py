@@ -68,6 +68,15 @@ METADATA_LEADER = Family("tinymq_metadata_leader", "The broker that leads the me
 REGISTERED = Family("tinymq_registered_brokers", "Brokers that the registry here counts among the living.")
 TOPICS = Family("tinymq_topics", "Topics in the registry here.")
 
+CONNECTIONS = Family("tinymq_connections", "Open connections, by port.", ("port",))
+CONNECTIONS_MAX = Family("tinymq_connections_max", "Connections that a port may have open.", ("port",))
+CONNECTIONS_REFUSED = Family(
+    "tinymq_connections_refused",
+    "Connections that a port refused or ended, by reason.",
+    ("port", "reason"),
+    CounterMetricFamily,
+)
+TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Taken by entries that logs here keep in memory.")
 MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Taken here by the logs of topics in memory.")
 REVIVED = Family("tinymq_partitions_revived", "That went on from here with what was left.", (), CounterMetricFamily)
 LOST = Family("tinymq_partitions_lost", "Those of them that had nothing left.", (), CounterMetricFamily)

@@ -6,8 +6,8 @@ h11 reads and writes the protocol; here are its deadlines and bounds. A connecti
     answering   until the answer is made: reads nothing more
     closing     until it is written: together with answering at most ANSWER_S seconds
 
-and whoever is late is cut off. Of CONNECTIONS_MAX connections and one more, the oldest that is still reading gives
-way: who opens many and says nothing keeps nobody out.
+and a connection that is late is cut off. When one more than `connections_max` are open, the oldest that is still
+reading gives way: a client that opens many and sends nothing keeps no other out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from http import HTTPStatus
 import h11
 import structlog
 
+from tinymq import descriptors
+from tinymq.acceptor import Acceptor
 from tinymq.clock import Clock, Timer
 from tinymq.config import format_address
 from tinymq.errors import InvalidConfig, PortInUse
+from tinymq.places import Place, Places, Refusal
 
-CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
 REQUEST_S = 5.0
 ANSWER_S = 30.0
@@ -51,30 +53,35 @@ Route = Callable[[Mapping[str, str]], Awaitable[Answer]]
 class HttpServer:
     """Listens from `start` to `stop`. All calls on one loop."""
 
-    def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
+    def __init__(
+        self, routes: Mapping[str, Route], clock: Clock, connections_max: int = descriptors.METRICS_CONNECTIONS_MAX
+    ) -> None:
         self.routes = routes
         self.clock = clock
+        self.connections_max = connections_max
+        self.places = Places("metrics", 2 * connections_max)  # the ones that gave way are not closed at once
         self._open: dict[_Connection, None] = {}  # the oldest first
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port really bound. Raises PortInUse, InvalidConfig (not an address of this machine)."""
         where = format_address(host, port)
+        acceptor = Acceptor(self.places, lambda place: _Connection(self, place))
         try:
-            self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), host, port)
+            bound = await acceptor.start(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 hint = 'stop what listens there, or choose another metrics_listen; "" turns it off'
                 raise PortInUse(f"metrics_listen: {where} is in use", hint=hint) from error
             raise InvalidConfig(f"metrics_listen: cannot listen on {where}: {error.strerror or error}") from error
-        bound: int = self._server.sockets[0].getsockname()[1]
+        self._acceptor = acceptor
         return bound
 
     async def stop(self) -> None:
         """Close the port and every connection."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for connection in list(self._open):
             connection.abort()
         answering = list(self._answering)
@@ -86,7 +93,8 @@ class HttpServer:
 
     def opened(self, connection: _Connection) -> None:
         self._open[connection] = None
-        if len(self._open) > CONNECTIONS_MAX:
+        if len(self._open) > self.connections_max:
+            self.places.refuse(Refusal.FULL)
             next((each for each in self._open if each.reading), connection).abort()
 
     def closed(self, connection: _Connection) -> None:
@@ -124,9 +132,10 @@ def _plain(status: HTTPStatus, message: str, headers: Mapping[str, str] | None =
 class _Connection(asyncio.Protocol):
     """One request, one answer."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: HttpServer, place: Place) -> None:
         self.reading = True
         self._server = server
+        self._place = place
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
         self._head_only = False
         self._transport: asyncio.Transport | None = None
@@ -188,6 +197,7 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
         self._transport = self._timer = None
         self._server.closed(self)
+        self._place.leave()
 
     def _limit(self, seconds: float) -> None:
         """Whatever it does now ends by then."""

@@ -21,6 +21,7 @@ from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
 from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
+from tinymq.places import Refusal
 from tinymq.raft import Group, Role
 from tinymq.rpc.serving import State
 
@@ -63,10 +64,19 @@ class BrokerState(Collector):
         yield from families.METADATA_LEADER.only(app.metadata_leader())
         yield from families.REGISTERED.only(len(broker.registry.get_all_brokers()) if broker is not None else 0)
         yield from families.TOPICS.only(len(broker.registry.get_all_topics()) if broker is not None else 0)
+        yield from self._of_connections()
+        yield from families.TAIL_BYTES.only(app.tail_bytes())
         standing = broker.around.standing() if broker is not None else Standing(0, 0, 0)
         yield from families.MEMORY_BYTES.only(standing.memory_bytes)
         yield from families.REVIVED.only(standing.revived)
         yield from families.LOST.only(standing.lost)
+
+    def _of_connections(self) -> Iterator[Metric]:
+        ports = list(self._watched.app.ports())
+        yield from families.CONNECTIONS.of(((port.port,), port.open) for port in ports)
+        yield from families.CONNECTIONS_MAX.of(((port.port,), port.connections_max) for port in ports)
+        refused = [((port.port, reason.value), port.refused[reason]) for port in ports for reason in Refusal]
+        yield from families.CONNECTIONS_REFUSED.of(refused)
 
     def _of_neighbours(self) -> Iterator[Metric]:
         host, now_s = self._watched.host, self._clock.monotonic()

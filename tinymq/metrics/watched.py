@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -12,6 +12,7 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.state import PartitionState
 from tinymq.config import BrokerConfig
 from tinymq.errors import TinymqError
+from tinymq.places import Places
 from tinymq.raft import Group, Host
 from tinymq.registry.values import QueueRecord
 from tinymq.rpc.serving import Serving
@@ -49,6 +50,13 @@ class Application(Protocol):
     @property
     def reason(self) -> str: ...
     def metadata_leader(self) -> int: ...
+    def ports(self) -> Iterable[Places]:
+        """Those that it listens on."""
+        ...
+
+    def tail_bytes(self) -> int:
+        """Taken by entries that logs keep in memory."""
+        ...
 
 
 @dataclass(slots=True)

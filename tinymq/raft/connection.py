@@ -17,11 +17,13 @@ from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
 from tinymq.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
 from tinymq.outbox import Outbox
+from tinymq.places import host_of
 from tinymq.proto import peer_pb2
 from tinymq.raft import handshake
 from tinymq.raft.handshake import Handshake, State
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
 from tinymq.sockets import prepare
+from tinymq.unfinished import Claim, FrameDeadline, FrameRoom
 
 BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
 
@@ -39,7 +41,9 @@ class Connection(asyncio.BufferedProtocol):
         on_open: Callable[[Connection], None],
         on_message: Callable[[Connection, peer_pb2.Peer, Chunk], None],
         on_lost: Callable[[Connection, TinymqError], None],
+        room: FrameRoom | None = None,
     ) -> None:
+        """`room`: of the large frames of all accepted connections, which have deadlines, too (unfinished.py)."""
         self.handshake = shake
         self.remote = remote  # for people; an acceptor learns it when the connection is made
         self.opened = False  # the handshake was completed, whatever came later
@@ -51,7 +55,10 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[TinymqError] = self._loop.create_future()
-        self._reader = FrameReader(handshake.FRAME_BYTES_MAX, handshake.FRAME_BYTES_MAX)
+        self._reader = FrameReader(handshake.FRAME_BYTES_MAX, handshake.FRAME_BYTES_MAX, asks=room is not None)
+        self._room_of_all = room
+        self._claim: Claim | None = None  # with `room`, while it is connected
+        self._frame_deadline: FrameDeadline | None = None  # likewise
         self._transport: asyncio.Transport | None = None
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
         self._reason: TinymqError | None = None
@@ -119,9 +126,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
         if not self.remote:
-            host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
             self.remote = format_address(host, port)
+        if self._room_of_all is not None:
+            clock = self._clock
+            self._claim = Claim(self._room_of_all, host_of(host), self._granted)
+            self._frame_deadline = FrameDeadline(self._reader, clock.monotonic, clock.call_later, self._frame_expired)
         self._outbox.open(transport)
         prepare(transport.get_extra_info("socket"))
         if self.closing:
@@ -136,11 +147,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._reader.received(nbytes)
+        self._take_frames()
+        if self._frame_deadline is not None and not self._reader.wanted_bytes:
+            self._frame_deadline.look()
+
+    def _take_frames(self) -> None:
         while not self.closing:
             try:
                 frame = self._reader.next_frame()
                 if frame is None:
+                    if self._reader.wanted_bytes:
+                        self._ask_for_room()
                     return
+                if self._claim is not None:
+                    self._claim.give_back()
                 if not self.opened or self.handshake.dialer:
                     self._shake(*frame)
                     continue
@@ -167,6 +187,10 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = True
         self._outbox.close()
         self._cancel_deadline()
+        if self._claim is not None and self._frame_deadline is not None:
+            self._claim.give_back()
+            self._frame_deadline.close()
+        self._reader.drop()
         self._transport = None
         self.lost.set_result(reason)
         self._on_lost(self, reason)
@@ -176,6 +200,25 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._flush_due = False
         self._outbox.flush()
+
+    def _ask_for_room(self) -> None:
+        """A large frame has begun: its buffer is made when there is room for it, and nothing is read until then."""
+        assert self._claim is not None
+        if self._claim.ask(self._reader.wanted_bytes):
+            self._reader.begin()
+        elif self._transport is not None and self._frame_deadline is not None:
+            self._transport.pause_reading()
+            self._frame_deadline.pause()
+
+    def _granted(self) -> None:
+        if self.closing or self._transport is None or self._frame_deadline is None:
+            return
+        self._reader.begin()
+        self._transport.resume_reading()
+        self._frame_deadline.look()
+
+    def _frame_expired(self, allowed_s: float) -> None:
+        self.close(DeadlineExceeded(f"a frame of {self._reader.begun_bytes} bytes took longer than {allowed_s:.0f} s"))
 
     def _shake(self, head: bytes, body: Chunk) -> None:
         if body:

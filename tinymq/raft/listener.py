@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
 
+from tinymq import descriptors
+from tinymq.acceptor import Acceptor
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
 from tinymq.framing import Chunk
+from tinymq.places import Place, Places
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.handshake import Handshake
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
+from tinymq.unfinished import FrameRoom
 
-BACKLOG = 128
 REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
 
 logger = structlog.get_logger("tinymq.raft.transport")
@@ -49,52 +53,50 @@ class Listener:
         self._on_open = on_open
         self._on_message = on_message
         self._on_rejected = on_rejected
-        self._strangers: dict[Connection, None] = {}  # accepted and not yet open; the oldest first
+        self.places = Places("peers", descriptors.share(descriptors.limit(), limits.connections_max).peers)
+        self._strangers_max = max(1, min(HANDSHAKES_MAX, self.places.connections_max // 2))
+        self._strangers: dict[Connection, Place] = {}  # accepted and not yet open; the oldest first
+        self._taken: dict[Connection, Place] = {}  # of all of them
+        self._room = FrameRoom(limits.peer_unfinished_bytes_max)
         self._logged: set[tuple[str, str]] = set()  # (host, code) of rejections: each is logged once
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._stopped = False
 
     @property
     def started(self) -> bool:
         """Whether it listens, or has."""
-        return self._server is not None
+        return self._acceptor is not None
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port really bound; only while started."""
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        assert self._acceptor is not None
+        return self._acceptor.address
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen. Raises PortInUse, and InvalidConfig for an address that is not this machine's."""
-        assert self._server is None
+        assert self._acceptor is None
         where = format_address(host, port)
+        acceptor = Acceptor(self.places, self._accept, (tls, HANDSHAKE_TIMEOUT_S) if tls else None)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._accept,
-                host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
-                backlog=BACKLOG,
-            )
+            await acceptor.start(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(f"{where} is in use", hint="stop what listens there, or choose another port") from error
             raise InvalidConfig(f"cannot listen on {where}: {error.strerror or error}") from error
+        self._acceptor = acceptor
 
     async def stop(self) -> None:
         """Close everything; nothing is told of it."""
         self._stopped = True
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         connections = [*self.accepted.values(), *self._strangers]
         for connection in connections:
             connection.close(Closed("this broker stops"))
         await asyncio.gather(*(connection.lost for connection in connections))
 
-    def _accept(self) -> Connection:
+    def _accept(self, place: Place) -> Connection:
         connection = Connection(
             self._handshake(),
             self._limits,
@@ -102,13 +104,20 @@ class Listener:
             on_open=self._opened,
             on_message=self._on_message,
             on_lost=self._lost,
+            room=self._room,
         )
-        self._strangers[connection] = None
-        if len(self._strangers) > HANDSHAKES_MAX:
-            next(iter(self._strangers)).close(QuotaExceeded("too many connections without a handshake"))
+        self._taken[connection] = self._strangers[connection] = place
+        if len(self._strangers) > self._strangers_max:
+            self._oldest_stranger().close(QuotaExceeded("too many connections without a handshake"))
         if self._stopped:
             connection.close(Closed("this broker stops"))
         return connection
+
+    def _oldest_stranger(self) -> Connection:
+        """Of the host that has most of them: another host's handshake is not cut short by it."""
+        hosts = Counter(place.host for place in self._strangers.values())
+        most = max(hosts.values())
+        return next(each for each, place in self._strangers.items() if hosts[place.host] == most)
 
     def _opened(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
@@ -121,6 +130,7 @@ class Listener:
 
     def _lost(self, connection: Connection, reason: TinymqError) -> None:
         self._strangers.pop(connection, None)
+        self._taken.pop(connection).leave()
         if connection.opened:
             key = (connection.peer.broker_id, connection.handshake.channel)
             if self.accepted.get(key) is connection:

@@ -14,7 +14,7 @@ import structlog
 
 from tinymq.config import Limits
 from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant, CorruptData, NotReady, TinymqError
+from tinymq.errors import BrokenInvariant, CorruptData, NotReady, OutOfDescriptors, TinymqError
 from tinymq.log.log_config import LogConfig
 from tinymq.log.states import AppliedState
 from tinymq.log.store import OpenedLog, Store
@@ -31,6 +31,8 @@ from tinymq.types import GroupId
 from tinymq.value import value
 
 logger = structlog.get_logger("tinymq.raft")
+
+REOPEN_S = 1.0  # between two attempts to open a log for which no file descriptor was left
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -168,6 +170,9 @@ class Replicas:
             self._failures[group.id] = failure
             group.repairing = failure.message
             self._begin(group, lambda: self._repair(group, failure))
+        elif isinstance(failure, OutOfDescriptors) and self._failures.get(group.id) is not failure:
+            self._failures[group.id] = failure
+            self._begin(group, lambda: self._reopen(group))
         elif failure is None and group.repairing and group.role is not Role.LEARNER:
             group.repairing = ""
             self._begin(group, lambda: self._finish(group))
@@ -202,6 +207,21 @@ class Replicas:
             await self._store.quarantine(log, failure)
         await self._repairs.may_begin(group)
         await self._whole(group, self._begin_anew(group))
+
+    async def _reopen(self, group: Group) -> None:
+        """No file descriptor was left. The log is opened again from what the disk has, as at a start of the broker."""
+        while True:
+            await self._schedule.sleep(REOPEN_S)
+            try:
+                await self._whole(group, self._open_again(group))
+            except OutOfDescriptors:
+                continue
+            logger.info("replica_reopened", group=str(group.id))
+            return
+
+    async def _open_again(self, group: Group) -> None:
+        await self._store.close_log(group.id)
+        await self._remake(group, await self._open_log(group))
 
     async def _finish(self, group: Group) -> None:
         """What is kept of its damaged log goes. Until it may, which can be never after a recovery that accepted loss,

@@ -70,6 +70,10 @@ class Schedule:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def sleep(self, delay_s: float) -> None:
+        """For what was spawned, by the broker's clock."""
+        await self._clock.sleep(delay_s)
+
     def stop(self) -> None:
         self._stopped = True
         for group in list(self._timers):

@@ -19,6 +19,7 @@ from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
 from tinymq.errors import BrokerUnreachable, Closed, TinymqError
 from tinymq.framing import Chunk
+from tinymq.places import Places
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
@@ -154,6 +155,11 @@ class TcpTransport:
         link = self._links.get((peer, channel))
         if link is not None:
             link.reset("reset")
+
+    @property
+    def places(self) -> Places:
+        """Of the connections that other brokers opened."""
+        return self._listener.places
 
     async def start(self) -> None:
         assert not self._stopped

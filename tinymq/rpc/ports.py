@@ -7,12 +7,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tinymq.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
+from tinymq.places import Places
 from tinymq.rpc.server import Services
 from tinymq.rpc.stream_server import StreamServer
 
 
 class Server(Protocol):
     """Of all services (tinymq.rpc.server.RpcServer)."""
+
+    @property
+    def places(self) -> Places | None:
+        """Of its connections; None: it has none that take a descriptor."""
+        ...
 
     async def start(self, host: str, port: int) -> int: ...
     async def set_serving(self, serving: bool) -> None: ...
@@ -48,6 +54,12 @@ class ClientPorts:
         if is_loopback(host) and not is_loopback(own):
             return ""  # clients are elsewhere, and would look for it on their own machines
         return format_address(own if host in ANY_HOST else host, self._stream_port)
+
+    @property
+    def places(self) -> list[Places]:
+        """Of the ports that accept connections."""
+        found = [self.server.places, self.streams.places if self.streams is not None else None]
+        return [places for places in found if places is not None]
 
     async def start(self) -> None:
         """Listen. Raises PortInUse, InvalidConfig; then it is to be stopped all the same."""

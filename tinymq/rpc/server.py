@@ -9,12 +9,15 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from tinymq import descriptors
 from tinymq.config import Limits, format_address
 from tinymq.errors import PortInUse
+from tinymq.places import Places
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.admin import AdminService
 from tinymq.rpc.channels import ChannelsService
+from tinymq.rpc.client_connections import ClientConnections
 from tinymq.rpc.metering import Metering
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.queue import QueueService
@@ -23,12 +26,17 @@ from tinymq.rpc.request_bounds import RequestBounds
 from tinymq.rpc.services import BrokerService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
+HANDSHAKE_S = 10.0  # from a connection's acceptance to HTTP/2's first settings
+IDLE_S = 300.0  # without a call; tinymq's client connects again when it needs to
 ANSWERS_S = 2.0  # for calls to be answered that a stop has woken; they end by themselves
 
 
-def options(limits: Limits) -> list[tuple[str, int]]:
+def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
     """What every server is bound by. Pings let both ends find out that the other is gone."""
     return [
+        ("grpc.max_allowed_incoming_connections", connections_max),  # one more is closed at once
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
         ("grpc.max_send_message_length", limits.grpc_message_bytes_max),
         ("grpc.max_concurrent_streams", limits.connection_streams_max),
@@ -55,9 +63,14 @@ class RpcServer:
 
     def __init__(self, limits: Limits, services: Services) -> None:
         quiet_departures()
+        connections_max = descriptors.share(descriptors.limit(), limits.connections_max).clients
+        self.places = Places("clients", connections_max, descriptors.host_share(connections_max))
+        self._connections = ClientConnections(self.places)
         self._calls = Metering(services.broker.meter)
         self._server = grpc.aio.server(
-            interceptors=[self._calls, RequestBounds()], options=options(limits), maximum_concurrent_rpcs=HANDLED_MAX
+            interceptors=[self._calls, RequestBounds()],
+            options=options(limits, connections_max),
+            maximum_concurrent_rpcs=HANDLED_MAX,
         )
         self._health = health.aio.HealthServicer()
         self._services = _register(self._server, services)
@@ -74,6 +87,7 @@ class RpcServer:
             raise PortInUse(f"cannot listen on {address}: {error}", hint="another process listens there") from None
         await self.set_serving(False)
         await self._server.start()
+        self._connections.start(bound)
         return bound
 
     async def set_serving(self, serving: bool) -> None:
@@ -84,6 +98,7 @@ class RpcServer:
 
     async def stop(self, grace_s: float | None) -> None:
         """Answer who waits, end the open streams within `grace_s`, close the port. None: all at once."""
+        self._connections.stop()
         if grace_s is not None:
             await self._calls.answered(ANSWERS_S)
         await self._server.stop(grace_s)

@@ -27,6 +27,7 @@ from tinymq.errors import (
     NotFound,
     OffsetOutOfRange,
     OutcomeUnknown,
+    OutOfDescriptors,
     OutOfOrderSequence,
     QuotaExceeded,
     StorageError,
@@ -67,6 +68,7 @@ STATUS: dict[type[TinymqError], StatusCode] = {
     Denied: StatusCode.PERMISSION_DENIED,
     StorageError: StatusCode.INTERNAL,
     DiskFull: StatusCode.RESOURCE_EXHAUSTED,
+    OutOfDescriptors: StatusCode.RESOURCE_EXHAUSTED,
     CorruptData: StatusCode.DATA_LOSS,
     Closed: StatusCode.UNAVAILABLE,
 }

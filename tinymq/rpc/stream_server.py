@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from collections.abc import AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 
+from tinymq import descriptors
+from tinymq.acceptor import Acceptor
 from tinymq.config import GRPC_OVERHEAD_BYTES, KIB, Limits, format_address
 from tinymq.errors import (
     InvalidConfig,
@@ -24,14 +25,15 @@ from tinymq.errors import (
 )
 from tinymq.frame_stream import FrameStream
 from tinymq.log.reads import StoredFrames
+from tinymq.places import Place, Places
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.produce import Batch
 from tinymq.rpc.services import BrokerService
+from tinymq.unfinished import FrameRoom
 
 PROTOCOL = 1
-CONNECTIONS_MAX = 1024  # one more goes by gRPC
 STRANGERS_MAX = 64  # who have not said hello yet; one more, and the oldest is let go
 HELLO_BYTES_MAX = 4 * KIB
 HELLO_TIMEOUT_S = 5.0
@@ -43,35 +45,35 @@ class StreamServer:
     """Listens from `start` to `stop`; serves each connection by a task of its own, which ends with it."""
 
     def __init__(self, limits: Limits, service: BrokerService) -> None:
+        connections_max = descriptors.share(descriptors.limit(), limits.connections_max).streams
+        self.places = Places("streams", connections_max, descriptors.host_share(connections_max))
         self._limits = limits
         self._service = service
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._room = FrameRoom(limits.unfinished_bytes_max)
         self._streams: dict[FrameStream, asyncio.Task[None]] = {}
         self._strangers: dict[FrameStream, None] = {}  # those of them that have not said hello, the oldest first
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port really bound. Raises PortInUse, InvalidConfig for an address that is not this machine's."""
         where = format_address(host, port)
+        acceptor = Acceptor(self.places, self._connection)
         try:
-            loop = asyncio.get_running_loop()
-            if host == "::" and socket.has_dualstack_ipv6():  # as gRPC does: both kinds of addresses
-                sock = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
-                self._server = await loop.create_server(self._connection, sock=sock)
-            else:
-                self._server = await loop.create_server(self._connection, host, port)
+            bound = await acceptor.start(host, port, dual_stack=True)  # as gRPC does: both kinds of addresses
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
                     f"{where} is in use", hint="choose another stream_listen, or stop who listens"
                 ) from None
             raise InvalidConfig(f"stream_listen: cannot listen on {where}: {error.strerror or error}") from None
-        return int(self._server.sockets[0].getsockname()[1])
+        self._acceptor = acceptor
+        return bound
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no new streams; end those that there are within `grace_s` (None: at once)."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
         tasks = list(self._streams.values())
         if tasks and grace_s is not None:
             await asyncio.wait(tasks, timeout=grace_s)
@@ -80,12 +82,17 @@ class StreamServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _connection(self) -> FrameStream:
-        """What a stranger may send is a hello; the bounds of a stream come after it."""
-        return FrameStream(HELLO_BYTES_MAX, HELLO_BYTES_MAX, on_made=self._begin, on_lost=self._end)
+    def _connection(self, place: Place) -> FrameStream:
+        """Of a stranger: it may send a hello, and the bounds of a stream come after that."""
+
+        def lost(stream: FrameStream) -> None:
+            place.leave()
+            self._end(stream)
+
+        return FrameStream(HELLO_BYTES_MAX, HELLO_BYTES_MAX, on_made=self._begin, on_lost=lost, room=self._room)
 
     def _begin(self, stream: FrameStream) -> None:
-        if self._server is None or len(self._streams) >= CONNECTIONS_MAX:
+        if self._acceptor is None:
             stream.abort()
             return
         while len(self._strangers) >= STRANGERS_MAX:

@@ -14,7 +14,7 @@ import posixpath
 import random
 from collections.abc import Sequence
 
-from tinymq.errors import DiskFull, FolderInUse, StorageError
+from tinymq.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files import File, Lock, sync_failed
 from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 
@@ -105,6 +105,7 @@ class FaultyFiles:
         self._crashed, self._crash_bytes = False, 0
         self._failing_syncs: list[tuple[str, bool]] = []  # pattern, once
         self._failing_reads: list[str] = []
+        self._not_opened = ""
 
     # Faults
 
@@ -120,6 +121,10 @@ class FaultyFiles:
     def fail_read(self, pattern: str) -> None:
         """Reads of files whose path matches fail with EIO."""
         self._failing_reads.append(pattern)
+
+    def out_of_descriptors(self, pattern: str) -> None:
+        """Files and folders whose path matches cannot be opened; "": all can, again."""
+        self._not_opened = pattern
 
     def disk_full(self, bytes_left: int | None) -> None:
         """Files may grow by this much altogether; None: as much as they like."""
@@ -192,6 +197,10 @@ class FaultyFiles:
         if any(fnmatch.fnmatch(path, pattern) for pattern in self._failing_reads):
             raise StorageError(f"cannot read {path}: Input/output error", path=path)
 
+    def check_descriptors(self, path: str) -> None:
+        if self._not_opened and fnmatch.fnmatch(path, self._not_opened):
+            raise OutOfDescriptors(f"no file descriptor left to open {path}", path=path)
+
     def room(self, size: int, end: int) -> int:
         """Where a write up to `end` has to stop in a file of `size`."""
         if self._bytes_left is None or end <= size:
@@ -204,6 +213,7 @@ class FaultyFiles:
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         self.check_alive()
+        self.check_descriptors(path)
         node = self._node(path)
         if node is None:
             if not create:
@@ -222,6 +232,7 @@ class FaultyFiles:
 
     def list(self, folder: str) -> list[str]:
         self.check_alive()
+        self.check_descriptors(folder)
         node = self._node(folder)
         return sorted(node.names) if isinstance(node, Folder) else []
 
@@ -272,6 +283,7 @@ class FaultyFiles:
             raise sync_failed(failed)
 
     def sync_folder(self, path: str) -> None:
+        self.check_descriptors(path)
         self.step(f"sync folder {path}")
         folder = self._node(path)
         if self._fails(path) or not isinstance(folder, Folder):

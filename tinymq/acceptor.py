@@ -1,0 +1,162 @@
+"""Listens on a port and accepts connections within bounds. asyncio does the rest of their lives.
+
+Instead of asyncio's own server, which has no bound, and which in Python 3.11 logs a hundred tracebacks a second, and
+tries again a hundred times as often, when the process has no file descriptor left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from tinymq.descriptors import OUT_OF_RESOURCES
+from tinymq.places import Place, Places, Refusal
+
+BACKLOG = 128
+BURST_MAX = 32  # accepted in one turn of the loop; then others have theirs
+PAUSE_S = 0.2  # until the next try when there is no descriptor
+LOG_EVERY_S = 10.0  # for each reason
+
+logger = structlog.get_logger("tinymq.acceptor")
+
+MakeProtocol = Callable[[Place], asyncio.BaseProtocol]
+"""Makes the protocol of an accepted connection, which calls the place's `leave` in `connection_lost`."""
+
+
+class RefusalLog:
+    """Says in the log that a port refuses connections: once in a while, with how many it were."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._unlogged: Counter[Refusal] = Counter()
+        self._logged_s: dict[Refusal, float] = {}
+
+    def note(self, reason: Refusal, count: int = 1) -> None:
+        """`count` were refused just now."""
+        self._unlogged[reason] += count
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s.get(reason, -LOG_EVERY_S) < LOG_EVERY_S:
+            return
+        self._logged_s[reason] = now_s
+        places = self._places
+        logger.warning(
+            "connections_refused", port=places.port, reason=reason.value, count=self._unlogged.pop(reason),
+            open=places.open, connections_max=places.connections_max, host_connections_max=places.host_connections_max,
+        )  # fmt: skip
+
+
+class Acceptor:
+    """One port, from `start` to `close`. All calls on one loop."""
+
+    def __init__(self, places: Places, make: MakeProtocol, tls: tuple[ssl.SSLContext, float] | None = None) -> None:
+        """`tls`: the context, and how many seconds its handshake may take."""
+        self.places = places
+        self._make = make
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._paused: asyncio.TimerHandle | None = None
+        self._log = RefusalLog(places)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound; only while it listens."""
+        host, port = self._sockets[0].getsockname()[:2]
+        return host, port
+
+    async def start(self, host: str, port: int, *, dual_stack: bool = False) -> int:
+        """Listen; the port really bound. `dual_stack`: "::" takes IPv4, too, where the system can. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if dual_stack and host == "::" and socket.has_dualstack_ipv6():
+            self._sockets = [_listening(socket.AF_INET6, (host, port), v6_only=False)]
+        else:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            try:
+                for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+                    if self._sockets and not port:  # any port, but one for all addresses of the name
+                        address = (address[0], self.address[1], *address[2:])
+                    self._sockets.append(_listening(family, address))
+            except OSError:
+                self.close()
+                raise
+        for sock in self._sockets:
+            loop.add_reader(sock, self._accept, sock)
+        return self.address[1]
+
+    def close(self) -> None:
+        """Accept nothing more. Connections go on."""
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(BURST_MAX):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_RESOURCES:
+                    continue  # that connection has ended before it was accepted
+                self._pause()
+                return
+            place = self.places.take(str(address[0]) if isinstance(address, tuple) else "")
+            if isinstance(place, Refusal):
+                sock.close()
+                self._log.note(place)
+            else:
+                task = asyncio.get_running_loop().create_task(self._connect(sock, place))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket, place: Place) -> None:
+        sock.setblocking(False)
+        tls, handshake_s = self._tls or (None, None)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._make(place), sock, ssl=tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError:  # a TLS handshake that failed, among others; asyncio has closed the socket
+            place.leave()
+        except BaseException:
+            place.leave()
+            raise
+
+    def _pause(self) -> None:
+        """No descriptor: leave the others in the system's queue for a while."""
+        self.places.refuse(Refusal.DESCRIPTORS)
+        self._log.note(Refusal.DESCRIPTORS)
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            loop.remove_reader(sock)
+        if self._paused is None:
+            self._paused = loop.call_later(PAUSE_S, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = None
+        for sock in self._sockets:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+
+def _listening(family: int, address: tuple[object, ...], *, v6_only: bool = True) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(v6_only))
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

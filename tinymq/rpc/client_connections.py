@@ -1,0 +1,133 @@
+"""The connections of the gRPC port: counts them by host, and ends those of a host that has too many.
+
+gRPC's server accepts by itself. It bounds the connections of all hosts together, but not those of one host, and does
+not say what it has. So this module looks through the process's own sockets now and then. Most of them are known from
+the look before, and cost a microsecond each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tinymq.acceptor import RefusalLog
+from tinymq.places import Places, Refusal, host_of
+
+LOOK_S = 1.0  # between two looks
+CROWDED_LOOK_S = 0.25  # while the port is more than half full
+SLICE = 256  # descriptors, then others on the loop have their turn
+FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+
+
+class Seen(NamedTuple):
+    """A descriptor, as it was found."""
+
+    inode: int
+    host: str | None  # of the other end; None: it is no connection of this port
+
+
+def surplus(seen: Mapping[int, Seen], host_connections_max: int) -> list[tuple[int, Seen]]:
+    """What is too much: of each host that has more than `host_connections_max`, the ones that were found last. Pure."""
+    kept: Counter[str] = Counter()
+    found = []
+    for fd, each in seen.items():
+        if each.host is not None:
+            kept[each.host] += 1
+            if kept[each.host] > host_connections_max:
+                found.append((fd, each))
+    return found
+
+
+class ClientConnections:
+    """From `start` to `stop`. `places.open` is as of the last look."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._log = RefusalLog(places)
+        self._port = 0
+        self._seen: dict[int, Seen] = {}  # by descriptor; the ones that were found first are first
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, port: int) -> None:
+        """Look after the connections that this process accepted on `port`."""
+        self._port = port
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """Again, or never started: nothing."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # no descriptor is left to look with
+                await self.look()
+            crowded = self.places.open * 2 > self.places.connections_max
+            await asyncio.sleep(CROWDED_LOOK_S if crowded else LOOK_S)
+
+    async def look(self) -> None:
+        """Count, and end what is too much. Raises OSError."""
+        found: dict[int, Seen] = {}
+        for at, fd in enumerate(map(int, os.listdir(FOLDER))):
+            if at % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            each = self._look_at(fd)
+            if each is not None:
+                found[fd] = each
+        known = {fd: each for fd, each in self._seen.items() if found.get(fd) == each}
+        self._seen = known | found
+        ended = 0
+        for fd, each in surplus(self._seen, self.places.host_connections_max):
+            ended += _end(fd, each.inode)
+            del self._seen[fd]
+        self.places.recount(each.host for each in self._seen.values() if each.host is not None)
+        if ended:
+            self.places.refuse(Refusal.HOST, ended)
+            self._log.note(Refusal.HOST, ended)
+
+    def _look_at(self, fd: int) -> Seen | None:
+        """None: no socket, or gone."""
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            return None
+        if not stat.S_ISSOCK(status.st_mode):
+            return None
+        known = self._seen.get(fd)
+        return known if known is not None and known.inode == status.st_ino else self._asked(fd, status.st_ino)
+
+    def _asked(self, fd: int, inode: int) -> Seen | None:
+        try:
+            with _duplicate(fd, inode) as sock:
+                here, there = sock.getsockname(), sock.getpeername()
+        except OSError:  # it listens, or has ended
+            return None
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or here[1] != self._port:
+            return Seen(inode, None)
+        return Seen(inode, host_of(there[0]))
+
+
+def _duplicate(fd: int, inode: int) -> socket.socket:
+    """The same socket under another descriptor: what becomes of the first meanwhile does not matter. Raises OSError."""
+    sock = socket.socket(fileno=os.dup(fd))
+    if os.fstat(sock.fileno()).st_ino != inode:
+        sock.close()
+        raise OSError("another file has the descriptor now")
+    return sock
+
+
+def _end(fd: int, inode: int) -> bool:
+    """End a connection of gRPC's, which takes it for the other end's doing."""
+    try:
+        with _duplicate(fd, inode) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
