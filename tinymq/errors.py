@@ -3,7 +3,7 @@
     TinymqError
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
     │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion
-    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer
+    │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel
     ├── AlreadyExists          TopicExists
     ├── Unavailable            not now: try again (retriable)
@@ -118,6 +118,12 @@ class UnknownProducer(InvalidRequest):
     """The partition does not know this producer id, and its sequence is not 0."""
 
     default_hint = "the client takes a new epoch by itself; what was in flight is of unknown outcome"
+
+
+class VersionConflict(InvalidRequest):
+    """What was to be changed is at another version than the one that the change was decided on."""
+
+    default_hint = "read it again, and decide again"
 
 
 class NotFound(TinymqError):

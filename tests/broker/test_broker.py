@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.fakes.fake_groups import FakeGroups
+from tests.fakes.levels import FakeFolder, FakePeers
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.broker.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
+from tinymq.broker.upgrade import Upgrade
 from tinymq.config import Limits, Timing
 from tinymq.errors import (
     DeadlineExceeded,
@@ -56,10 +58,27 @@ class Bench:
         self.hosting = Hosting(2, self.registry, self.groups, self.partition)
         self.hosting.up_to_date()
         around = Surroundings(
-            2, b"c" * 16, self.registry, self.hosting, self, Deadlines(self.clock), self.clock, InlineRunner(),
-            Limits(), Timing(), lambda: Standing(0, 0, 0), lambda: True,
-        )  # fmt: skip
+            broker_id=2,
+            cluster_id=b"c" * 16,
+            registry=self.registry,
+            hosting=self.hosting,
+            leaders=self,
+            deadlines=Deadlines(self.clock),
+            clock=self.clock,
+            runner=InlineRunner(),
+            limits=Limits(),
+            timing=Timing(),
+            standing=lambda: Standing(0, 0, 0),
+            upgrade=Upgrade(
+                2, self.registry, FakePeers(), FakeFolder(2), self.voters, lambda _: None, self.clock, every_s=2.0
+            ),
+            voters=self.voters,
+            informed=lambda: True,
+        )
         self.broker = Broker(around)
+
+    def voters(self) -> list[int]:
+        return [1, 2, 3]
 
     def count_alive(self) -> int:
         return 3

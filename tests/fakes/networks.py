@@ -13,6 +13,7 @@ from tinymq.config import Limits
 from tinymq.errors import TinymqError
 from tinymq.proto import peer_pb2
 from tinymq.raft.tcp import TcpTransport
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq.testing.memory_transport import MemoryTransport
@@ -27,6 +28,7 @@ class Identity:
     broker_id: int
     incarnation: bytes
     cluster_id: bytes | None
+    feature_level: int = FIRST_LEVEL
 
 
 class Recorder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.entry import ENTRY_VERSION, Entry, Kind, make_entry
 from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.log.reads import Frames
 from tinymq.types import GroupId, Position, TopicId
@@ -102,10 +102,12 @@ class FakeGroup:
         record_count: int = 0,
         max_timestamp_us: int | None = None,
         payload_crc: int | None = None,
+        version: int = ENTRY_VERSION,
+        raises_level: bool = False,
     ) -> Position:
         if not self._leads:
             raise NotLeader("a fake follower", leader=self.leader)
-        entry = self._append(kind, payload, record_count, max_timestamp_us, payload_crc)
+        entry = self._append(kind, payload, record_count, max_timestamp_us, payload_crc, version)
         if self.on_proposed is not None:
             self.on_proposed()
         return Position(entry.index, entry.term, entry.header.base_offset, entry.header.append_time_us)
@@ -127,8 +129,9 @@ class FakeGroup:
         return self.applied
 
     def _append(
-        self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None
-    ) -> Entry:
+        self, kind: Kind, payload: bytes, count: int, max_timestamp_us: int | None, payload_crc: int | None,
+        version: int = ENTRY_VERSION,
+    ) -> Entry:  # fmt: skip
         last = self.log.entries[-1] if self.log.entries else None
         time_us = NOW_US + len(self.log.entries) + self.later_us
         entry = make_entry(
@@ -142,6 +145,7 @@ class FakeGroup:
             max_timestamp_us=time_us if max_timestamp_us is None else max_timestamp_us,
             payload=payload,
             payload_crc=payload_crc,
+            version=version,
         )
         self.log.entries.append(entry)
         self.next_offset = entry.header.next_offset

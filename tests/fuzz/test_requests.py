@@ -159,6 +159,7 @@ UNARY = {
     "DeleteTopic": pb.DeleteTopicRequest,
     "ClusterStatus": pb.ClusterStatusRequest,
     "DescribeScan": pb.DescribeScanRequest,
+    "FeatureLevel": pb.FeatureLevelRequest,
     "ListScans": pb.ListScansRequest,
     "DescribeSelf": pb.DescribeSelfRequest,
     "Form": pb.FormRequest,

@@ -120,6 +120,8 @@ class ScriptedTransport:
 
     def remove_peer(self, broker_id: int) -> None: ...
 
+    def turn_away(self, below: int) -> None: ...
+
     def reset(self, peer: int, channel: Channel) -> None:
         self._links.again.append((self.me.broker_id, peer, channel))
 

@@ -18,6 +18,7 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import ANYBODY, Credentials, Handshake, State, refusal
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
@@ -55,10 +56,10 @@ def test_both_open_and_know_one_another() -> None:
     assert acceptor.state is State.AWAIT_PROOF
     assert acceptor.receive(message(proof)) is None
     assert acceptor.state is State.OPEN
-    assert dialer.peer == PeerIdentity(2, b"2" * 16, 22)
-    assert acceptor.peer == PeerIdentity(1, b"1" * 16, 11)
+    assert dialer.peer == PeerIdentity(2, b"2" * 16, 22, KNOWN_LEVEL)
+    assert acceptor.peer == PeerIdentity(1, b"1" * 16, 11, KNOWN_LEVEL)
     assert acceptor.channel is Channel.BULK
-    assert (dialer.version, acceptor.version) == (1, 1)
+    assert (dialer.version, acceptor.version) == (KNOWN_LEVEL, KNOWN_LEVEL)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,8 @@ def test_both_open_and_know_one_another() -> None:
         (ONE, replace(TWO, broker_id=3), WrongBroker),
         (replace(ONE, broker_id=2), TWO, WrongBroker),  # a copied data folder
         (replace(ONE, broker_id=0), TWO, WrongBroker),
-        (replace(ONE, protocol_min=2, protocol_max=3), TWO, UnsupportedVersion),
-        (ONE, replace(TWO, protocol_min=2, protocol_max=3), UnsupportedVersion),
+        (replace(ONE, protocol_min=8, protocol_max=9), TWO, UnsupportedVersion),
+        (ONE, replace(TWO, protocol_min=8, protocol_max=9), UnsupportedVersion),
         (replace(ONE, incarnation=b"short"), TWO, InvalidFrame),
     ],
 )
@@ -220,6 +221,24 @@ def test_who_belongs_to_a_cluster_takes_no_answer_without_one() -> None:
     hello = acceptor.receive(message(dialer.first_message))
     with pytest.raises(WrongCluster):
         dialer.receive(altered(hello, cluster_id=b""))
+
+
+@pytest.mark.parametrize("cluster_id", [b"cluster", b""], ids=["of the cluster", "joining it"])
+def test_a_build_that_knows_too_little_is_told_what_to_do(cluster_id: bytes) -> None:
+    old, new = replace(ONE, protocol_max=1, cluster_id=cluster_id), replace(TWO, protocol_min=2, protocol_max=2)
+    dialer, acceptor = dial(old), accept(new)
+    with pytest.raises(UnsupportedVersion, match="broker 1 knows feature level 1, and this cluster is at 2") as here:
+        acceptor.receive(message(dialer.first_message))
+    assert "install a newer tinymq on broker 1" in str(here.value)
+    with pytest.raises(UnsupportedVersion, match="broker 1 knows feature level 1, and this cluster is at 2"):
+        dialer.receive(message(acceptor.farewell))
+
+
+def test_a_build_that_knows_too_little_finds_out_by_itself() -> None:
+    """As the acceptor, of a dialer that has entered a level that it does not know."""
+    dialer, acceptor = dial(replace(ONE, protocol_min=3, protocol_max=3)), accept(replace(TWO, protocol_max=2))
+    with pytest.raises(UnsupportedVersion, match="broker 2 knows feature level 2, and this cluster is at 3"):
+        acceptor.receive(message(dialer.first_message))
 
 
 def test_versions_that_overlap_meet_at_the_highest_common_one() -> None:

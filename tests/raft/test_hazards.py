@@ -19,6 +19,7 @@ from tests.raft.values import GROUP, chain
 from tinymq.config import KIB, Limits
 from tinymq.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
+from tinymq.feature_level import ENTRIES
 from tinymq.log.ballots import Ballots
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role, catchup, following, leadership, stock, voting
@@ -288,7 +289,7 @@ def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
 
 
 UNKNOWN = [(kind, ENTRY_VERSION) for kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99)]
-UNKNOWN += [(kind, ENTRY_VERSION + 1) for kind in (Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND)]
+UNKNOWN += [(kind, max(versions) + 1) for kind, versions in ENTRIES.items()]
 
 
 @pytest.mark.parametrize(("kind", "version"), UNKNOWN)

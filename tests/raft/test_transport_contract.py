@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, SECRET, Identity, InMemoryNetwork, TcpNetwork, connected, heartbeat, started
 from tinymq.config import MIB, Limits
-from tinymq.errors import BrokerUnreachable, NotReady, PortInUse, WrongBroker, WrongCluster, WrongSecret
+from tinymq.errors import (
+    BrokerUnreachable,
+    NotReady,
+    PortInUse,
+    UnsupportedVersion,
+    WrongBroker,
+    WrongCluster,
+    WrongSecret,
+)
+from tinymq.feature_level import KNOWN_LEVEL
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
 from tinymq.testing.cluster import free_ports
 
@@ -111,12 +121,37 @@ def test_send_to_nobody_answers_false(run: Run) -> None:
 def test_each_side_learns_what_the_other_proved(run: Run) -> None:
     async def scenario(network: TcpNetwork) -> None:
         a, b = await started(network, 1, 2)
-        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL)
         assert sorted(channel for _, channel, _ in a.told.connected) == [Channel.CONTROL, Channel.BULK]
-        assert a.told.connected[0] == (2, a.told.connected[0][1], PeerIdentity(2, b"\x02" * 16, 1))
+        assert a.told.connected[0] == (2, a.told.connected[0][1], PeerIdentity(2, b"\x02" * 16, 1, KNOWN_LEVEL))
         assert a.send(2, 5)
         await b.told.until(lambda: b.told.messages)
-        assert b.told.identities == [PeerIdentity(1, b"\x01" * 16, 1)]
+        assert b.told.identities == [PeerIdentity(1, b"\x01" * 16, 1, KNOWN_LEVEL)]
+
+    run(scenario)
+
+
+def test_a_build_that_knows_less_than_the_cluster_is_turned_away_for_good(run: Run) -> None:
+    async def scenario(network: TcpNetwork) -> None:
+        a, b = network.make(1), network.make(2)
+        b.transport.known_level = 1
+        for end in (a, b):
+            await end.transport.start()
+        for end, other in ((a, b), (b, a)):
+            end.transport.set_peer(other.address)
+        for end, other in ((a, 2), (b, 1)):
+            await end.told.until(lambda end=end, other=other: all(end.transport.connected(other, c) for c in Channel))
+        who = a.transport.identity(2)
+        assert who is not None
+        assert who.feature_level == 1
+        a.transport.turn_away(1)
+        assert all(a.transport.connected(2, channel) for channel in Channel), "it knows as much"
+        a.identity = replace(a.identity, feature_level=2)
+        a.transport.turn_away(2)
+        await b.told.until(lambda: [e for _, e in b.told.refused if isinstance(e, UnsupportedVersion)])
+        await a.told.until(lambda: not any(a.transport.connected(2, channel) for channel in Channel))
+        why = next(error.message for _, error in b.told.refused if isinstance(error, UnsupportedVersion))
+        assert "broker 2 knows feature level 1, and this cluster is at 2" in why
 
     run(scenario)
 
@@ -166,10 +201,10 @@ def test_a_restarted_peer_is_another_session(run: Run) -> None:
         await again.transport.start()
         await connected(a, again)
         await connected(again, a)
-        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 9)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
         assert again.send(1, 3)
         await a.told.until(lambda: a.told.messages)
-        assert a.told.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9)
+        assert a.told.identities[-1] == PeerIdentity(2, b"\x02" * 16, 9, KNOWN_LEVEL)
 
     run(scenario)
 
@@ -385,7 +420,7 @@ def test_an_address_that_changes_is_dialled_anew(run: Run) -> None:
         a.transport.set_peer(elsewhere.address)
         await connected(a, elsewhere)
         await a.told.until(lambda: a.transport.identity(2) != before)
-        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2)
+        assert a.transport.identity(2) == PeerIdentity(2, b"\x02" * 16, 2, KNOWN_LEVEL)
 
     run(scenario)
 

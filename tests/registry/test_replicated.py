@@ -14,9 +14,12 @@ from tests.fakes.raft_host import FakeHosts
 from tests.registry.records import broker
 from tinymq.config import Timing
 from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.types import METADATA_GROUP
+
+NOTHING = pb.Command(unregister_broker=pb.UnregisterBroker(broker_id=9)).SerializeToString()
 
 
 class Follower(FakeGroup):
@@ -114,7 +117,7 @@ def test_a_leader_that_leads_no_more_leaves_it_unknown() -> None:
     async def main() -> None:
         b = Bench()
         b.commits = False
-        reply = b.machines[0].propose(b"")
+        reply = b.machines[0].propose(NOTHING)
         b.group.lose_leadership(to=2)
         assert isinstance(reply.exception(), OutcomeUnknown)
 

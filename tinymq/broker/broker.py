@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from tinymq.broker.partition import Partition
 from tinymq.broker.producer_ids import ProducerIds
 from tinymq.broker.scans import Scans
 from tinymq.broker.unpack_queue import UnpackQueue
+from tinymq.broker.upgrade import Upgrade
 from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
@@ -66,6 +67,8 @@ class Surroundings:
     limits: Limits
     timing: Timing
     standing: Callable[[], Standing]
+    upgrade: Upgrade
+    voters: Callable[[], Collection[int]]  # of the metadata group
     informed: Callable[[], bool]  # whether the registry here is not an empty one, being filled or of a damaged log
 
 
@@ -76,6 +79,7 @@ class Broker:
         self.around = around
         self.registry = around.registry
         self.hosting = around.hosting
+        self.upgrade = around.upgrade
         self.limits = around.limits
         self.timing = around.timing
         self.deadlines = around.deadlines

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinymq.broker.broker import Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
@@ -20,6 +20,7 @@ from tinymq.broker.partition import Partition
 from tinymq.broker.registration import Registration
 from tinymq.broker.retaining import Retaining
 from tinymq.broker.revival import Revival
+from tinymq.broker.upgrade import Upgrade, announced_level
 from tinymq.clock import Clock
 from tinymq.config import BrokerConfig
 from tinymq.entry import Entry
@@ -65,6 +66,7 @@ class Member:
         self._retaining = Retaining(
             means.clock, lambda: self._hosting.partitions.values(), config.timing.retention_check_s
         )
+        record = replace(record, feature_level=announced_level(means.store.identity))
         self._registration = Registration(
             self._registry, record, means.clock, config.timing, self._hosting.up_to_date
         )  # whoever is registered has applied all that was done before
@@ -74,11 +76,27 @@ class Member:
         )  # fmt: skip
         host.on_peer_changed = self._homecoming.peer_changed
         self._revival = Revival(config.broker_id, host, means.clock)
+        self.upgrade = Upgrade(
+            config.broker_id, self._registry, host, means.store, self._voters, self._registration.announce, means.clock,
+            config.timing.registration_renew_s,
+        )  # fmt: skip
         self._filled = False  # the metadata here is not empty: an earlier process had it
         around = Surroundings(
-            config.broker_id, cluster_id, self._registry, self._hosting, host, self._deadlines, means.clock,
-            means.runner, config.limits, config.timing, self._standing, self._informed,
-        )  # fmt: skip
+            broker_id=config.broker_id,
+            cluster_id=cluster_id,
+            registry=self._registry,
+            hosting=self._hosting,
+            leaders=host,
+            deadlines=self._deadlines,
+            clock=means.clock,
+            runner=means.runner,
+            limits=config.limits,
+            timing=config.timing,
+            standing=self._standing,
+            upgrade=self.upgrade,
+            voters=self._voters,
+            informed=self._informed,
+        )
         self.broker = Broker(around)
 
     async def start(self, first_entry: Entry) -> None:
@@ -96,7 +114,8 @@ class Member:
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
         self._holders.start()  # before a partition is led: its append times rest on these brokers' clocks
-        for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start()):
+        upgrade = self.upgrade.start()
+        for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start(), upgrade):
             task.add_done_callback(self._ended)
         self._retaining.start()
 
@@ -113,6 +132,7 @@ class Member:
     async def stop(self) -> None:
         """Follow the registry no more; who waits on a partition is told that the broker stops."""
         self._retaining.stop()
+        await self.upgrade.stop()
         await self._revival.stop()
         await self._registry.stop()
         await self._hosting.stop()
@@ -129,6 +149,10 @@ class Member:
 
     def _standing(self) -> Standing:
         return Standing(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
+
+    def _voters(self) -> list[int]:
+        metadata = self._means.host.groups.get(METADATA_GROUP)
+        return [] if metadata is None else [replica.broker_id for replica in metadata.membership.replicas]
 
     def _informed(self) -> bool:
         if self._means.config.registry != "replicated":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -31,7 +32,14 @@ class Registration:
         self._broker = broker
         self._clock = clock
         self._timing = timing
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def announce(self, feature_level: int) -> None:
+        """Register as a broker that knows this level from now on, at once."""
+        if feature_level != self._broker.feature_level:
+            self._broker = replace(self._broker, feature_level=feature_level)
+            self._wake.set()
 
     def start(self) -> asyncio.Task[None]:
         """The task ends with `stop`, or by a broken invariant."""
@@ -60,7 +68,7 @@ class Registration:
                 if not failing:
                     logger.warning("registration_failing", error=error.code, reason=str(error))
                 failing = True
-                await self._clock.sleep(RETRY_S)
+                await self._pause(RETRY_S)
                 continue
             if failing or not self.registered.is_set():
                 logger.info("broker_registered", broker=self._broker.broker_id, address=self._broker.address)
@@ -68,4 +76,11 @@ class Registration:
             if not self.registered.is_set():
                 self.registered.set()
                 self._on_registered()
-            await self._clock.sleep(self._timing.registration_renew_s)
+            await self._pause(self._timing.registration_renew_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """That long, or until there is something else to announce."""
+        timer = self._clock.call_later(pause_s, self._wake.set)
+        await self._wake.wait()
+        self._wake.clear()
+        timer.cancel()

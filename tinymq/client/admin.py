@@ -11,6 +11,8 @@ from tinymq.client import cluster_status, routing, scans
 from tinymq.client.channel_admin import AsyncChannelAdmin
 from tinymq.client.checks import check_count, check_scan, check_topic
 from tinymq.client.cluster_status import ClusterStatus, TopicDescription
+from tinymq.client.feature_level import FeatureLevel
+from tinymq.client.feature_level import read as read_level
 from tinymq.client.leadership import transfer_leader
 from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Place, by_partition
@@ -19,7 +21,7 @@ from tinymq.client.routing import Broker, Partition, Topic
 from tinymq.client.scans import ScanDescription, ScanSummary
 from tinymq.client.topic_settings import write_settings
 from tinymq.client.values import as_datetime
-from tinymq.errors import TinymqError, UnknownTopic
+from tinymq.errors import TinymqError, Unavailable, UnknownTopic, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 STATUS_TIMEOUT_S = 2.0
@@ -201,6 +203,35 @@ class AsyncAdmin(AsyncChannelAdmin):
             self._ask_each(brokers, Method.METADATA, pb.MetadataRequest(all=True), per_broker_s),
         )
         return cluster_status.summarise(view.cluster_id, brokers, replies, _newest_topics(topics))
+
+    async def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
+        """What the cluster may propose, and which brokers keep it there: docs/operations.md."""
+        return await self._feature_level(pb.FeatureLevelRequest(), timeout)
+
+    async def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
+        """Have every broker that answers announce no higher level than this, 0: the present one, so that the cluster's
+        does not rise; also after restarts, until `release_feature_level`. One broker that holds it is enough.
+
+        Raises InvalidRequest (below the present level, or above what a broker knows), UnsupportedVersion.
+        """
+        hold = pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.HOLD, level=level)
+        return await self._feature_level(hold, timeout)
+
+    async def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
+        """End what `hold_feature_level` did, on every broker that answers. The cluster's level rises once all members
+        announce a higher one, and never falls."""
+        return await self._feature_level(pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.RELEASE), timeout)
+
+    async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:
+        left = self._cluster.countdown(self._timeout_s(timeout))
+        view = await self._cluster.refresh(timeout_s=left())
+        brokers = list(view.brokers.values())
+        per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
+        replies = await self._ask_each(brokers, Method.FEATURE_LEVEL, request, per_broker_s)
+        for reply in replies:
+            if isinstance(reply, BaseException) and not isinstance(reply, Unavailable | UnsupportedVersion):
+                raise reply
+        return read_level({broker.broker_id: reply for broker, reply in zip(brokers, replies, strict=True)})
 
     async def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
         """Which brokers have sent what to a scan (see Client.scan), each asked itself: of the latest 1,000 scans, until

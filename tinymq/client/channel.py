@@ -38,6 +38,7 @@ _REPLIES: dict[Method, Any] = {
     Method.CLUSTER_STATUS: pb.ClusterStatusReply,
     Method.DESCRIBE_SCAN: pb.DescribeScanReply,
     Method.LIST_SCANS: pb.ListScansReply,
+    Method.FEATURE_LEVEL: pb.FeatureLevelReply,
     Method.SET_CONSUMER: pb.SetConsumerReply,
     Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
     Method.GET_CONSUMER: pb.GetConsumerReply,

@@ -34,6 +34,7 @@ class Method(Enum):
     TRANSFER_LEADER = "tinymq.v1.Admin/TransferLeader"
     DELETE_PARTITION = "tinymq.v1.Admin/DeletePartition"
     CLUSTER_STATUS = "tinymq.v1.Admin/ClusterStatus"
+    FEATURE_LEVEL = "tinymq.v1.Admin/FeatureLevel"
     DESCRIBE_SCAN = "tinymq.v1.Admin/DescribeScan"
     LIST_SCANS = "tinymq.v1.Admin/ListScans"
     SET_CONSUMER = "tinymq.v1.Channels/SetConsumer"

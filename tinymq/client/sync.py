@@ -10,17 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 import pyarrow as pa
 
-from tinymq.client.admin import PartitionOffsets
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
-from tinymq.client.cluster_status import ClusterStatus, TopicDescription
 from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
 from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.direct import Direct
@@ -30,10 +28,9 @@ from tinymq.client.places import Place, Places
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
-from tinymq.client.routing import Broker, Partition
 from tinymq.client.scan import WAIT_MS, Tiers
-from tinymq.client.scans import ScanDescription, ScanSummary
-from tinymq.client.sync_queue import ChannelAdmin, Queue
+from tinymq.client.sync_admin import Admin
+from tinymq.client.sync_queue import Queue
 from tinymq.client.sync_scan import Scan
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, NotDelivered, TinymqError
@@ -315,79 +312,6 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Admin(ChannelAdmin):
-    """What `client.admin` can do: AsyncAdmin, synchronous."""
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        replication_factor: int | None = None,
-        *,
-        settings: Mapping[str, object] | None = None,
-        timeout: float | None = None,
-    ) -> TopicDescription:
-        """As AsyncAdmin.create_topic."""
-        made = self._core.create_topic(name, partitions, replication_factor, settings=settings, timeout=timeout)
-        return self._engine.run(made)
-
-    def alter_topic(
-        self, name: str, settings: Mapping[str, object], *, timeout: float | None = None
-    ) -> TopicDescription:
-        """As AsyncAdmin.alter_topic."""
-        return self._engine.run(self._core.alter_topic(name, settings, timeout=timeout))
-
-    def add_partition(self, topic: str, *, timeout: float | None = None) -> Partition:
-        """As AsyncAdmin.add_partition."""
-        return self._engine.run(self._core.add_partition(topic, timeout=timeout))
-
-    def delete_partition(self, topic: str, partition: int, *, timeout: float | None = None) -> None:
-        """As AsyncAdmin.delete_partition."""
-        self._engine.run(self._core.delete_partition(topic, partition, timeout=timeout))
-
-    def transfer_leader(
-        self, topic: str, partition: int, to: int | None = None, *, timeout: float | None = None
-    ) -> int:
-        """As AsyncAdmin.transfer_leader."""
-        return self._engine.run(self._core.transfer_leader(topic, partition, to, timeout=timeout))
-
-    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        """As AsyncAdmin.delete_topic."""
-        self._engine.run(self._core.delete_topic(name, timeout=timeout))
-
-    def list_topics(self, *, timeout: float | None = None) -> list[TopicDescription]:
-        """As AsyncAdmin.list_topics."""
-        return self._engine.run(self._core.list_topics(timeout=timeout))
-
-    def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        """As AsyncAdmin.describe_topic."""
-        return self._engine.run(self._core.describe_topic(name, timeout=timeout))
-
-    def brokers(self, *, timeout: float | None = None) -> list[Broker]:
-        """As AsyncAdmin.brokers."""
-        return self._engine.run(self._core.brokers(timeout=timeout))
-
-    def offsets(self, name: str, *, partial: bool = False, timeout: float | None = None) -> dict[int, PartitionOffsets]:
-        """As AsyncAdmin.offsets."""
-        return self._engine.run(self._core.offsets(name, partial=partial, timeout=timeout))
-
-    def find_offsets(self, name: str, place: Place, *, timeout: float | None = None) -> dict[int, int]:
-        """As AsyncAdmin.find_offsets."""
-        return self._engine.run(self._core.find_offsets(name, place, timeout=timeout))
-
-    def describe_scan(self, scan_id: str, *, timeout: float | None = None) -> ScanDescription:
-        """As AsyncAdmin.describe_scan."""
-        return self._engine.run(self._core.describe_scan(scan_id, timeout=timeout))
-
-    def list_scans(self, *, timeout: float | None = None) -> list[ScanSummary]:
-        """As AsyncAdmin.list_scans."""
-        return self._engine.run(self._core.list_scans(timeout=timeout))
-
-    def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """As AsyncAdmin.cluster_status."""
-        return self._engine.run(self._core.cluster_status(timeout=timeout))
 
 
 def _after_fork() -> None:

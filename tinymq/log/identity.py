@@ -1,9 +1,12 @@
 """Whose data folder this is: broker, incarnation and cluster, in `broker.json`; and in which kind of registry the
 cluster's topics are, one word in `registry`, written when the broker first takes part in its cluster.
 
-One JSON object, a line for each field, readable by a person: `format` 1, `broker_id`, `incarnation` (16 random
-bytes in hex, new with each folder), `cluster_id` (hex, "" until the cluster is formed), and `crc32c` of the
-object without that field, its keys sorted and no space in it.
+One JSON object, a line for each field, readable by a person: `format`, `broker_id`, `incarnation` (16 random bytes in
+hex, new with each folder), `cluster_id` (hex, "" until the cluster is formed), and `crc32c` of the object without that
+field, its keys sorted and no space in it. `held_level` is there while an operator holds the cluster's feature level.
+
+`format` is 1 until the broker has seen its cluster at a feature level above 1. Then it is 2, and `feature_level` says
+which level: a build that knows no feature levels does not open such a folder.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ from dataclasses import dataclass
 
 from tinymq.entry import crc32c
 from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.log.files import Files
 from tinymq.log.layout import IDENTITY, REGISTRY
 from tinymq.log.rounds import read_whole
 
-FORMAT = 1
+FORMAT, FORMAT_LEVELLED = 1, 2  # the latter with a feature level
 _WORD = re.compile(rb"[a-z]{1,32}\n?")
 _MEND = (
-    f"restore {IDENTITY} as it was, from a copy: it never changes once the cluster is formed. Without one, keep the "
-    "folder, and leave this broker stopped: the other replicas have its data"
+    f"restore {IDENTITY} as it was, from a copy: once the cluster is formed, it changes only with the feature level. "
+    "Without one, keep the folder, and leave this broker stopped: the other replicas have its data"
 )
 
 
@@ -33,6 +37,8 @@ class Identity:
     broker_id: int
     incarnation: bytes  # 16 random bytes
     cluster_id: bytes | None = None
+    feature_level: int = FIRST_LEVEL  # the highest at which this broker has seen its cluster
+    held_level: int = 0  # the broker announces no higher level than this; 0: what its build knows
 
 
 def _checksum(fields: dict[str, object]) -> int:
@@ -49,10 +55,13 @@ def read_identity(files: Files) -> Identity | None:
         crc = fields.pop("crc32c")
         if crc != _checksum(fields):
             raise CorruptData(f"{IDENTITY} has a wrong checksum", hint=_MEND)
-        if fields["format"] != FORMAT:
-            raise UnsupportedVersion(f"a data folder of format {fields['format']}; this build reads {FORMAT}")
+        if fields["format"] not in (FORMAT, FORMAT_LEVELLED):
+            raise UnsupportedVersion(f"a data folder of format {fields['format']}; this build reads {FORMAT_LEVELLED}")
+        level = int(fields.get("feature_level", FIRST_LEVEL))
+        broker_id, incarnation = int(fields["broker_id"]), bytes.fromhex(fields["incarnation"])
+        check_member(broker_id, KNOWN_LEVEL, level)
         cluster_id = bytes.fromhex(fields["cluster_id"]) or None
-        return Identity(int(fields["broker_id"]), bytes.fromhex(fields["incarnation"]), cluster_id)
+        return Identity(broker_id, incarnation, cluster_id, level, int(fields.get("held_level", 0)))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptData(f"{IDENTITY} is not readable: {error!r}", hint=_MEND) from error
 
@@ -60,11 +69,15 @@ def read_identity(files: Files) -> Identity | None:
 def write_identity(files: Files, identity: Identity) -> None:
     """Durable when it returns; a crash leaves the old one or the new one. Raises StorageError."""
     fields: dict[str, object] = {
-        "format": FORMAT,
+        "format": FORMAT if identity.feature_level == FIRST_LEVEL else FORMAT_LEVELLED,
         "broker_id": identity.broker_id,
         "incarnation": identity.incarnation.hex(),
         "cluster_id": (identity.cluster_id or b"").hex(),
     }
+    if identity.feature_level > FIRST_LEVEL:
+        fields["feature_level"] = identity.feature_level
+    if identity.held_level:
+        fields["held_level"] = identity.held_level
     _replace(files, IDENTITY, json.dumps({**fields, "crc32c": _checksum(fields)}, indent=2).encode() + b"\n")
 
 

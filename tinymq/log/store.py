@@ -5,7 +5,9 @@ Opening decides what survived: see recovery.py for one log, marks.py and ballots
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tinymq.clock import Clock
@@ -63,6 +65,7 @@ class Store:
         mark_every_s: float,
     ):
         self.identity = shared.identity
+        self._changing_identity = asyncio.Lock()
         self.ballots = Ballots(dict(shared.ballots.ballots), lambda: self.writer.wake())
         rounds = Rounds(files, shared.marks, shared.ballot_file)
         self.writer = Writer(runner, clock, rounds, self.ballots, idle_mark_s=idle_mark_s, mark_every_s=mark_every_s)
@@ -95,9 +98,26 @@ class Store:
             return
         if self.identity.cluster_id is not None:
             raise WrongCluster(f"the data folder belongs to cluster {self.identity.cluster_id.hex()}")
-        identity = replace(self.identity, cluster_id=cluster_id)
-        await self._runner.run(lambda: write_identity(self._files, identity))
-        self.identity = identity
+        await self._change_identity(lambda identity: replace(identity, cluster_id=cluster_id))
+
+    async def note_feature_level(self, level: int) -> None:
+        """The cluster is at `level`, durably when this returns: no build that knows less opens the folder from now on.
+        A level below the one that is noted changes nothing. Raises StorageError."""
+        if level > self.identity.feature_level:
+            await self._change_identity(lambda identity: replace(identity, feature_level=level))
+
+    async def hold_feature_level(self, level: int) -> None:
+        """The broker announces no higher level than this from now on, also after a restart; 0: no such bound. Raises
+        StorageError."""
+        if level != self.identity.held_level:
+            await self._change_identity(lambda identity: replace(identity, held_level=level))
+
+    async def _change_identity(self, changed: Callable[[Identity], Identity]) -> None:
+        """One change after the other, each on what the one before left."""
+        async with self._changing_identity:
+            identity = changed(self.identity)
+            await self._runner.run(lambda: write_identity(self._files, identity))
+            self.identity = identity
 
     def note_registry(self, kind: str) -> str:
         """In which kind of registry this folder's topics are: `kind` where none is noted, which then is, durably.

@@ -39,6 +39,8 @@ class Command(_message.Message):
     DELETE_QUEUE_FIELD_NUMBER: _builtins.int
     SET_CONSUMER_FIELD_NUMBER: _builtins.int
     UNSET_CONSUMER_FIELD_NUMBER: _builtins.int
+    RAISE_FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    PUT_RECORD_FIELD_NUMBER: _builtins.int
     command_id: _builtins.bytes
     """16 random bytes: a retry carries the same, and applies once"""
     time_us: _builtins.int
@@ -63,6 +65,14 @@ class Command(_message.Message):
     def set_consumer(self) -> Global___SetConsumer: ...
     @_builtins.property
     def unset_consumer(self) -> Global___UnsetConsumer: ...
+    @_builtins.property
+    def raise_feature_level(self) -> Global___RaiseFeatureLevel:
+        """feature level 2"""
+
+    @_builtins.property
+    def put_record(self) -> Global___PutRecord:
+        """feature level 2"""
+
     def __init__(
         self,
         *,
@@ -78,12 +88,14 @@ class Command(_message.Message):
         delete_queue: Global___DeleteQueue | None = ...,
         set_consumer: Global___SetConsumer | None = ...,
         unset_consumer: Global___UnsetConsumer | None = ...,
+        raise_feature_level: Global___RaiseFeatureLevel | None = ...,
+        put_record: Global___PutRecord | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "command_id", b"command_id", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alter_topic", b"alter_topic", "command", b"command", "command_id", b"command_id", "create_queue", b"create_queue", "create_topic", b"create_topic", "delete_queue", b"delete_queue", "delete_topic", b"delete_topic", "put_record", b"put_record", "raise_feature_level", b"raise_feature_level", "register_broker", b"register_broker", "set_consumer", b"set_consumer", "take_producer_ids", b"take_producer_ids", "time_us", b"time_us", "unregister_broker", b"unregister_broker", "unset_consumer", b"unset_consumer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids", "alter_topic", "create_queue", "delete_queue", "set_consumer", "unset_consumer"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["register_broker", "unregister_broker", "create_topic", "delete_topic", "take_producer_ids", "alter_topic", "create_queue", "delete_queue", "set_consumer", "unset_consumer", "raise_feature_level", "put_record"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -99,6 +111,7 @@ class Broker(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     incarnation: _builtins.bytes
     """of its data folder"""
@@ -108,6 +121,8 @@ class Broker(_message.Message):
     """where clients dial"""
     peer_address: _builtins.str
     rack: _builtins.str
+    feature_level: _builtins.int
+    """that the broker announces; absent: 1"""
     def __init__(
         self,
         *,
@@ -117,10 +132,11 @@ class Broker(_message.Message):
         address: _builtins.str = ...,
         peer_address: _builtins.str = ...,
         rack: _builtins.str = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "incarnation", b"incarnation", "peer_address", b"peer_address", "rack", b"rack", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker_id", b"broker_id", "feature_level", b"feature_level", "incarnation", b"incarnation", "peer_address", b"peer_address", "rack", b"rack", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -404,6 +420,122 @@ class UnsetConsumer(_message.Message):
 Global___UnsetConsumer: _TypeAlias = UnsetConsumer  # noqa: Y015
 
 @_typing.final
+class RaiseFeatureLevel(_message.Message):
+    """Every member announces `level` or more in the state of `at_version`. Refused in any later state: a broker that
+    announces less may have registered meanwhile.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    AT_VERSION_FIELD_NUMBER: _builtins.int
+    level: _builtins.int
+    at_version: _builtins.int
+    """the state's before this command"""
+    def __init__(
+        self,
+        *,
+        level: _builtins.int = ...,
+        at_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_version", b"at_version", "level", b"level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RaiseFeatureLevel: _TypeAlias = RaiseFeatureLevel  # noqa: Y015
+
+@_typing.final
+class PutRecord(_message.Message):
+    """Writes a record, or removes it, if it is at the version that the writer has seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    name: _builtins.str
+    value: _builtins.bytes
+    version: _builtins.int
+    """that the record has; 0: there is none"""
+    remove: _builtins.bool
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+        remove: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "remove", b"remove", "value", b"value", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutRecord: _TypeAlias = PutRecord  # noqa: Y015
+
+@_typing.final
+class Record(_message.Message):
+    """One thing that some part of a broker keeps in the registry, by kind and name. The registry does not look into it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    name: _builtins.str
+    value: _builtins.bytes
+    version: _builtins.int
+    """of the state when it was written"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "value", b"value", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Record: _TypeAlias = Record  # noqa: Y015
+
+@_typing.final
+class Announced(_message.Message):
+    """What a broker announced when it last registered; kept when it is unregistered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    feature_level: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        feature_level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "feature_level", b"feature_level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Announced: _TypeAlias = Announced  # noqa: Y015
+
+@_typing.final
 class TakeProducerIds(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -607,6 +739,8 @@ class State(_message.Message):
     ANSWERED_FIELD_NUMBER: _builtins.int
     FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    ANNOUNCED_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     version: _builtins.int
     """commands applied"""
@@ -632,6 +766,14 @@ class State(_message.Message):
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Consumer]:
         """by topic id, partition, channel"""
 
+    @_builtins.property
+    def announced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Announced]:
+        """by broker id; of who is not here: 1"""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]:
+        """by kind and name"""
+
     def __init__(
         self,
         *,
@@ -644,10 +786,12 @@ class State(_message.Message):
         answered: _abc.Iterable[Global___Answered] | None = ...,
         feature_level: _builtins.int = ...,
         consumers: _abc.Iterable[Global___Consumer] | None = ...,
+        announced: _abc.Iterable[Global___Announced] | None = ...,
+        records: _abc.Iterable[Global___Record] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "brokers", b"brokers", "consumers", b"consumers", "deleted_topic_ids", b"deleted_topic_ids", "feature_level", b"feature_level", "format", b"format", "next_producer_id", b"next_producer_id", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announced", b"announced", "answered", b"answered", "brokers", b"brokers", "consumers", b"consumers", "deleted_topic_ids", b"deleted_topic_ids", "feature_level", b"feature_level", "format", b"format", "next_producer_id", b"next_producer_id", "records", b"records", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2412,6 +2412,120 @@ class ReplicaStatus(_message.Message):
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
 
 @_typing.final
+class FeatureLevelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[FeatureLevelRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        SHOW: FeatureLevelRequest._Action.ValueType  # 0
+        HOLD: FeatureLevelRequest._Action.ValueType  # 1
+        """announce no higher level than `level`, 0: the present one, until RELEASE"""
+        RELEASE: FeatureLevelRequest._Action.ValueType  # 2
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    SHOW: FeatureLevelRequest.Action.ValueType  # 0
+    HOLD: FeatureLevelRequest.Action.ValueType  # 1
+    """announce no higher level than `level`, 0: the present one, until RELEASE"""
+    RELEASE: FeatureLevelRequest.Action.ValueType  # 2
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    action: Global___FeatureLevelRequest.Action.ValueType
+    level: _builtins.int
+    def __init__(
+        self,
+        *,
+        action: Global___FeatureLevelRequest.Action.ValueType = ...,
+        level: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "level", b"level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeatureLevelRequest: _TypeAlias = FeatureLevelRequest  # noqa: Y015
+
+@_typing.final
+class FeatureLevelReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    level: _builtins.int
+    """of the cluster, as known here"""
+    known: _builtins.int
+    """that this broker's build knows"""
+    held: _builtins.int
+    """above which it announces nothing; 0: it is not held"""
+    @_builtins.property
+    def error(self) -> Global___Error: ...
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___LevelMember]:
+        """who has a say, as known here, by id"""
+
+    def __init__(
+        self,
+        *,
+        error: Global___Error | None = ...,
+        broker_id: _builtins.int = ...,
+        level: _builtins.int = ...,
+        known: _builtins.int = ...,
+        held: _builtins.int = ...,
+        members: _abc.Iterable[Global___LevelMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "error", b"error", "held", b"held", "known", b"known", "level", b"level", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeatureLevelReply: _TypeAlias = FeatureLevelReply  # noqa: Y015
+
+@_typing.final
+class LevelMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    ANNOUNCED_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
+    VOTER_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    announced: _builtins.int
+    """when it last registered; 1 if it never announced any"""
+    registered: _builtins.bool
+    voter: _builtins.bool
+    """of the metadata group"""
+    replicas: _builtins.int
+    """that it holds, of partitions"""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        announced: _builtins.int = ...,
+        registered: _builtins.bool = ...,
+        voter: _builtins.bool = ...,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announced", b"announced", "broker_id", b"broker_id", "registered", b"registered", "replicas", b"replicas", "voter", b"voter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LevelMember: _TypeAlias = LevelMember  # noqa: Y015
+
+@_typing.final
 class DescribeScanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

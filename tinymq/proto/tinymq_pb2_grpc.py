@@ -657,6 +657,11 @@ class AdminStub:
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.SerializeToString,
                 response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.FromString,
                 _registered_method=True)
+        self.FeatureLevel = channel.unary_unary(
+                '/tinymq.v1.Admin/FeatureLevel',
+                request_serializer=tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelRequest.SerializeToString,
+                response_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelReply.FromString,
+                _registered_method=True)
         self.DescribeScan = channel.unary_unary(
                 '/tinymq.v1.Admin/DescribeScan',
                 request_serializer=tinymq_dot_proto_dot_tinymq__pb2.DescribeScanRequest.SerializeToString,
@@ -732,6 +737,13 @@ class AdminServicer:
 
     def ClusterStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FeatureLevel(self, request, context):
+        """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -812,6 +824,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ClusterStatus,
                     request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.FromString,
                     response_serializer=tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.SerializeToString,
+            ),
+            'FeatureLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.FeatureLevel,
+                    request_deserializer=tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelRequest.FromString,
+                    response_serializer=tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelReply.SerializeToString,
             ),
             'DescribeScan': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeScan,
@@ -1033,6 +1050,33 @@ class Admin:
             '/tinymq.v1.Admin/ClusterStatus',
             tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusRequest.SerializeToString,
             tinymq_dot_proto_dot_tinymq__pb2.ClusterStatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FeatureLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tinymq.v1.Admin/FeatureLevel',
+            tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelRequest.SerializeToString,
+            tinymq_dot_proto_dot_tinymq__pb2.FeatureLevelReply.FromString,
             options,
             channel_credentials,
             insecure,

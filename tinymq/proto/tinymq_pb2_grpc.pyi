@@ -215,6 +215,8 @@ class AdminStub:
     TransferLeader: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]
+    FeatureLevel: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FeatureLevelRequest, _tinymq_pb2.FeatureLevelReply]
+    """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
     DescribeScan: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]
     """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
     ListScans: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]
@@ -237,6 +239,8 @@ class AdminAsyncStub(AdminStub):
     TransferLeader: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.TransferLeaderRequest, _tinymq_pb2.TransferLeaderReply]  # type: ignore[assignment]
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]  # type: ignore[assignment]
+    FeatureLevel: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FeatureLevelRequest, _tinymq_pb2.FeatureLevelReply]  # type: ignore[assignment]
+    """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
     DescribeScan: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]  # type: ignore[assignment]
     """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
     ListScans: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]  # type: ignore[assignment]
@@ -298,6 +302,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.ClusterStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.ClusterStatusReply, _abc.Awaitable[_tinymq_pb2.ClusterStatusReply]]: ...
+
+    @_abc_1.abstractmethod
+    def FeatureLevel(
+        self,
+        request: _tinymq_pb2.FeatureLevelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tinymq_pb2.FeatureLevelReply, _abc.Awaitable[_tinymq_pb2.FeatureLevelReply]]:
+        """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
 
     @_abc_1.abstractmethod
     def DescribeScan(

@@ -16,6 +16,7 @@ from tinymq.raft import stock
 from tinymq.raft.checkpoint import pack_checkpoint
 from tinymq.raft.configs import Configs
 from tinymq.raft.election import Given
+from tinymq.raft.following import check_known
 from tinymq.raft.generations import Hearing, hear
 from tinymq.raft.leading import LeadingReplica
 from tinymq.raft.membership import Membership, Replica, pack_membership
@@ -189,6 +190,7 @@ class RaftCore(LeadingReplica):
         return False
 
     def _apply(self, entry: Entry) -> None:
+        check_known(entry)  # it was appended by a newer build, on this disk
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
             if self.is_listed and not self.is_member:

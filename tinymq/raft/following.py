@@ -5,15 +5,25 @@ The decisions are `catchup` and `commit`, pure; an answer names only what is syn
 
 from __future__ import annotations
 
-from tinymq.entry import ENTRY_VERSION, Kind
+from tinymq.entry import Entry
 from tinymq.errors import BrokenInvariant, UnsupportedVersion
+from tinymq.feature_level import KNOWN_LEVEL, knows_entry
 from tinymq.raft import stock
 from tinymq.raft.catchup import Conflict, receive
 from tinymq.raft.commit import follower_commit
 from tinymq.raft.messages import Append, AppendAck, CommitNotice, StateAck, StateOffer, StatePiece
 from tinymq.raft.voting import VotingReplica
 
-KNOWN_KINDS = frozenset({Kind.NOOP, Kind.CONFIG, Kind.DATA, Kind.COMMAND})
+
+def check_known(entry: Entry) -> None:
+    """Raises UnsupportedVersion for an entry of a newer build."""
+    header = entry.header
+    if not knows_entry(header.kind, header.version):
+        raise UnsupportedVersion(
+            f"entry {entry.index} is of kind {header.kind}, version {header.version}; this build knows feature level"
+            f" {KNOWN_LEVEL}",
+            hint="install the newer tinymq on this broker that its cluster has",
+        )
 
 
 class FollowingReplica(VotingReplica):
@@ -48,8 +58,7 @@ class FollowingReplica(VotingReplica):
             return
         node = stock.peer(peer)
         for entry in message.entries:
-            if entry.header.kind not in KNOWN_KINDS or entry.header.version > ENTRY_VERSION:
-                raise UnsupportedVersion(f"entry {entry.index} is of kind {entry.header.kind}, unknown here")
+            check_known(entry)
         decision = receive(self._log, self.commit_index, message)
         if isinstance(decision, Conflict):
             self._SyncObj__sendNextNodeIdx(node, True, decision.next, next_term=decision.next_term)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tinymq.clock import within
-from tinymq.entry import Kind
+from tinymq.entry import ENTRY_VERSION, Kind
 from tinymq.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
@@ -152,14 +152,21 @@ class Group:
         record_count: int = 0,
         max_timestamp_us: int | None = None,
         payload_crc: int | None = None,
+        version: int = ENTRY_VERSION,
+        raises_level: bool = False,
     ) -> Position:
         """Append to the log that this replica leads; in memory, to be synced and replicated at once.
 
         No await lies between the caller's decision and the append. The entry is committed when the state
         machine is given it; its outcome is unknown when `follow` comes first. Raises NotLeader, and
         QuotaExceeded when too much is uncommitted. `payload_crc`, if given, was verified by the caller.
+
+        Raises UnsupportedVersion for a `version` above the cluster's feature level, unless the entry raises that
+        (`raises_level`): then the caller has seen that every member knows the level.
         """
-        return self._core.propose(kind, payload, record_count, max_timestamp_us, payload_crc)
+        return self._core.propose(
+            kind, payload, record_count, max_timestamp_us, payload_crc, version=version, raises_level=raises_level
+        )
 
     def stamp_now_us(self) -> int:
         """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.

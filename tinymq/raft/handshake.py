@@ -21,6 +21,9 @@ nonces make a recorded handshake worthless, labels keep a proof from being sent 
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
 fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
 
+The range of protocols in a Hello is a range of feature levels (tinymq/feature_level.py): from the level of the cluster,
+as its sender knows it, up to the one that its sender's build knows. A broker that knows less is turned away.
+
 What belongs here: who may talk to us. What may not: sockets, deadlines, frames.
 """
 
@@ -49,11 +52,10 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.proto import peer_pb2
 from tinymq.raft.transport import Channel, Invitation, Invite, PeerIdentity
 
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
 FRAME_BYTES_MAX = 4096  # of a handshake: what a stranger may make us buffer
 NONCE_BYTES = 32
 INCARNATION_BYTES = 16
@@ -117,8 +119,8 @@ class Credentials:
     cluster_id: bytes  # empty: belongs to no cluster, turns everybody away, and dials to be told of one
     session: int
     secret: bytes = field(repr=False)
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL_MAX
+    protocol_min: int = FIRST_LEVEL  # the cluster's feature level, as known here: a peer that knows less is refused
+    protocol_max: int = KNOWN_LEVEL  # the feature level that this build knows
 
     def hello(self, nonce: bytes, channel: Channel, to_broker_id: int) -> peer_pb2.Hello:
         """Our Hello, without a proof."""
@@ -331,11 +333,8 @@ class Handshake:
         if not self.dialer:
             self.joining = not hello.cluster_id
         version = min(hello.protocol_max, me.protocol_max)
-        if version < max(hello.protocol_min, me.protocol_min):
-            raise UnsupportedVersion(
-                f"the peer speaks protocol {hello.protocol_min} to {hello.protocol_max},"
-                f" this broker {me.protocol_min} to {me.protocol_max}"
-            )
+        check_member(hello.broker_id, hello.protocol_max, me.protocol_min)
+        check_member(me.broker_id, me.protocol_max, hello.protocol_min)
         if len(hello.nonce) != NONCE_BYTES or len(hello.incarnation) != INCARNATION_BYTES or hello.channel > 1:
             raise InvalidFrame("not a Hello of the protocol between brokers")
         if hello.nonce == self._nonce:
@@ -346,4 +345,4 @@ class Handshake:
             raise WrongBroker(f"the peer calls itself broker {hello.broker_id}; this is broker {me.broker_id}")
         self.version = version
         self.channel = Channel(hello.channel)
-        self.peer = PeerIdentity(hello.broker_id, hello.incarnation, hello.session)
+        self.peer = PeerIdentity(hello.broker_id, hello.incarnation, hello.session, hello.protocol_max)

@@ -51,6 +51,7 @@ class Host:
         self.on_group_changed: Callable[[Group], None] | None = None  # role, leader or term is another
         self.on_failed: Callable[[TinymqError], None] | None = None  # the ballots' disk failed: the broker must stop
         self.on_peer_changed: Callable[[int, bool], None] | None = None  # a broker is alive (again), or gone
+        self.feature_level = store.identity.feature_level  # of the cluster, as known here
         self._store = store
         self._transport = transport
         self._clock = clock
@@ -130,7 +131,8 @@ class Host:
         """
         port = GroupPort(
             group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
-            self._neighbours.time, observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
+            self._neighbours.time, level=lambda: self.feature_level,
+            observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
             wake=lambda: self._schedule.wake(group_id),
             read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
             read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
@@ -179,6 +181,18 @@ class Host:
         within `within_s` (else hand_over_s) is given up: it is led here as before."""
         until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
         return self._groups[group_id].core.hand_over(to, until, by_hand)
+
+    def known_levels(self) -> dict[int, int]:
+        """By broker that is alive, without this one: the feature level that its build knows."""
+        identities = [self._transport.identity(peer) for peer in self.liveness.all_alive()]
+        return {who.broker_id: who.feature_level for who in identities if who is not None}
+
+    async def enter_level(self, level: int) -> None:
+        """The cluster is at this feature level: what needs it may be proposed here, and once that is noted in the data
+        folder, nobody who knows less is a peer any more. Raises StorageError."""
+        self.feature_level = max(self.feature_level, level)
+        await self._store.note_feature_level(level)
+        self._transport.turn_away(level)
 
     def alive(self, broker_id: int) -> bool:
         return self._neighbours.alive(broker_id)

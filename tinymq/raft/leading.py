@@ -10,8 +10,9 @@ from typing import Any
 
 import structlog
 
-from tinymq.entry import HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.errors import NotLeader, QuotaExceeded
+from tinymq.feature_level import check, entry_level
 from tinymq.log.states import AppliedState
 from tinymq.raft import stock
 from tinymq.raft.commit import reported_commit
@@ -144,9 +145,15 @@ class LeadingReplica(HandingReplica):
             self._follow(None)
 
     def propose(
-        self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None
-    ) -> Position:
-        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19)."""
+        self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None,
+        *, version: int = ENTRY_VERSION, raises_level: bool = False,
+    ) -> Position:  # fmt: skip
+        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19).
+
+        This is the gate of the feature level: no entry passes that a member may not know. `raises_level`: the entry
+        raises that level, and its proposer has seen that every member knows it."""
+        if not raises_level:
+            check(f"entry version {version} of {kind.name}", entry_level(kind, version), self._around.feature_level)
         leadership = self._leadership
         if leadership is None or leadership.transfer_to is not None:
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
@@ -154,7 +161,10 @@ class LeadingReplica(HandingReplica):
             raise QuotaExceeded("too much is waiting for a majority of replicas", retry_after_ms=50)
         if kind is Kind.DATA:  # commands make room, or keep the place of who reads
             self._log.check_room(len(payload) + HEADER_SIZE)
-        return self._append_as_leader(leadership, kind, payload, record_count, max_timestamp_us, payload_crc)
+        return self._append_as_leader(
+            leadership, kind, payload, record_count=record_count, max_timestamp_us=max_timestamp_us,
+            payload_crc=payload_crc, version=version,
+        )  # fmt: skip
 
     def stamp_now_us(self) -> int:
         """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.
@@ -177,7 +187,7 @@ class LeadingReplica(HandingReplica):
 
     def _append_as_leader(
         self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
-        max_timestamp_us: int | None = None, payload_crc: int | None = None,
+        max_timestamp_us: int | None = None, payload_crc: int | None = None, version: int = ENTRY_VERSION,
     ) -> Position:  # fmt: skip
         log, around = self._log, self._around
         stamp = leadership.stamps.stamp(around.cluster_us(), around.now())
@@ -185,7 +195,7 @@ class LeadingReplica(HandingReplica):
             kind=kind, index=log.last_index + 1, term=leadership.term, prev_crc=log.last_crc,
             base_offset=log.next_offset, record_count=record_count, append_time_us=stamp,
             max_timestamp_us=stamp if max_timestamp_us is None else max_timestamp_us,
-            payload=payload, payload_crc=payload_crc,
+            payload=payload, payload_crc=payload_crc, version=version,
         )  # fmt: skip
         self._change_log(None, [entry])
         leadership.uncommitted_bytes += entry.size

@@ -11,6 +11,7 @@ from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.configs import Configs, parse_config
 from tinymq.raft.core import RaftCore
+from tinymq.raft.following import check_known
 from tinymq.raft.group import Group
 from tinymq.raft.membership import Replica
 from tinymq.raft.state import StateMachine, Surroundings
@@ -52,6 +53,7 @@ async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: in
         async for entry in _entries(log, applied):
             if entry.index > commit:
                 break
+            check_known(entry)
             if entry.header.kind == Kind.CONFIG:
                 configs.apply(entry)
             machine.apply(entry)

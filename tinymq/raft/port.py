@@ -20,7 +20,7 @@ class GroupPort:
 
     def __init__(
         self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
-        liveness: Liveness, time: ClusterTime, *, observed: bool, wake: Callable[[], None],
+        liveness: Liveness, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[], None],
         read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
         take_state: Callable[[int, StateOffer | StatePiece], None],
     ) -> None:  # fmt: skip
@@ -36,9 +36,14 @@ class GroupPort:
         self.cluster_us = time.now_us
         self.observed = observed  # brokers that no CONFIG lists follow it, too
         self.configs: Configs  # of the replica that sends, which sets it
+        self._level = level
         self._group = group
         self._transport = transport
         self._liveness = liveness
+
+    @property
+    def feature_level(self) -> int:
+        return self._level()
 
     def alive(self, peer: int) -> bool:
         return self._liveness.alive(peer)

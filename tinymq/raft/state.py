@@ -63,6 +63,11 @@ class Surroundings(Line, Protocol):
     limits: Limits
     timing: Timing
 
+    @property
+    def feature_level(self) -> int:
+        """Of the cluster, as known here: what needs a higher one is not proposed."""
+        ...
+
     def session(self, peer: int) -> int | None:
         """Which process of that broker is there, as far as is known."""
         ...

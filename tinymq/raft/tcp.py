@@ -17,7 +17,8 @@ import structlog
 
 from tinymq.clock import Clock
 from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, Closed, TinymqError
+from tinymq.errors import BrokerUnreachable, Closed, TinymqError, UnsupportedVersion
+from tinymq.feature_level import KNOWN_LEVEL, check_member
 from tinymq.framing import Chunk
 from tinymq.places import Places
 from tinymq.proto import peer_pb2
@@ -91,6 +92,7 @@ class TcpTransport:
         self._limits = limits
         self._tls = tls
         self._token_bytes = token_bytes
+        self.known_level = KNOWN_LEVEL  # of the build as which this broker passes
         self._stopped = False
         self._links: dict[tuple[int, Channel], Link] = {}
         self._proven: dict[int, PeerIdentity] = {}
@@ -151,6 +153,19 @@ class TcpTransport:
                 connection.close(Closed("the peer was removed"))
         self._proven.pop(broker_id, None)
 
+    def turn_away(self, below: int) -> None:
+        for peer, identity in self._proven.items():
+            if identity.feature_level < below:
+                for channel in Channel:
+                    self._close((peer, channel), UnsupportedVersion(f"it does not know feature level {below}"))
+
+    def _close(self, key: tuple[int, Channel], reason: TinymqError) -> None:
+        """End what is open, both ways. A link dials again."""
+        link = self._links.get(key)
+        for connection in (self._listener.accepted.get(key), link.connection if link is not None else None):
+            if connection is not None:
+                connection.close(reason)
+
     def reset(self, peer: int, channel: Channel) -> None:
         link = self._links.get((peer, channel))
         if link is not None:
@@ -188,7 +203,8 @@ class TcpTransport:
         address = link.address
 
         def opened(connection: Connection) -> None:
-            self._prove(connection)
+            if not self._prove(connection):
+                return
             link.connection = connection
             link.refusal = ""
             if self.on_connected is not None and not self._stopped:
@@ -286,29 +302,45 @@ class TcpTransport:
 
     def _accepted(self, connection: Connection) -> None:
         """Who reaches us can be reached, most likely: one that was away for long is not left to wait for our redial."""
-        self._prove(connection)
+        if not self._prove(connection):
+            return
         for channel in Channel:
             link = self._links.get((connection.peer.broker_id, channel))
             if link is not None:
                 link.hurry()
 
-    def _prove(self, connection: Connection) -> None:
-        """Remember who this is; what older processes of that broker may still have in flight is cut off."""
+    def _prove(self, connection: Connection) -> bool:
+        """Remember who this is; what older processes of that broker may still have in flight is cut off. False: the
+        feature level was raised while it was connecting, and it does not know the new one."""
         peer = connection.peer
+        try:
+            check_member(peer.broker_id, peer.feature_level, self._identity().feature_level)
+        except UnsupportedVersion as error:
+            connection.close(error)
+            return False
         known = self._proven.get(peer.broker_id)
         self._proven[peer.broker_id] = peer
         if known is None or known == peer:
-            return
+            return True
         for channel in Channel:
             accepted = self._listener.accepted.get((peer.broker_id, channel))
             link = self._links.get((peer.broker_id, channel))
             for other in (accepted, link.connection if link else None):
                 if other is not None and other is not connection and other.peer != peer:
                     other.close(BrokerUnreachable("the peer has restarted"))
+        return True
 
     def _credentials(self) -> Credentials:
         me = self._identity()
-        return Credentials(me.broker_id, me.incarnation, me.cluster_id or b"", self._session, self._secret)
+        return Credentials(
+            broker_id=me.broker_id,
+            incarnation=me.incarnation,
+            cluster_id=me.cluster_id or b"",
+            session=self._session,
+            secret=self._secret,
+            protocol_min=me.feature_level,
+            protocol_max=self.known_level,
+        )
 
 
 def _no_message(connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tinymq.config import Limits
 from tinymq.errors import TinymqError
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.types import PeerAddress
 from tinymq.value import value
@@ -69,6 +70,7 @@ class PeerIdentity:
     broker_id: int
     incarnation: bytes  # of its data folder, 16 bytes
     session: int  # random per process start: another one means that it restarted
+    feature_level: int = FIRST_LEVEL  # that its build knows
 
 
 @value
@@ -92,6 +94,11 @@ class LocalIdentity(Protocol):
     @property
     def cluster_id(self) -> bytes | None:
         """None while the broker belongs to no cluster: it then accepts nobody, and dials to be told of one."""
+        ...
+
+    @property
+    def feature_level(self) -> int:
+        """Of the cluster, as it is known here: peers that know less are turned away."""
         ...
 
 
@@ -165,6 +172,11 @@ class Transport(Protocol):
 
     def remove_peer(self, broker_id: int) -> None:
         """Close what is open with this broker, both ways, and dial it no more. Unknown: nothing happens."""
+        ...
+
+    def turn_away(self, below: int) -> None:
+        """Close what is open with peers whose build knows a lower feature level than `below`, both ways. It is up to
+        this broker's identity to have their next handshakes refused."""
         ...
 
     async def ask(self, host: str, port: int) -> Invitation:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 
 from tinymq.clock import Clock, within
 from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic
+from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic, VersionConflict
+from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check, check_member
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import commands
 from tinymq.registry.commands import COMMAND_ID_BYTES
 from tinymq.registry.service import DEFAULT_CONFIG
-from tinymq.registry.state import Effect, RegistryState, reply_error
-from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, TopicRecord
+from tinymq.registry.state import Effect, RecordChanged, RegistryState, Reloaded, reply_error
+from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 from tinymq.registry.wire import broker_to_wire
 from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId
@@ -40,8 +41,10 @@ class CommandedRegistry(ABC):
 
     @property
     def feature_level(self) -> int:
-        """Up to which kinds and versions leaders may propose."""
         return self._state.feature_level
+
+    def announced_level(self, broker_id: int) -> int:
+        return self._state.announced_level(broker_id)
 
     @property
     def reason(self) -> str:
@@ -80,6 +83,12 @@ class CommandedRegistry(ABC):
 
     def get_queue_consumer(self, topic: str, partition: int, channel: str) -> QueueConsumer | None:
         return self._state.consumers.get(self._state.queue(topic, partition).group, channel)
+
+    def get_record(self, kind: str, name: str) -> MetadataRecord | None:
+        return self._state.records.get(kind, name)
+
+    def get_all_records(self, kind: str) -> list[MetadataRecord]:
+        return [record for record in self._state.records if record.kind == kind]
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -160,6 +169,35 @@ class CommandedRegistry(ABC):
         reply = await self._change(pb.Command(take_producer_ids=pb.TakeProducerIds(count=count)))
         return range(reply.first_producer_id, reply.first_producer_id + count)
 
+    async def put_record(
+        self,
+        kind: str,
+        name: str,
+        value: bytes,
+        version: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> MetadataRecord:
+        command = commands.put_record(kind, name, value, version, self._command_id(command_id))
+        reply = await self._change(command, timeout_s)
+        return MetadataRecord(kind, name, value, reply.version)
+
+    async def remove_record(
+        self, kind: str, name: str, version: int, timeout_s: float | None = None, command_id: bytes = b""
+    ) -> None:
+        if version == 0:
+            raise VersionConflict(f"record {kind}/{name}: what is not there has no version to remove")
+        await self._change(commands.put_record(kind, name, None, version, self._command_id(command_id)), timeout_s)
+
+    async def raise_feature_level(self, level: int, at_version: int) -> None:
+        if not FIRST_LEVEL <= level <= KNOWN_LEVEL:
+            raise InvalidRequest(f"feature level {level}", hint=f"this build knows {FIRST_LEVEL} to {KNOWN_LEVEL}")
+        if level > self.feature_level:
+            await self._raise(commands.raise_feature_level(level, at_version))
+
+    async def _raise(self, command: pb.Command) -> None:
+        await self._change(command)
+
     @abstractmethod
     async def start(self, on_disk: Collection[GroupId]) -> None: ...
 
@@ -183,6 +221,8 @@ class CommandedRegistry(ABC):
         timeout_s = min(timeout_s or self._timing.command_timeout_s, self._timing.command_timeout_s)
         deadline_s = self._clock.monotonic() + timeout_s
         self._stamp(command)
+        if not command.HasField("raise_feature_level"):
+            await self._check_level(command, timeout_s)
         reply = await self._submit(command, timeout_s)
         error = reply_error(reply)
         if error is not None:
@@ -193,6 +233,14 @@ class CommandedRegistry(ABC):
             late = "the change is made, and has not reached this broker yet"
             raise OutcomeUnknown(late, version=reply.version) from None
         return reply
+
+    async def _check_level(self, command: pb.Command, timeout_s: float) -> None:
+        """Raises UnsupportedVersion for a command that some member may not know. What is read here may be behind: it is
+        brought up to date before that is said."""
+        needed = commands.level_of(command)
+        if needed > self.feature_level:
+            await self.refresh(timeout_s)
+        check(f"the command {command.WhichOneof('command')}", needed, self.feature_level)
 
     def _command_id(self, given: bytes) -> bytes:
         if given and len(given) != COMMAND_ID_BYTES:
@@ -205,12 +253,24 @@ class CommandedRegistry(ABC):
         return command
 
     def _registration(self, broker: BrokerRecord) -> pb.Command:
+        """Raises UnsupportedVersion for a broker that knows less than may be proposed."""
+        check_member(broker.broker_id, broker.feature_level, self.feature_level)
         return self._stamp(pb.Command(register_broker=broker_to_wire(broker)))
 
     # ---- following --------------------------------------------------------------------------------
 
     def watch(self, changed: Callable[[Sequence[Effect]], None]) -> None:
         self._watchers.append(changed)
+
+    def watch_records(self, kind: str, changed: Callable[[], None]) -> None:
+        def look(effects: Sequence[Effect]) -> None:
+            if any(
+                isinstance(effect, Reloaded) or (isinstance(effect, RecordChanged) and effect.kind == kind)
+                for effect in effects
+            ):
+                changed()
+
+        self.watch(look)
 
     async def wait_version(self, version: int, timeout_s: float) -> None:
         if self._state.version >= version:

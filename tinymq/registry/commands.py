@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from tinymq.errors import InvalidRequest
+from tinymq.errors import InvalidRequest, UnsupportedVersion
+from tinymq.feature_level import REGISTRY_COMMANDS
 from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.records import check_record
 from tinymq.registry.wire import config_to_wire
 from tinymq.topic_config import SETTINGS_MAX, TopicConfig, parse_settings
 from tinymq.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
@@ -84,6 +86,27 @@ def unset_consumer(topic: str, partition: int, channel: str, epoch: int, command
         epoch=_number("epoch", epoch, U64_MAX),
     )
     return pb.Command(unset_consumer=wanted, command_id=command_id)
+
+
+def put_record(kind: str, name: str, value: bytes | None, version: int, command_id: bytes) -> pb.Command:
+    """`value` None: remove it. `version`: that the record has, 0 if there is none."""
+    check_record(kind, name, value or b"")
+    wanted = pb.PutRecord(
+        kind=kind, name=name, value=value or b"", version=_number("version", version, U64_MAX), remove=value is None
+    )
+    return pb.Command(put_record=wanted, command_id=command_id)
+
+
+def raise_feature_level(level: int, at_version: int) -> pb.Command:
+    return pb.Command(raise_feature_level=pb.RaiseFeatureLevel(level=level, at_version=at_version))
+
+
+def level_of(command: pb.Command) -> int:
+    """The feature level from which on a command may be proposed. Raises UnsupportedVersion for an unknown one."""
+    level = REGISTRY_COMMANDS.get(command.WhichOneof("command") or "")
+    if level is None:
+        raise UnsupportedVersion("the registry does not know this command")
+    return level
 
 
 def _number(name: str, value: int, most: int = U32_MAX) -> int:

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, NotLeader, OutcomeUnknown
+from tinymq.errors import CorruptData, InvalidRequest, NotLeader, OutcomeUnknown
+from tinymq.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.membership import parse_membership
+from tinymq.registry.commands import level_of
 from tinymq.registry.state import Effect, RegistryState, Reloaded, begin_history
 from tinymq.types import Position
 
@@ -21,7 +25,7 @@ class CommandGroup(Protocol):
     def leader(self) -> int | None: ...
     @property
     def term(self) -> int: ...
-    def propose(self, kind: Kind, payload: bytes) -> Position: ...
+    def propose(self, kind: Kind, payload: bytes, *, version: int, raises_level: bool) -> Position: ...
     async def read_index(self, timeout_s: float) -> int: ...
 
 
@@ -39,9 +43,23 @@ class RegistryMachine:
     def attach(self, group: CommandGroup) -> None:
         self._group = group
 
-    def append(self, payload: bytes) -> Position:
-        """Append a packed command whose reply nobody waits for. Raises NotLeader, QuotaExceeded."""
-        return self._led().propose(Kind.COMMAND, payload)
+    def append(self, payload: bytes, *, raises_level: bool = False) -> Position:
+        """Append a packed command whose reply nobody waits for. Raises NotLeader, QuotaExceeded; InvalidRequest and
+        UnsupportedVersion for what not every broker would understand.
+
+        `raises_level`: it raises the feature level, and this broker has seen, as the leader, that every member knows
+        the new one. No other broker's word is taken for that.
+        """
+        group = self._led()
+        try:
+            command = pb.Command.FromString(payload)
+        except DecodeError:
+            raise InvalidRequest("not a command of the registry") from None
+        needed = level_of(command)
+        if not raises_level:
+            check(f"the command {command.WhichOneof('command')}", needed, self.state.feature_level)
+        version = entry_version(Kind.COMMAND, needed)
+        return group.propose(Kind.COMMAND, payload, version=version, raises_level=raises_level)
 
     async def read_index(self, timeout_s: float) -> int:
         """Return once the state holds whatever was acknowledged before this call, by any leader: a majority has said
@@ -58,9 +76,9 @@ class RegistryMachine:
             )
         return group
 
-    def propose(self, payload: bytes) -> asyncio.Future[pb.Reply]:
+    def propose(self, payload: bytes, *, raises_level: bool = False) -> asyncio.Future[pb.Reply]:
         """Append a packed command. The future ends with its reply once applied, or OutcomeUnknown. Raises as append."""
-        position = self.append(payload)
+        position = self.append(payload, raises_level=raises_level)
         reply: asyncio.Future[pb.Reply] = asyncio.get_running_loop().create_future()
         self._waiters[position.index] = (position.term, reply)
         return reply

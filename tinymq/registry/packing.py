@@ -14,14 +14,18 @@ from google.protobuf.message import DecodeError
 
 from tinymq.entry import crc32c
 from tinymq.errors import CorruptData, TinymqError
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds
-from tinymq.registry.values import BrokerRecord, QueueConsumer, TopicRecord
+from tinymq.registry.records import check_record
+from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, TopicRecord
 from tinymq.registry.wire import (
     broker_from_wire,
     broker_to_wire,
     consumer_from_wire,
     consumer_to_wire,
+    record_from_wire,
+    record_to_wire,
     topic_from_wire,
     topic_to_wire,
 )
@@ -42,6 +46,8 @@ class Contents:
     deleted: Sequence[TopicId]  # oldest first
     next_producer_id: int
     answered: Sequence[tuple[bytes, pb.Reply]]  # oldest first
+    announced: Sequence[tuple[int, int]] = ()  # (broker, feature level), by id
+    records: Sequence[MetadataRecord] = ()  # by kind and name
 
 
 def pack(contents: Contents) -> bytes:
@@ -55,6 +61,8 @@ def pack(contents: Contents) -> bytes:
         answered=[pb.Answered(command_id=i, reply=reply) for i, reply in contents.answered],
         feature_level=contents.feature_level,
         consumers=map(consumer_to_wire, contents.consumers),
+        announced=[pb.Announced(broker_id=broker_id, feature_level=level) for broker_id, level in contents.announced],
+        records=map(record_to_wire, contents.records),
     )
     body = state.SerializeToString(deterministic=True)
     return crc32c(body).to_bytes(4, "little") + body
@@ -84,15 +92,18 @@ def unpack(data: bytes) -> Contents:
 def _from_wire(state: pb.State) -> Contents:
     topics = [topic_from_wire(topic) for topic in state.topics]
     names = {topic.topic_id: topic.name for topic in topics}
+    read = [consumer_from_wire(consumer, names.get(TopicId(consumer.topic_id), "")) for consumer in state.consumers]
     return Contents(
-        state.version,
-        state.feature_level,
-        [broker_from_wire(broker) for broker in state.brokers],
-        topics,
-        [consumer_from_wire(consumer, names.get(TopicId(consumer.topic_id), "")) for consumer in state.consumers],
-        [TopicId(topic_id) for topic_id in state.deleted_topic_ids],
-        state.next_producer_id,
-        [(answered.command_id, answered.reply) for answered in state.answered],
+        version=state.version,
+        feature_level=state.feature_level,
+        brokers=[broker_from_wire(broker) for broker in state.brokers],
+        topics=topics,
+        consumers=read,
+        deleted=[TopicId(topic_id) for topic_id in state.deleted_topic_ids],
+        next_producer_id=state.next_producer_id,
+        answered=[(answered.command_id, answered.reply) for answered in state.answered],
+        announced=[(each.broker_id, each.feature_level) for each in state.announced],
+        records=[record_from_wire(record) for record in state.records],
     )
 
 
@@ -107,6 +118,9 @@ def _checks(contents: Contents) -> Iterator[bool]:
     yield len(deleted) <= bounds.DELETED_MAX and len(contents.answered) <= bounds.ANSWERED_MAX
     yield 0 < contents.next_producer_id < 1 << 63 and contents.version < 1 << 63
     yield _consumers_hold(contents)
+    yield contents.feature_level >= FIRST_LEVEL and all(level > FIRST_LEVEL for _, level in contents.announced)
+    yield len(dict(contents.announced)) == len(contents.announced) <= bounds.ANNOUNCED_MAX
+    yield _records_hold(contents)
 
 
 def _topic_holds(topic: TopicRecord) -> bool:
@@ -131,4 +145,16 @@ def _consumers_hold(contents: Contents) -> bool:
         len(set(keys)) == len(keys) <= bounds.CONSUMERS_MAX
         and all(queue in queues and count <= bounds.CONSUMERS_PER_QUEUE_MAX for queue, count in per_queue.items())
         and all(0 < consumer.epoch <= contents.version for consumer in contents.consumers)
+    )
+
+
+def _records_hold(contents: Contents) -> bool:
+    records = contents.records
+    for record in records:
+        check_record(record.kind, record.name, record.value)
+    sizes = [len(record.kind) + len(record.name) + len(record.value) for record in records]
+    return (
+        len({(record.kind, record.name) for record in records}) == len(records) <= bounds.RECORDS_MAX
+        and sum(sizes) <= bounds.RECORDS_BYTES_MAX
+        and all(0 < record.version <= contents.version for record in records)
     )

@@ -94,6 +94,15 @@ class ReplicatedRegistry(CommandedRegistry):
     async def _submit(self, command: pb.Command, timeout_s: float) -> pb.Reply:
         return await self._ask(pb.Ask(command=command.SerializeToString()), timeout_s)
 
+    async def _raise(self, command: pb.Command) -> None:
+        """As the leader: it alone knows that nothing else is on its way to the log."""
+        timeout_s = self._timing.command_timeout_s
+        payload = self._stamp(command).SerializeToString()
+        reply = await self._within(self._machine.propose(payload, raises_level=True), timeout_s)
+        error = reply_error(reply)
+        if error is not None:
+            raise error
+
     # ---- asking the leader, who may be this broker -------------------------------------------------------
 
     async def _ask(self, ask: pb.Ask, timeout_s: float) -> pb.Reply:

@@ -1,7 +1,8 @@
-"""RegistryService: what the cluster knows of its brokers, topics and queues, whoever keeps it.
+"""RegistryService: what the cluster knows of its brokers, topics, queues and records, wherever that is kept.
 
-Implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default) and `MemoryRegistry`. One
-contract suite, tests/registry/test_service_contract.py, holds for all of them.
+Implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default), `ZookeeperRegistry` and
+`MemoryRegistry`; others plug in by the scheme of their URL (choose.py). One contract suite holds for all of them:
+tinymq/testing/registry_contract. docs/registry.md says how to write one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tinymq.registry.state import Effect
-from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, TopicRecord
+from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId
 
@@ -32,7 +33,21 @@ class RegistryService(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """Up to which kinds and versions of entries leaders may propose."""
+        """The cluster's: nothing above it is proposed (tinymq/feature_level.py). It never falls."""
+        ...
+
+    def announced_level(self, broker_id: int) -> int:
+        """The feature level that a broker announced when it last registered, also of one that is not registered now. 1
+        for a broker that announced none."""
+        ...
+
+    async def raise_feature_level(self, level: int, at_version: int) -> None:
+        """Raise `feature_level`. The caller has seen in the state of `at_version` that every member announces `level`;
+        in any other state nothing is raised. A lower level than the present one changes nothing.
+
+        Raises VersionConflict, InvalidRequest (a level that this build does not know); NotLeader where another broker
+        has to see to it.
+        """
         ...
 
     async def wait_version(self, version: int, timeout_s: float) -> None:
@@ -53,7 +68,8 @@ class RegistryService(Protocol):
     async def register_broker(self, broker: BrokerRecord) -> float:
         """Register, or renew the registration's lease; call again within the seconds returned (the lease).
 
-        A broker that does not is unregistered by itself.
+        A broker that does not is unregistered by itself. Raises UnsupportedVersion for one that announces less than
+        `feature_level`.
         """
         ...
 
@@ -185,4 +201,41 @@ class RegistryService(Protocol):
 
     async def take_producer_ids(self, count: int) -> range:
         """`count` numbers, from 1 up, that nobody gets again."""
+        ...
+
+    async def put_record(
+        self,
+        kind: str,
+        name: str,
+        value: bytes,
+        version: int,
+        timeout_s: float | None = None,
+        command_id: bytes = b"",
+    ) -> MetadataRecord:
+        """Write a record, if it is at `version`: 0 if there must be none. Of two writers who saw the same version, the
+        second gets VersionConflict. A record that was removed and made again never has an earlier version.
+
+        Kinds: 1 to 63 of a-z 0-9 _ -; names: 1 to 249 of A-Z a-z 0-9 . _ : @ = + -; values of up to 64 KiB, and 10,000
+        records of 8 MiB in all. Raises VersionConflict, InvalidName, InvalidRequest (a value over its bound),
+        QuotaExceeded; UnsupportedVersion while the cluster is below feature level 2.
+        """
+        ...
+
+    async def remove_record(
+        self, kind: str, name: str, version: int, timeout_s: float | None = None, command_id: bytes = b""
+    ) -> None:
+        """Remove a record, if it is at `version`. Raises as `put_record`; VersionConflict, too, if it is not there."""
+        ...
+
+    def get_record(self, kind: str, name: str) -> MetadataRecord | None:
+        """As it was last written."""
+        ...
+
+    def get_all_records(self, kind: str) -> list[MetadataRecord]:
+        """Those of one kind, by name."""
+        ...
+
+    def watch_records(self, kind: str, changed: Callable[[], None]) -> None:
+        """Call `changed` after each change of a record of that kind, and whenever some may have been missed. It must
+        return at once and not raise."""
         ...

@@ -9,23 +9,61 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
-from tinymq.errors import InvalidRequest, TinymqError, TopicExists, UnknownPartition, UnknownTopic, UnsupportedVersion
+from tinymq.errors import (
+    InvalidRequest,
+    TinymqError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+    UnsupportedVersion,
+    VersionConflict,
+)
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.proto.errors import make_error
 from tinymq.registry import bounds
 from tinymq.registry.consumers import Consumers
+from tinymq.registry.effects import (
+    BrokersChanged,
+    ConsumersChanged,
+    Effect,
+    FeatureLevelRaised,
+    QueueCreated,
+    QueueDeleted,
+    RecordChanged,
+    Reloaded,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
 from tinymq.registry.packing import Contents, pack, unpack
 from tinymq.registry.placement import place
+from tinymq.registry.records import Records, check_record
 from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
 from tinymq.registry.wire import broker_from_wire, config_from_wire
 from tinymq.topic_config import SETTINGS_MAX, TopicConfig
 from tinymq.types import GroupId, TopicId, check_channel_name, check_consumer_name, check_topic_name
 
-FEATURE_LEVEL = 1
+__all__ = [
+    "BrokersChanged",
+    "ConsumersChanged",
+    "Effect",
+    "FeatureLevelRaised",
+    "QueueCreated",
+    "QueueDeleted",
+    "RecordChanged",
+    "RegistryState",
+    "Reloaded",
+    "TopicAltered",
+    "TopicCreated",
+    "TopicDeleted",
+    "begin_history",
+    "reply_error",
+]
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
 HISTORY_SHIFT = 40  # between two take-overs there are fewer commands, and producer ids, than 1 << 32:
@@ -33,78 +71,20 @@ TAKER_SHIFT = 32  # those that did not know of one another count apart, too
 HISTORIES_MAX = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
-    topic: TopicRecord
-
-
-@dataclass(frozen=True, slots=True)
-class TopicAltered:
-    """Its config is another."""
-
-    topic: TopicRecord
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDeleted:
-    """All its partitions with it."""
-
-    topic: TopicRecord
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCreated:
-    """One more partition of a topic that was there."""
-
-    queue: QueueRecord
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDeleted:
-    """One partition less of a topic that stays."""
-
-    queue: QueueRecord
-
-
-@dataclass(frozen=True, slots=True)
-class BrokersChanged:
-    """One registered, registered anew, or is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumersChanged:
-    """Somebody reads a partition for a channel, or does no more; not told of those that go with their partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """The state was replaced whole: look at everything again."""
-
-
-Effect = (
-    TopicCreated
-    | TopicAltered
-    | TopicDeleted
-    | QueueCreated
-    | QueueDeleted
-    | BrokersChanged
-    | ConsumersChanged
-    | Reloaded
-)
-
-
 class RegistryState:
     """Changed by `apply`, `begin_history` and `load` alone."""
 
     def __init__(self) -> None:
         self.version = 0  # rises with every command applied, refused ones included, and with every history
-        self.feature_level = FEATURE_LEVEL
+        self.feature_level = FIRST_LEVEL  # never falls
+        self.announced: dict[int, int] = {}  # by broker, registered or not: its level, where that is above the first
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, TopicRecord] = {}
         self.topics_by_id: dict[TopicId, TopicRecord] = {}
         self.deleted: OrderedDict[TopicId, None] = OrderedDict()  # oldest first, bounded
         self.next_producer_id = 1
         self.consumers = Consumers()
+        self.records = Records()
         self._answered: OrderedDict[bytes, pb.Reply] = OrderedDict()  # oldest first, bounded
 
     def apply(self, command: pb.Command) -> tuple[pb.Reply, list[Effect]]:
@@ -156,12 +136,21 @@ class RegistryState:
                 self._unset_consumer(command.unset_consumer, effects)
             case "take_producer_ids":
                 reply.first_producer_id = self._take_producer_ids(command.take_producer_ids.count)
+            case "put_record":
+                self._put_record(command.put_record, effects)
+            case "raise_feature_level":
+                self._raise_feature_level(command.raise_feature_level, effects)
             case _:
                 raise UnsupportedVersion("the registry does not know this command")
 
     def _register(self, broker: BrokerRecord, effects: list[Effect]) -> None:
         if not broker.broker_id or len(broker.incarnation) != 16 or not broker.address:
             raise InvalidRequest("a registration names a broker id, an incarnation and an address")
+        remembered = broker.broker_id in self.announced or len(self.announced) < bounds.ANNOUNCED_MAX
+        if broker.feature_level > FIRST_LEVEL and remembered:
+            self.announced[broker.broker_id] = broker.feature_level
+        else:
+            self.announced.pop(broker.broker_id, None)
         if self.brokers.get(broker.broker_id) != broker:
             self.brokers[broker.broker_id] = broker
             effects.append(BrokersChanged())
@@ -274,6 +263,27 @@ class RegistryState:
         first, self.next_producer_id = self.next_producer_id, self.next_producer_id + count
         return first
 
+    def _put_record(self, wanted: pb.PutRecord, effects: list[Effect]) -> None:
+        check_record(wanted.kind, wanted.name, wanted.value)
+        if self.records.put(wanted.kind, wanted.name, None if wanted.remove else wanted.value, wanted.version,
+                            self.version):  # fmt: skip
+            effects.append(RecordChanged(wanted.kind, wanted.name))
+
+    def _raise_feature_level(self, said: pb.RaiseFeatureLevel, effects: list[Effect]) -> None:
+        """Who proposes this has looked at all members. What was looked at is the state before this very command, or
+        nothing is raised: a broker that announces less may have registered meanwhile."""
+        if said.level <= self.feature_level:
+            return
+        if said.at_version != self.version - 1:
+            raise VersionConflict(f"the registry was at version {self.version - 1}, not {said.at_version}")
+        self.feature_level = said.level
+        effects.append(FeatureLevelRaised(said.level))
+
+    def announced_level(self, broker_id: int) -> int:
+        """The feature level that a broker announced when it last registered; FIRST_LEVEL: it has announced none."""
+        broker = self.brokers.get(broker_id)
+        return broker.feature_level if broker is not None else self.announced.get(broker_id, FIRST_LEVEL)
+
     def _put(self, topic: TopicRecord) -> None:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
@@ -307,24 +317,27 @@ class RegistryState:
     def fork(self) -> RegistryState:
         """Another one, equal to this: what is applied there does not show here."""
         fork = RegistryState()
-        fork.version, fork.feature_level = self.version, self.feature_level
+        fork.version, fork.feature_level, fork.announced = self.version, self.feature_level, self.announced.copy()
         fork.brokers, fork.topics, fork.topics_by_id = self.brokers.copy(), self.topics.copy(), self.topics_by_id.copy()
         fork.deleted, fork.next_producer_id = self.deleted.copy(), self.next_producer_id
-        fork.consumers, fork._answered = self.consumers.fork(), self._answered.copy()
+        fork.consumers, fork.records = self.consumers.fork(), self.records.fork()
+        fork._answered = self._answered.copy()
         return fork
 
     def dump(self) -> bytes:
         """Equal states give equal bytes."""
         return pack(
             Contents(
-                self.version,
-                self.feature_level,
-                [self.brokers[broker_id] for broker_id in sorted(self.brokers)],
-                [self.topics[name] for name in sorted(self.topics)],
-                list(self.consumers),
-                list(self.deleted),
-                self.next_producer_id,
-                list(self._answered.items()),
+                version=self.version,
+                feature_level=self.feature_level,
+                brokers=[self.brokers[broker_id] for broker_id in sorted(self.brokers)],
+                topics=[self.topics[name] for name in sorted(self.topics)],
+                consumers=list(self.consumers),
+                deleted=list(self.deleted),
+                next_producer_id=self.next_producer_id,
+                answered=list(self._answered.items()),
+                announced=sorted(self.announced.items()),
+                records=list(self.records),
             )
         )
 
@@ -335,6 +348,7 @@ class RegistryState:
         for consumer in contents.consumers:
             consumers.set(consumer)
         self.version, self.feature_level = contents.version, contents.feature_level
+        self.announced, self.records = dict(contents.announced), Records(contents.records)
         self.brokers = {broker.broker_id: broker for broker in contents.brokers}
         self.topics = {topic.name: topic for topic in contents.topics}
         self.topics_by_id = {topic.topic_id: topic for topic in contents.topics}

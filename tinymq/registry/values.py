@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.topic_config import TopicConfig
 from tinymq.types import GroupId, TopicId
 
@@ -19,6 +20,7 @@ class BrokerRecord:
     address: str  # where clients dial, host:port
     peer_address: str
     rack: str = ""
+    feature_level: int = FIRST_LEVEL  # that it announces: what it knows, or less while an operator holds the level
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,13 @@ class QueueConsumer:
     channel: str
     consumer: str
     epoch: int  # above that of every assignment before it, in the whole cluster
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecord:
+    """Something that another part of a broker keeps in the registry, by kind and name."""
+
+    kind: str
+    name: str
+    value: bytes
+    version: int  # of the registry when it was written: no two writes have the same

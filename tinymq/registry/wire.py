@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tinymq.errors import InvalidConfig
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
 from tinymq.topic_config import OnFull, Storage, TopicConfig
 from tinymq.types import TopicId
 
@@ -19,12 +20,19 @@ def broker_to_wire(broker: BrokerRecord) -> pb.Broker:
         address=broker.address,
         peer_address=broker.peer_address,
         rack=broker.rack,
+        feature_level=broker.feature_level if broker.feature_level > FIRST_LEVEL else 0,  # 0: stored as builds before
     )
 
 
 def broker_from_wire(broker: pb.Broker) -> BrokerRecord:
     return BrokerRecord(
-        broker.broker_id, broker.incarnation, broker.session, broker.address, broker.peer_address, broker.rack
+        broker_id=broker.broker_id,
+        incarnation=broker.incarnation,
+        session=broker.session,
+        address=broker.address,
+        peer_address=broker.peer_address,
+        rack=broker.rack,
+        feature_level=max(FIRST_LEVEL, broker.feature_level),
     )
 
 
@@ -129,3 +137,11 @@ def consumer_from_wire(consumer: pb.Consumer, topic: str) -> QueueConsumer:
     return QueueConsumer(
         topic, TopicId(consumer.topic_id), consumer.partition, consumer.channel, consumer.consumer, consumer.epoch
     )
+
+
+def record_to_wire(record: MetadataRecord) -> pb.Record:
+    return pb.Record(kind=record.kind, name=record.name, value=record.value, version=record.version)
+
+
+def record_from_wire(record: pb.Record) -> MetadataRecord:
+    return MetadataRecord(record.kind, record.name, record.value, record.version)

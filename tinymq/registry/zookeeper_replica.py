@@ -107,12 +107,13 @@ class Replica:
             topics = await self._read_all(tree.TOPICS, tree.unpack_topic)
             consumers = await self._read_all(tree.CONSUMERS, tree.unpack_consumers)
             changes = await self._read_all(tree.CHANGES, tree.unpack_change)
+            records = await self._read_all(tree.RECORDS, tree.unpack_record)
             deleted = tree.deleted_names(await self._session.children(tree.DELETED))
             again, _ = await self._read_version()
             if again.version != base.version or self.state.version > base.version:
                 continue
             there = [each for some in consumers for each in some]
-            self.state.load(pack(tree.contents_of(base, topics, there, deleted, changes)))
+            self.state.load(pack(tree.contents_of(base, topics, there, deleted, changes, records)))
             self.loaded, self.deleted, self._ahead = True, deleted, node_version - base.version
             self._on_effects([Reloaded()])
             return

@@ -1,10 +1,12 @@
 """How the registry's state lies in ZooKeeper: which nodes, what they hold, what a command writes. Pure.
 
     /cluster                          whose registry this is; never changes
-    /version                          counts changes; next producer id, feature level, the registered brokers
+    /version                          counts changes; next producer id, feature level, the registered brokers, and what
+                                      brokers announced
     /brokers/<id>                     ephemeral: there while the broker's session lives
     /topics/<name>                    settings, partitions and their replicas
     /consumers/<topic id>-<partition> who reads the partition, by channel; only where somebody does
+    /records/<kind>:<name>            what other parts of a broker keep here; from feature level 2 on
     /deleted/<version>-<topic id>     the last 10,000 topics that were deleted
     /changes/<version>                the last 1024 commands and their replies
 
@@ -23,34 +25,41 @@ from typing import Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from tinymq.errors import CorruptData
+from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds
 from tinymq.registry.packing import Contents
 from tinymq.registry.state import (
     ConsumersChanged,
     Effect,
+    FeatureLevelRaised,
     QueueCreated,
     QueueDeleted,
+    RecordChanged,
     RegistryState,
     TopicAltered,
     TopicCreated,
     TopicDeleted,
 )
-from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueRecord, TopicRecord
 from tinymq.registry.wire import (
     broker_from_wire,
     broker_to_wire,
     consumer_from_wire,
     consumer_to_wire,
+    record_from_wire,
+    record_to_wire,
     topic_from_wire,
     topic_to_wire,
 )
 from tinymq.types import GroupId, TopicId
 
-FORMAT = 1  # of this tree
+FORMAT = 1  # of the tree
+FORMAT_LEVELLED = 2  # of a tree above feature level 1: no build that knows no such levels reads it, or registers there
 CLUSTER, VERSION = "/cluster", "/version"
 BROKERS, TOPICS, CONSUMERS, DELETED, CHANGES = FOLDERS = "/brokers", "/topics", "/consumers", "/deleted", "/changes"
+RECORDS = "/records"  # made when the feature level is raised
 OP_BYTES = 64  # what surrounds a path and its data in a request, at most
 
 M = TypeVar("M", bound=Message)
@@ -114,6 +123,10 @@ def consumers_path(queue: GroupId) -> str:
     return f"{CONSUMERS}/{queue.topic_id.hex()}-{queue.partition}"
 
 
+def record_path(kind: str, name: str) -> str:
+    return f"{RECORDS}/{kind}:{name}"
+
+
 def deleted_name(version: int, topic_id: TopicId) -> str:
     """Sorted by name they are sorted by age."""
     return f"{version:020d}-{topic_id.hex()}"
@@ -175,6 +188,16 @@ def _written(effect: Effect, before: RegistryState, after: RegistryState, comman
         case QueueCreated(queue) | QueueDeleted(queue):
             yield Put(topic_path(queue.topic), pack_topic(after.topics[queue.topic]))
             yield from _consumers_written(queue.group, before, after)
+        case RecordChanged(kind, name):
+            path, record = record_path(kind, name), after.records.get(kind, name)
+            if record is None:
+                yield Remove(path)
+            elif before.records.get(kind, name) is None:
+                yield Create(path, pack_record(record))
+            else:
+                yield Put(path, pack_record(record))
+        case FeatureLevelRaised() if before.feature_level == FIRST_LEVEL:
+            yield Create(RECORDS)
         case ConsumersChanged():
             yield from _consumers_written(_queue_of(command, after).group, before, after)
 
@@ -202,11 +225,12 @@ def pack_version(state: RegistryState) -> bytes:
     brokers = [broker_to_wire(state.brokers[broker_id]) for broker_id in sorted(state.brokers)]
     return _json(
         pb.State(
-            format=FORMAT,
+            format=FORMAT if state.feature_level == FIRST_LEVEL else FORMAT_LEVELLED,
             version=state.version,
             feature_level=state.feature_level,
             next_producer_id=state.next_producer_id,
             brokers=brokers,
+            announced=[pb.Announced(broker_id=b, feature_level=n) for b, n in sorted(state.announced.items())],
         )
     )
 
@@ -214,8 +238,11 @@ def pack_version(state: RegistryState) -> bytes:
 def unpack_version(data: bytes) -> pb.State:
     """Raises CorruptData, as all of these do."""
     state = _from_json(VERSION, data, pb.State())
-    if state.format != FORMAT:
-        raise CorruptData(f"{VERSION} in ZooKeeper has format {state.format}, this build knows {FORMAT}")
+    if state.format not in (FORMAT, FORMAT_LEVELLED):
+        raise CorruptData(f"{VERSION} in ZooKeeper has format {state.format}, this build knows {FORMAT_LEVELLED}")
+    if state.feature_level > KNOWN_LEVEL:
+        known = f"this tinymq knows feature level {KNOWN_LEVEL}, and the registry in ZooKeeper is at"
+        raise UnsupportedVersion(f"{known} {state.feature_level}", hint="install a newer tinymq on this broker")
     return state
 
 
@@ -225,6 +252,17 @@ def pack_broker(broker: BrokerRecord) -> bytes:
 
 def pack_topic(topic: TopicRecord) -> bytes:
     return _json(topic_to_wire(topic))
+
+
+def pack_record(record: MetadataRecord) -> bytes:
+    return _json(record_to_wire(record))
+
+
+def unpack_record(name: str, data: bytes) -> MetadataRecord:
+    record = record_from_wire(_from_json(f"{RECORDS}/{name}", data, pb.Record()))
+    if record_path(record.kind, record.name) != f"{RECORDS}/{name}":
+        raise _corrupt(f"{RECORDS}/{name}", ValueError(f"it is record {record.kind[:60]}:{record.name[:60]}"))
+    return record
 
 
 def pack_change(change: Change) -> bytes:
@@ -278,20 +316,23 @@ def contents_of(
     consumers: Iterable[pb.Consumer],
     deleted: Iterable[TopicId],
     changes: Iterable[Change],
+    records: Iterable[MetadataRecord] = (),
 ) -> Contents:
     """What was read, in the order in which a state is stored. `deleted`, `changes`: the oldest first."""
     topics = sorted(topics, key=lambda topic: topic.name)
     names = {topic.topic_id: topic.name for topic in topics}
     read = [consumer_from_wire(each, names.get(TopicId(each.topic_id), "")) for each in consumers]
     return Contents(
-        version.version,
-        version.feature_level,
-        [broker_from_wire(broker) for broker in version.brokers],
-        topics,
-        sorted(read, key=lambda each: (each.topic_id, each.partition, each.channel)),
-        list(deleted),
-        version.next_producer_id,
-        [(change.command.command_id, change.reply) for change in changes],
+        version=version.version,
+        feature_level=version.feature_level,
+        brokers=[broker_from_wire(broker) for broker in version.brokers],
+        topics=topics,
+        consumers=sorted(read, key=lambda each: (each.topic_id, each.partition, each.channel)),
+        deleted=list(deleted),
+        next_producer_id=version.next_producer_id,
+        answered=[(change.command.command_id, change.reply) for change in changes],
+        announced=[(each.broker_id, each.feature_level) for each in version.announced],
+        records=sorted(records, key=lambda record: (record.kind, record.name)),
     )
 
 

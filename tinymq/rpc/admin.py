@@ -16,6 +16,7 @@ from tinymq.broker.slices import Slice
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.transfers import Transfers
 from tinymq.errors import TinymqError
+from tinymq.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
@@ -157,6 +158,32 @@ class AdminService(pb_grpc.AdminServicer):
                 for queue, error in broker.not_opened()
             )
         return reply
+
+    async def FeatureLevel(self, request: pb.FeatureLevelRequest, context: Context) -> pb.FeatureLevelReply:
+        try:
+            upgrade = self._serving.running().upgrade
+            if request.action == pb.FeatureLevelRequest.HOLD:
+                await upgrade.hold(request.level)
+            elif request.action == pb.FeatureLevelRequest.RELEASE:
+                await upgrade.release()
+        except TinymqError as error:
+            return pb.FeatureLevelReply(error=to_wire(error))
+        return pb.FeatureLevelReply(
+            broker_id=self._formation.broker_id,
+            level=upgrade.level,
+            known=KNOWN_LEVEL,
+            held=upgrade.held,
+            members=[
+                pb.LevelMember(
+                    broker_id=member.broker_id,
+                    announced=member.announced,
+                    registered=member.registered,
+                    voter=member.voter,
+                    replicas=member.replicas,
+                )
+                for member in upgrade.members()
+            ],
+        )
 
     async def DescribeScan(self, request: pb.DescribeScanRequest, context: Context) -> pb.DescribeScanReply:
         try:

@@ -35,6 +35,7 @@ from tinymq.errors import (
     Unavailable,
     UnknownProducer,
     UnsupportedVersion,
+    VersionConflict,
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire, to_wire
@@ -56,6 +57,7 @@ STATUS: dict[type[TinymqError], StatusCode] = {
     OutOfOrderSequence: StatusCode.FAILED_PRECONDITION,
     UnknownProducer: StatusCode.FAILED_PRECONDITION,
     UnsupportedVersion: StatusCode.UNIMPLEMENTED,
+    VersionConflict: StatusCode.ABORTED,
     NotFound: StatusCode.NOT_FOUND,
     AlreadyExists: StatusCode.ALREADY_EXISTS,
     Unavailable: StatusCode.UNAVAILABLE,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinymq.clock import Clock, Timer
-from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError
+from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
+from tinymq.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import ANYBODY, Credentials
 from tinymq.raft.transport import (
@@ -68,6 +69,7 @@ class MemoryTransport:
         self._session = session
         self._clock = clock
         self._rng = rng
+        self.known_level = KNOWN_LEVEL  # of the build as which this broker passes
         self.silent = False  # its machine is off: what is sent there is neither taken nor refused
         self._running = False
         self._stopped = False
@@ -118,6 +120,15 @@ class MemoryTransport:
                 if pipe is not None:
                     self._network.close(pipe, Closed("the peer was removed"))
 
+    def turn_away(self, below: int) -> None:
+        for peer, identity in self._proven.items():
+            if identity.feature_level < below:
+                for pipes in (self._outgoing, self._incoming):
+                    for channel in Channel:
+                        pipe = pipes.get((peer, channel))
+                        if pipe is not None:
+                            self._network.close(pipe, UnsupportedVersion(f"it does not know feature level {below}"))
+
     def reset(self, peer: int, channel: Channel) -> None:
         if not self._running or peer not in self._peers:
             return
@@ -159,7 +170,15 @@ class MemoryTransport:
     def credentials(self) -> Credentials:
         """What it says of itself in a handshake."""
         me = self._identity()
-        return Credentials(me.broker_id, me.incarnation, me.cluster_id or b"", self._session, self._secret)
+        return Credentials(
+            broker_id=me.broker_id,
+            incarnation=me.incarnation,
+            cluster_id=me.cluster_id or b"",
+            session=self._session,
+            secret=self._secret,
+            protocol_min=me.feature_level,
+            protocol_max=self.known_level,
+        )
 
     def accepted(self, pipe: Pipe) -> None:
         """Somebody's connection is open: it takes the place of an older one."""

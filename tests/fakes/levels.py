@@ -1,0 +1,35 @@
+"""What `Upgrade` stands on, without a Raft host and a disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinymq.feature_level import FIRST_LEVEL
+from tinymq.log.identity import Identity
+
+
+class FakePeers:
+    """Other brokers, as they announce themselves on connections."""
+
+    def __init__(self) -> None:
+        self.feature_level = FIRST_LEVEL
+        self.known: dict[int, int] = {}
+        self.entered: list[int] = []
+
+    def known_levels(self) -> dict[int, int]:
+        return dict(self.known)
+
+    async def enter_level(self, level: int) -> None:
+        self.feature_level = level
+        self.entered.append(level)
+        self.known = {peer: known for peer, known in self.known.items() if known >= level}
+
+
+class FakeFolder:
+    """A data folder that keeps nothing but who it is."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.identity = Identity(broker_id, bytes([broker_id]) * 16)
+
+    async def hold_feature_level(self, level: int) -> None:
+        self.identity = replace(self.identity, held_level=level)

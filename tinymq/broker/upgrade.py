@@ -1,0 +1,193 @@
+"""The cluster's feature level, as one broker sees to it: when it rises, who holds it back, who is turned away.
+
+The rule is `next_level`, pure: the level is the least that any member announces. Members are the voters, every broker
+that is registered, and every broker that holds a replica; one that is down counts with what it last announced. The
+leader of the metadata (with another registry: every broker) looks whenever something changes, and raises the level by a
+command that only counts in the state that it looked at. An operator holds the level by having one broker announce less
+than its build knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tinymq.clock import Clock
+from tinymq.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
+from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.log.identity import Identity
+from tinymq.registry.effects import Effect
+from tinymq.registry.service import RegistryService
+
+logger = structlog.get_logger("tinymq.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLevel:
+    """One broker that has a say in the feature level."""
+
+    broker_id: int
+    announced: int  # at its last registration; FIRST_LEVEL if it never announced any
+    registered: bool
+    voter: bool
+    replicas: int  # of partitions, that it holds
+
+
+class Peers(Protocol):
+    """What is asked of the Raft host (tinymq.raft.Host)."""
+
+    feature_level: int
+
+    def known_levels(self) -> Mapping[int, int]: ...
+    async def enter_level(self, level: int) -> None: ...
+
+
+class Folder(Protocol):
+    """What is asked of the data folder (tinymq.log.Store)."""
+
+    @property
+    def identity(self) -> Identity: ...
+    async def hold_feature_level(self, level: int) -> None: ...
+
+
+def announced_level(identity: Identity) -> int:
+    """What a broker announces: what it knows, or less while it is held; never less than the cluster has already."""
+    held = identity.held_level or KNOWN_LEVEL
+    return max(identity.feature_level, min(KNOWN_LEVEL, held))
+
+
+def members_of(registry: RegistryService, voters: Collection[int]) -> list[MemberLevel]:
+    """Every broker that has a say, by id."""
+    holds = Counter(replica.broker_id for queue in registry.get_all_queues() for replica in queue.replicas)
+    registered = {broker.broker_id for broker in registry.get_all_brokers()}
+    return [
+        MemberLevel(
+            broker_id, registry.announced_level(broker_id), broker_id in registered, broker_id in voters,
+            holds[broker_id],
+        )
+        for broker_id in sorted({*voters, *registered, *holds})
+    ]  # fmt: skip
+
+
+def next_level(level: int, members: Iterable[MemberLevel], heard: Mapping[int, int]) -> int:
+    """What the feature level is to be. `heard`: by broker that is alive, what its build knows: one that was started
+    with an older build, or that joins, has not registered yet."""
+    return max(level, min([KNOWN_LEVEL, *(member.announced for member in members), *heard.values()]))
+
+
+class Upgrade:
+    """From `start` to `stop`. All calls on the loop."""
+
+    def __init__(
+        self, broker_id: int, registry: RegistryService, peers: Peers, folder: Folder,
+        voters: Callable[[], Collection[int]], announce: Callable[[int], None], clock: Clock, every_s: float,
+    ) -> None:  # fmt: skip
+        """`announce`: register with another level. `every_s`: between two looks while nothing seems to change."""
+        self._broker_id = broker_id
+        self._registry = registry
+        self._peers = peers
+        self._folder = folder
+        self._voters = voters
+        self._announce = announce
+        self._clock = clock
+        self._every_s = every_s
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._entered = 0  # the level that is noted, and below which nobody is a peer
+        self._trouble = ""
+
+    def start(self) -> asyncio.Task[None]:
+        """The task ends with `stop`, or by a broken invariant. Raises UnsupportedVersion for a registry at a level that
+        this build does not know."""
+        check_member(self._broker_id, KNOWN_LEVEL, self._registry.feature_level)
+        self._registry.watch(self._changed)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ---- what an operator asks -----------------------------------------------------------------------
+
+    @property
+    def level(self) -> int:
+        return self._registry.feature_level
+
+    @property
+    def held(self) -> int:
+        """The level above which this broker announces nothing; 0: it is not held."""
+        return self._folder.identity.held_level
+
+    def members(self) -> list[MemberLevel]:
+        return members_of(self._registry, self._voters())
+
+    async def hold(self, level: int = 0) -> None:
+        """Announce no higher level from now on, by default the present one, so that the cluster's does not rise.
+        Durable. Raises InvalidRequest for a level that this build does not know, or below the present one."""
+        level = level or self.level
+        if not self.level <= level <= KNOWN_LEVEL:
+            why = f"the cluster is at feature level {self.level}, and broker {self._broker_id} knows {KNOWN_LEVEL}"
+            raise InvalidRequest(f"feature level {level} cannot be held", hint=why)
+        await self._hold(level)
+
+    async def release(self) -> None:
+        """Announce what this build knows. Durable."""
+        await self._hold(0)
+
+    async def _hold(self, level: int) -> None:
+        await self._folder.hold_feature_level(level)
+        logger.info("feature_level_held" if level else "feature_level_released", level=level or KNOWN_LEVEL)
+        self._announce(announced_level(self._folder.identity))
+        self._wake.set()
+
+    # ---- what happens ----------------------------------------------------------------------------------
+
+    def _changed(self, effects: Sequence[Effect]) -> None:
+        self._peers.feature_level = max(self._peers.feature_level, self._registry.feature_level)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._look()
+                self._trouble = ""
+            except (NotLeader, VersionConflict):
+                pass  # another broker sees to it; or somebody registered meanwhile, which wakes this one again
+            except TinymqError as error:
+                if self._trouble != error.code:
+                    logger.warning("feature_level_stays", level=self.level, error=error.code, reason=str(error))
+                self._trouble = error.code
+            timer = self._clock.call_later(self._every_s, self._wake.set)
+            await self._wake.wait()
+            self._wake.clear()
+            timer.cancel()
+
+    async def _look(self) -> None:
+        level, version = self._registry.feature_level, self._registry.version
+        if level > self._entered:
+            await self._enter(level)
+            return
+        if level < KNOWN_LEVEL:
+            wanted = next_level(level, self.members(), self._peers.known_levels())
+            if wanted > level:
+                await self._registry.raise_feature_level(wanted, version)
+                return
+        for broker in self._registry.get_all_brokers():
+            if broker.feature_level < level and broker.broker_id != self._broker_id:
+                logger.warning("broker_too_old", broker=broker.broker_id, knows=broker.feature_level, level=level)
+                await self._registry.unregister_broker(broker.broker_id, broker.session)
+
+    async def _enter(self, level: int) -> None:
+        if level > FIRST_LEVEL:
+            await self._peers.enter_level(level)
+            logger.info("feature_level", level=level)
+            self._announce(announced_level(self._folder.identity))
+        self._entered = level
+        self._wake.set()

@@ -1,0 +1,80 @@
+"""The cluster's feature level as `client.admin` tells of it. Pure: replies of brokers in, values out.
+
+A broker of a build before feature levels does not know the call: it is in the answer, and knows level 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tinymq.errors import BrokerUnreachable, TinymqError, UnsupportedVersion
+from tinymq.proto import tinymq_pb2 as pb
+
+OLD_LEVEL = 1  # of a build that knows no feature levels
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMember:
+    """One broker that has a say: the cluster's level is at most what it announces."""
+
+    broker_id: int
+    announced: int  # when it last registered
+    registered: bool
+    voter: bool
+    replicas: int
+    known: int | None  # that its build knows; None: it does not answer
+    held: int  # the level above which an operator has it announce nothing; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """What the cluster may propose, and what it could."""
+
+    level: int
+    members: tuple[LevelMember, ...]  # by id
+    silent: Mapping[int, str]  # brokers that do not answer, and why
+
+    @property
+    def waits_for(self) -> tuple[int, ...]:
+        """Members that keep the cluster at its level: they announce no more."""
+        return tuple(member.broker_id for member in self.members if member.announced <= self.level)
+
+
+def read(replies: Mapping[int, Any]) -> FeatureLevel:
+    """What the brokers say, by id: a FeatureLevelReply each, or an error. Raises the last one's when nobody answers."""
+    answers = {broker_id: reply for broker_id, reply in replies.items() if isinstance(reply, pb.FeatureLevelReply)}
+    old = {broker_id for broker_id, reply in replies.items() if isinstance(reply, UnsupportedVersion)}
+    silent = {
+        broker_id: reply.message
+        for broker_id, reply in replies.items()
+        if isinstance(reply, TinymqError) and broker_id not in old
+    }
+    if not answers:
+        raise _failed(replies, old)
+    best = max(answers.values(), key=lambda reply: (reply.level, len(reply.members)))
+    members = []
+    for member in best.members:
+        answer = answers.get(member.broker_id)
+        known = OLD_LEVEL if member.broker_id in old else answer.known if answer is not None else None
+        members.append(
+            LevelMember(
+                broker_id=member.broker_id,
+                announced=member.announced,
+                registered=member.registered,
+                voter=member.voter,
+                replicas=member.replicas,
+                known=known,
+                held=answer.held if answer is not None else 0,
+            )
+        )
+    return FeatureLevel(best.level, tuple(members), silent)
+
+
+def _failed(replies: Mapping[int, Any], old: set[int]) -> TinymqError:
+    if old:
+        hint = "upgrade a broker first; the cluster is at feature level 1"
+        return UnsupportedVersion("no broker of this cluster knows feature levels", hint=hint)
+    errors = [reply for reply in replies.values() if isinstance(reply, TinymqError)]
+    return errors[-1] if errors else BrokerUnreachable("no broker answers")
