@@ -11,9 +11,9 @@ from typing import Any
 from tinymq.clock import Clock, SystemClock
 from tinymq.config import Limits
 from tinymq.errors import TinymqError
+from tinymq.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.tcp import TcpTransport
-from tinymq.feature_level import FIRST_LEVEL
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq.testing.memory_transport import MemoryTransport

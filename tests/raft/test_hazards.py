@@ -288,6 +288,22 @@ def test_8_an_ack_from_somebody_who_is_no_member_is_nothing() -> None:
     simulate(scenario)
 
 
+def test_20_a_leader_appends_nothing_above_the_feature_level() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.commit(b"x")
+        leader = cluster.leader()
+        group, last = leader.group(), leader.group().log.last_index
+        for kind, version in ((Kind.COMMAND, 2), (Kind.COMMAND, 3), (Kind.DATA, 2), (Kind.STAGED, 1)):
+            with pytest.raises(UnsupportedVersion, match="this cluster is at 1"):
+                group.propose(kind, b"", version=version)
+        assert group.log.last_index == last
+        leader.host.feature_level = 2
+        group.propose(Kind.COMMAND, b"", version=2)
+        assert group.log.last_index == last + 1
+
+    simulate(scenario)
+
+
 UNKNOWN = [(kind, ENTRY_VERSION) for kind in (Kind.STAGED, Kind.PUBLISH, Kind.DISCARD, 0, 99)]
 UNKNOWN += [(kind, max(versions) + 1) for kind, versions in ENTRIES.items()]
 

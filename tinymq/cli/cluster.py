@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from tinymq.cli import ask, devfolder, recover
+from tinymq.cli import ask, devfolder, feature_level, recover
 from tinymq.cli.exits import Exit
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_line, print_table, say
@@ -24,6 +24,7 @@ MISSING = "missing"  # the role of a replica that its broker does not report
 TAKES_PART = ("leader", "follower", "observer")
 
 app = App(name="cluster", help="Form a cluster, see how it is, move leaders, go on when too many disks are lost.")
+app.command(feature_level.app)
 
 
 @app.command

@@ -148,12 +148,7 @@ class LeadingReplica(HandingReplica):
         self, kind: Kind, payload: bytes, record_count: int, max_timestamp_us: int | None, payload_crc: int | None,
         *, version: int = ENTRY_VERSION, raises_level: bool = False,
     ) -> Position:  # fmt: skip
-        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19).
-
-        This is the gate of the feature level: no entry passes that a member may not know. `raises_level`: the entry
-        raises that level, and its proposer has seen that every member knows it."""
-        if not raises_level:
-            check(f"entry version {version} of {kind.name}", entry_level(kind, version), self._around.feature_level)
+        """Append to the leader's log, in memory. No await: what was decided on this log's end holds (hazard 19)."""
         leadership = self._leadership
         if leadership is None or leadership.transfer_to is not None:
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
@@ -163,7 +158,7 @@ class LeadingReplica(HandingReplica):
             self._log.check_room(len(payload) + HEADER_SIZE)
         return self._append_as_leader(
             leadership, kind, payload, record_count=record_count, max_timestamp_us=max_timestamp_us,
-            payload_crc=payload_crc, version=version,
+            payload_crc=payload_crc, version=version, raises_level=raises_level,
         )  # fmt: skip
 
     def stamp_now_us(self) -> int:
@@ -188,7 +183,12 @@ class LeadingReplica(HandingReplica):
     def _append_as_leader(
         self, leadership: Leadership, kind: Kind, payload: bytes, record_count: int = 0,
         max_timestamp_us: int | None = None, payload_crc: int | None = None, version: int = ENTRY_VERSION,
+        raises_level: bool = False,
     ) -> Position:  # fmt: skip
+        """The one place where a leader makes entries, and the gate of the feature level: none passes that a member may
+        not know. `raises_level`: the entry raises that level, and its proposer has seen that every member knows it."""
+        if not raises_level:
+            check(f"entry version {version} of {kind.name}", entry_level(kind, version), self._around.feature_level)
         log, around = self._log, self._around
         stamp = leadership.stamps.stamp(around.cluster_us(), around.now())
         entry = make_entry(

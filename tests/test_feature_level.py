@@ -1,0 +1,67 @@
+"""The tables of the feature level name all that can be proposed or sent, and the gate that they stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tinymq import feature_level
+from tinymq.entry import ENTRY_VERSION, Kind
+from tinymq.errors import UnsupportedVersion
+from tinymq.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
+from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
+
+RESERVED = {Kind.STAGED, Kind.PUBLISH, Kind.DISCARD}  # nothing proposes them yet
+
+# What the base build has, and every build since: a thing of level 1 is never added, for that build does not know it.
+FIRST = {
+    "REGISTRY_COMMANDS": """register_broker unregister_broker create_topic delete_topic take_producer_ids alter_topic
+        create_queue delete_queue set_consumer unset_consumer""",
+    "PARTITION_COMMANDS": "open commit seek delete consume move_start hold release",
+    "PEER_MESSAGES": """heartbeat request_vote vote append append_ack commit_notice timeout_now leaders request reply
+        state_offer state_piece state_ack here""",
+}
+
+
+def names(message: type, oneof: str) -> set[str]:
+    return {field.name for field in message.DESCRIPTOR.oneofs_by_name[oneof].fields}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("table", "there"),
+    [
+        ("REGISTRY_COMMANDS", names(registry_pb2.Command, "command")),
+        ("PARTITION_COMMANDS", names(partition_pb2.Command, "command")),
+        ("PEER_MESSAGES", names(peer_pb2.Peer, "message")),
+    ],
+)
+def test_everything_has_a_level(table: str, there: set[str]) -> None:
+    levels: dict[str, int] = getattr(feature_level, table)
+    assert set(levels) == there, f"enter it in tinymq/feature_level.py, {table}, and propose it only from that level on"
+    assert set(levels.values()) <= set(range(FIRST_LEVEL, KNOWN_LEVEL + 1))
+    assert {name for name, level in levels.items() if level == FIRST_LEVEL} == set(FIRST[table].split())
+
+
+def test_every_kind_of_entry_has_a_level() -> None:
+    assert set(ENTRIES) == set(Kind) - RESERVED
+    for kind, versions in ENTRIES.items():
+        assert versions[ENTRY_VERSION] == FIRST_LEVEL
+        assert sorted(versions.values()) == list(versions.values()) == sorted(set(versions.values()))
+        for version, level in versions.items():
+            assert FIRST_LEVEL <= level <= KNOWN_LEVEL
+            assert feature_level.entry_version(kind, level) == version
+    for level in feature_level.REGISTRY_COMMANDS.values():
+        assert feature_level.entry_level(Kind.COMMAND, feature_level.entry_version(Kind.COMMAND, level)) == level
+
+
+def test_what_no_table_names_passes_no_gate() -> None:
+    for kind, version in [(Kind.STAGED, 1), (Kind.DATA, 2), (99, 1), (Kind.COMMAND, 0)]:
+        assert not feature_level.knows_entry(kind, version)
+        with pytest.raises(UnsupportedVersion):
+            feature_level.check("it", feature_level.entry_level(kind, version), KNOWN_LEVEL)
+
+
+def test_a_refusal_names_both_levels_and_what_to_do() -> None:
+    with pytest.raises(UnsupportedVersion, match="a thing needs feature level 2, and this cluster is at 1") as refused:
+        feature_level.check("a thing", 2, 1)
+    assert "tinymq cluster feature-level show" in refused.value.hint
+    feature_level.check("a thing", 2, 2)

@@ -1,0 +1,78 @@
+"""The build that upgrades begin at: the commit in BASE, as a wheel made from `git archive`, unpacked into .venv/tools.
+
+    python -m tests.upgrade.base_build
+
+Done once for each commit; the second time it only looks. A broker of it runs with the folder on PYTHONPATH: its own
+code is found before the present one, and what it needs besides is in .venv already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BASE = (Path(__file__).parent / "BASE").read_text().strip()
+SITE = Path(sys.prefix) / "tools" / "upgrade" / BASE  # of the virtual environment that runs the tests
+FETCH = "git fetch --unshallow"
+
+
+def site() -> Path:
+    """The folder with that build's packages, made if it is not there. Raises RuntimeError that names what to run."""
+    if not SITE.exists():
+        SITE.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=SITE.parent) as scratch:
+            made = _build(Path(scratch))
+            try:
+                made.rename(SITE)
+            except OSError:  # another worker was faster
+                if not SITE.exists():
+                    raise
+    return SITE
+
+
+def _build(scratch: Path) -> Path:
+    source, wheels, packages = (scratch / name for name in ("source", "wheels", "site"))
+    known = subprocess.run(
+        ["git", "cat-file", "-e", f"{BASE}^{{commit}}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if known.returncode:
+        why = f"the upgrade tests need commit {BASE}, which is not in this clone: {known.stderr.strip()}"
+        raise RuntimeError(f"{why}. If the history is shallow, run: {FETCH}")
+    archive = scratch / "source.tar"
+    _run(["git", "archive", "--format=tar", f"--output={archive}", BASE], ROOT)
+    with tarfile.open(archive) as packed:
+        packed.extractall(source, filter="data")
+    _run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(wheels)], source)
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed_wheel:
+        packed_wheel.extractall(packages)
+    return packages
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+
+def main() -> None:
+    if not SITE.exists():
+        print(f"make: building tinymq as of {BASE[:12]}, from which upgrades are tested")
+    try:
+        site()
+    except RuntimeError as error:
+        sys.exit(f"make: {error}")
+
+
+if __name__ == "__main__":
+    assert shutil.which("git"), "the upgrade tests need git"
+    main()

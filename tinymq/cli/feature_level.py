@@ -1,0 +1,100 @@
+"""`tinymq cluster feature-level`: what the brokers of a cluster may use of what they know; hold it for an upgrade."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from tinymq.cli.output import Output, print_json, print_table, say
+from tinymq.cli.servers import HERE, Where
+
+if TYPE_CHECKING:
+    from tinymq.client.feature_level import FeatureLevel
+
+app = App(
+    name="feature-level",
+    help="""See what the brokers may use of what they know, and hold it for an upgrade: show, hold, release.
+
+Each build of tinymq knows features up to a level, and a cluster uses them up to the least level that any member
+announces: every voter, every registered broker, and every broker that holds a replica. A broker that is down counts
+with what it announced last. The cluster's level rises by itself, once the last member runs the newer build, and never
+falls: from then on no older build can take part, so there is no way back to it.
+
+To be able to go back, hold the level before the last broker is upgraded, and release it when you are sure.""",
+)
+
+MARKS = {True: "yes", False: "no"}
+
+
+@app.command
+def show(*, where: Where = HERE, output: Output = "table") -> None:
+    """Show the cluster's level, what each broker knows and announces, and who keeps the level where it is."""
+    with where.connect() as mq:
+        found = mq.admin.feature_level(timeout=where.timeout)
+    _print(found, output)
+
+
+@app.command
+def hold(
+    *,
+    level: Annotated[int, Parameter(help="Announce no higher level. [default: the cluster's present one]")] = 0,
+    where: Where = HERE,
+    output: Output = "table",
+) -> None:
+    """Keep the cluster's level from rising, until `release`; also when brokers restart.
+
+    Every broker that answers, and knows feature levels, announces no more than this from now on. One such broker is
+    enough to hold the cluster. Do this once the first broker runs the new build, and before the last one does.
+    """
+    with where.connect() as mq:
+        found = mq.admin.hold_feature_level(level, timeout=where.timeout)
+    _print(found, output)
+
+
+@app.command
+def release(*, where: Where = HERE, output: Output = "table") -> None:
+    """End a hold on every broker that answers. The level rises within moments, if all members know a higher one."""
+    with where.connect() as mq:
+        found = mq.admin.release_feature_level(timeout=where.timeout)
+    _print(found, output)
+
+
+def describe(found: FeatureLevel) -> dict[str, Any]:
+    """The document that is printed as JSON. Pure."""
+    return {
+        "feature_level": found.level,
+        "waits_for": list(found.waits_for),
+        "members": [
+            {
+                "broker": member.broker_id,
+                "knows": member.known,
+                "announces": member.announced,
+                "held_at": member.held or None,
+                "registered": member.registered,
+                "voter": member.voter,
+                "replicas": member.replicas,
+            }
+            for member in found.members
+        ],
+        "silent": {str(broker): why for broker, why in found.silent.items()},
+    }
+
+
+def _print(found: FeatureLevel, output: Output) -> None:
+    if output == "json":
+        print_json(describe(found))
+        return
+    say(f"the cluster is at feature level {found.level}")
+    rows = [
+        (m.broker_id, m.known, m.announced, m.held or None, MARKS[m.registered], MARKS[m.voter], m.replicas)
+        for m in found.members
+    ]
+    print_table(["broker", "knows", "announces", "held at", "registered", "voter", "replicas"], rows)
+    for broker, why in sorted(found.silent.items()):
+        say(f"broker {broker} does not answer: {why}")
+    if any((member.known or member.announced) > found.level for member in found.members):
+        held = [str(member.broker_id) for member in found.members if member.held]
+        waits = ", ".join(map(str, found.waits_for))
+        why = f", held by brokers {', '.join(held)}: tinymq cluster feature-level release" if held else ""
+        say(f"it rises once brokers {waits} announce more{why}" if waits else "it is about to rise")
