@@ -55,6 +55,8 @@ class Bench:
         self.registry = LaggingRegistry(self.clock, random.Random(1), Timing())
         self.groups = FakeGroups()
         self.led: set[GroupId] = set()
+        self.alive = 3
+        self.metadata = [1, 2, 3]
         self.hosting = Hosting(2, self.registry, self.groups, self.partition)
         self.hosting.up_to_date()
         around = Surroundings(
@@ -78,10 +80,10 @@ class Bench:
         self.broker = Broker(around)
 
     def voters(self) -> list[int]:
-        return [1, 2, 3]
+        return self.metadata
 
     def count_alive(self) -> int:
-        return 3
+        return self.alive
 
     def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
         return (1, 4) if group_id in self.led else None
@@ -212,6 +214,84 @@ def test_a_topic_waits_for_brokers_that_are_heard_and_not_registered_yet() -> No
         b.led.add(made.queues[0].group)
         b.clock.advance(0.02)
         assert (await making).name == "t"
+
+    run(scenario)
+
+
+def test_the_default_factor_waits_for_the_voters() -> None:
+    """They are neither heard nor registered: the cluster was formed a moment ago."""
+
+    async def scenario(b: Bench) -> None:
+        b.alive = 1
+        for number in (2, 3):
+            await b.registry.unregister_broker(number)
+        making = asyncio.ensure_future(b.broker.create_topic("t", 1, None, 30.0))
+        for number in (2, 3):
+            for _ in range(100):
+                b.clock.advance(0.01)
+                await asyncio.sleep(0)
+            assert b.registry.get_topic("t") is None
+            await b.registry.register_broker(broker(number))
+        b.clock.advance(0.02)
+        await settle()
+        made = b.registry.get_topic("t")
+        assert made is not None
+        assert made.replication_factor == len(made.queues[0].replicas) == 3
+        making.cancel()
+
+    run(scenario)
+
+
+def test_the_default_factor_names_the_voters_that_are_missing() -> None:
+    async def scenario(b: Bench) -> None:
+        for number in (2, 3):
+            await b.registry.unregister_broker(number)
+        making = asyncio.ensure_future(b.broker.create_topic("t", 1, None, 7.0))
+        since_s = b.clock.monotonic()
+        await settle()
+        while not making.done():
+            b.clock.advance(0.01)
+            await asyncio.sleep(0)
+        with pytest.raises(NotReady, match="brokers 2, 3 are missing") as missing:
+            making.result()
+        assert missing.value.detail["missing"] == "2, 3"
+        assert 7.0 <= b.clock.monotonic() - since_s < 7.1
+        assert b.registry.get_topic("t") is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("voters", "registered", "factor"), [(1, 1, 1), (1, 2, 2), (3, 5, 3), (5, 3, 3)])
+def test_the_default_factor_is_three_or_all_brokers(voters: int, registered: int, factor: int) -> None:
+    async def scenario(b: Bench) -> None:
+        b.alive, b.metadata = registered, list(range(1, voters + 1))
+        for number in (1, 2, 3):
+            await b.registry.unregister_broker(number)
+        for number in range(1, registered + 1):
+            await b.registry.register_broker(broker(number))
+        making = asyncio.ensure_future(b.broker.create_topic("t", 1, None, 5.0))
+        await settle()
+        made = b.registry.get_topic("t")
+        assert made is not None
+        assert made.replication_factor == factor
+        making.cancel()
+
+    run(scenario)
+
+
+def test_partitions_spread_over_brokers_that_are_heard_and_not_registered_yet() -> None:
+    async def scenario(b: Bench) -> None:
+        for number in (2, 3):
+            await b.registry.unregister_broker(number)
+        making = asyncio.ensure_future(b.broker.create_topic("t", 3, 1, 30.0))
+        await settle()
+        assert b.registry.get_topic("t") is None
+        for number in (2, 3):
+            await b.registry.register_broker(broker(number))
+        b.clock.advance(0.02)
+        await settle()
+        assert sorted(queue.replicas[0].broker_id for queue in b.registry.get_queues_by_topic("t")) == [1, 2, 3]
+        making.cancel()
 
     run(scenario)
 

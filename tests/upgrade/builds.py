@@ -199,11 +199,12 @@ class Load:
 
 
 def check_all_there(servers: str, load: Load) -> None:
-    """Everything acknowledged is where it was said to be, and nothing is stored twice."""
+    """Everything acknowledged so far is where it was said to be, and nothing is stored twice."""
+    acknowledged = dict(load.acknowledged)
     with Client(servers) as mq:
         stored = {(m.partition, m.offset): m.value for m in mq.reader(TOPIC, start="earliest", end="latest")}
-    lost = {at: value for at, value in load.acknowledged.items() if stored.get(at) != value}
-    assert not lost, f"{len(lost)} of {len(load.acknowledged)} acknowledged records are not there: {list(lost)[:5]}"
+    lost = {at: value for at, value in acknowledged.items() if stored.get(at) != value}
+    assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged records are not there: {list(lost)[:5]}"
     twice = [value for value, times in Counter(stored.values()).items() if times > 1]
     assert not twice, f"stored twice: {twice[:5]}"
-    assert load.acknowledged
+    assert acknowledged

@@ -31,6 +31,7 @@ from tinymq.types import GroupId, TopicId, check_topic_name
 REFRESH_S = 2.0  # for asking the registry's leader what exists
 UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist
 LOOK_S = 0.01  # between two looks for the leaders of a new topic, or for brokers to hold it
+REPLICATION_FACTOR = 3  # by default, as far as there are brokers
 REGISTERED_S_MAX = 5.0  # for brokers that are heard to be registered, too: usually a second after their start
 
 logger = structlog.get_logger("tinymq.broker")
@@ -186,16 +187,19 @@ class Broker:
         self,
         name: str,
         partitions: int,
-        replication_factor: int,
+        replication_factor: int | None,
         timeout_s: float,
         command_id: bytes = b"",
         config: TopicConfig = DEFAULT_CONFIG,
     ) -> TopicRecord:
         """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
 
-        Raises as `RegistryService.register_topic`.
+        `replication_factor` None: three, or as many as there are brokers, once that is known. Raises NotReady when it
+        is not known in time, and as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
+        if replication_factor is None:
+            replication_factor = await self._default_factor(deadline_s)
         await self._wait_registered(replication_factor, deadline_s)
         left_s = deadline_s - self.around.clock.monotonic()
         topic = await self.registry.register_topic(name, partitions, replication_factor, config, left_s, command_id)
@@ -203,11 +207,33 @@ class Broker:
         await self._wait_leaders(topic.queues, deadline_s)
         return topic
 
+    async def _default_factor(self, deadline_s: float) -> int:
+        """How many replicas a partition has by default. Of a cluster that has just started, not every broker is
+        registered yet: a topic that was made then would keep fewer replicas for good, and nobody would know.
+
+        Raises NotReady at the deadline, and names the brokers that are missing (detail: missing).
+        """
+        while True:
+            registered = {broker.broker_id for broker in self.registry.get_all_brokers()}
+            voters = set(self.around.voters())
+            if len(registered) >= max(1, min(REPLICATION_FACTOR, len(voters))):
+                return min(REPLICATION_FACTOR, len(registered))
+            if self.around.clock.monotonic() >= deadline_s:
+                missing = ", ".join(map(str, sorted(voters - registered)))
+                raise NotReady(
+                    f"{len(registered)} brokers are registered, too few for the default replication factor: brokers"
+                    f" {missing} are missing",
+                    hint="start them, or say how many replicas there are to be",
+                    missing=missing,
+                )
+            await self.around.clock.sleep(LOOK_S)
+
     async def _wait_registered(self, count: int, deadline_s: float) -> None:
-        """Return once `count` brokers are registered, or will not be: of a cluster that has just started some are
-        heard and not registered yet, and a topic with as many replicas would be refused for want of them."""
+        """Return once every broker that is heard is registered, or does not come to be: of a cluster that has just
+        started some are heard and not registered yet. A topic that was made then would lie on the others alone, or be
+        refused for want of them. At once if fewer than `count` are heard: it will be refused."""
         until_s = min(deadline_s, self.around.clock.monotonic() + REGISTERED_S_MAX)
-        while len(self.registry.get_all_brokers()) < count <= self.around.leaders.count_alive():
+        while count <= self.around.leaders.count_alive() > len(self.registry.get_all_brokers()):
             if self.around.clock.monotonic() >= until_s:
                 break
             await self.around.clock.sleep(LOOK_S)
@@ -225,7 +251,10 @@ class Broker:
         """One more partition; waits for its leader as `create_topic` does. Raises as
         `RegistryService.register_queue`."""
         deadline_s = self.around.clock.monotonic() + timeout_s
-        queue = await self.registry.register_queue(topic, timeout_s, command_id)
+        known = self.registry.get_topic(topic)
+        await self._wait_registered(1 if known is None else known.replication_factor, deadline_s)
+        left_s = deadline_s - self.around.clock.monotonic()
+        queue = await self.registry.register_queue(topic, left_s, command_id)
         logger.info("partition_added", topic=topic, partition=queue.partition)
         await self._wait_leaders([queue], deadline_s)
         return queue

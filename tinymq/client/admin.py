@@ -48,7 +48,11 @@ class AsyncAdmin(AsyncChannelAdmin):
         settings: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> TopicDescription:
-        """Create a topic, and wait until its partitions have leaders. By default on three brokers, or all if fewer.
+        """Create a topic, and wait until its partitions have leaders.
+
+        `replication_factor`: by default 3, or the number of brokers if there are fewer. For that, as many of them must
+        be registered as the metadata has voters, or 3; otherwise this waits, and raises NotReady at its deadline, with
+        the brokers that are missing. A number is taken at its word.
 
         `settings`: by name, such as {"retention_ms": 86_400_000, "max_bytes": None}; docs/topics.md has them all.
         Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
@@ -61,7 +65,8 @@ class AsyncAdmin(AsyncChannelAdmin):
             check_count("replication_factor", replication_factor, 1)
         timeout_s = self._timeout_s(timeout)
         left = self._cluster.countdown(timeout_s)
-        if replication_factor is None:
+        by_default = replication_factor is None
+        if replication_factor is None:  # a number for brokers of earlier builds, which do not decide it themselves
             view = await self._cluster.refresh(timeout_s=timeout_s)
             replication_factor = min(3, max(1, sum(b.alive for b in view.brokers.values())))
         wait_s = min(LEADERS_WAIT_S_MAX, left())
@@ -72,6 +77,7 @@ class AsyncAdmin(AsyncChannelAdmin):
             timeout_ms=int(wait_s * 1000),
             command_id=self._cluster.rng.randbytes(16),  # however often it is asked: done once
             settings=written,
+            default_factor=by_default,
         )
         reply = await self._cluster.ask(
             Method.CREATE_TOPIC, request, timeout_s=left(), attempt_s=wait_s + 1.0, changes=True

@@ -37,6 +37,7 @@ LOG = logging.getLogger("tinymq.client")
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
+CHANGE_S_MIN = 0.1  # what a last try of a change needs: a shorter one would only leave its outcome unknown
 UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
@@ -130,8 +131,8 @@ class Cluster:
 
         Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
         taken effect, else BrokerUnreachable (with every address and its reason, the last that it had time to say),
-        QuotaExceeded if that was the last answer, or DeadlineExceeded. An error answered after an attempt of unknown
-        outcome has the detail `unclear`.
+        QuotaExceeded, or NotReady that names what is missing, if that was the last answer, or DeadlineExceeded. An
+        error answered after an attempt of unknown outcome has the detail `unclear`.
         """
         whole_s = attempt_s or self.attempt_s
         deadline_s = self.clock.monotonic() + timeout_s
@@ -142,7 +143,7 @@ class Cluster:
         while True:
             for address in self.addresses():
                 left_s = deadline_s - self.clock.monotonic()
-                if left_s <= 0:
+                if left_s <= 0 or (changes and last is not None and left_s < CHANGE_S_MIN):
                     raise _give_up(method, timeout_s, reasons, last, unclear)
                 try:
                     reply = await self._attempt(address, method, request, min(left_s, whole_s))
@@ -319,7 +320,7 @@ def _give_up(
     tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
     if unclear is not None:
         return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
-    if isinstance(last, QuotaExceeded):
+    if isinstance(last, QuotaExceeded) or (last is not None and "missing" in last.detail):
         return last
     if last is not None:
         return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)

@@ -342,7 +342,7 @@ class CreateQueueRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     replication_factor: _builtins.int
-    """of a new topic; 0: 3, or the number of brokers"""
+    """of a new topic; 0: 3, or as many brokers as there are, all voters registered"""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
         """of a new topic"""
@@ -1130,13 +1130,17 @@ class CreateTopicRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    DEFAULT_FACTOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     replication_factor: _builtins.int
+    """0: as default_factor"""
     timeout_ms: _builtins.int
     """waits up to this for every partition to have a leader"""
     command_id: _builtins.bytes
     """16 random bytes, the same ones when this is sent again: it is done once. Empty: sent once"""
+    default_factor: _builtins.bool
+    """the broker decides: replication_factor is for builds that do not know this field"""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]: ...
     def __init__(
@@ -1148,10 +1152,11 @@ class CreateTopicRequest(_message.Message):
         timeout_ms: _builtins.int = ...,
         command_id: _builtins.bytes = ...,
         settings: _abc.Iterable[Global___Setting] | None = ...,
+        default_factor: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "settings", b"settings", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "default_factor", b"default_factor", "name", b"name", "partitions", b"partitions", "replication_factor", b"replication_factor", "settings", b"settings", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,6 +32,7 @@ from tinymq.types import METADATA_GROUP, check_scan_id
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0
+MARGIN_S = 0.2  # an answer that comes later than the client waits leaves it in doubt
 
 
 class Replicas(Protocol):
@@ -69,8 +70,8 @@ class AdminService(pb_grpc.AdminServicer):
             topic = await broker.create_topic(
                 request.name,
                 request.partitions,
-                request.replication_factor,
-                _timeout_s(request.timeout_ms),
+                None if request.default_factor else request.replication_factor or None,
+                min(_timeout_s(request.timeout_ms), _left_s(context)),
                 request.command_id,
                 topic_config.make(_settings(request.settings)),
             )
@@ -281,6 +282,12 @@ class AdminService(pb_grpc.AdminServicer):
         except TinymqError as error:
             return pb.TakeOverResult(error=to_wire(error))
         return pb.TakeOverResult()
+
+
+def _left_s(context: Context) -> float:
+    """Until the client waits no more; less what an answer takes."""
+    remaining_s: float | None = context.time_remaining()
+    return CALL_TIMEOUT_S_MAX if remaining_s is None else remaining_s - min(MARGIN_S, remaining_s / 2)
 
 
 def _timeout_s(timeout_ms: int) -> float:

@@ -9,8 +9,6 @@ from tinymq.rpc.leading import Call, find_queue, find_topic
 from tinymq.rpc.presence import require
 from tinymq.topic_config import TopicConfig
 
-REPLICATION_FACTOR = 3  # of a new topic, as far as there are brokers
-
 
 async def create_queue(request: pb.CreateQueueRequest, call: Call) -> pb.CreateQueueReply:
     """One more queue, or the topic with its first one: whichever it is by the time that the registry decides."""
@@ -31,7 +29,7 @@ async def _create(request: pb.CreateQueueRequest, call: Call, config: TopicConfi
     try:
         await find_topic(broker, name)
     except UnknownTopic:
-        factor = request.replication_factor or min(REPLICATION_FACTOR, len(broker.registry.get_all_brokers()))
+        factor = request.replication_factor or None
         return (await broker.create_topic(name, 1, factor, timeout_s, config=config)).queues[0].partition
     if _of_new_topic(request):
         hint = "leave replication_factor and settings out"
