@@ -266,3 +266,14 @@ def test_metadata_seen_before_is_not_walked_again_and_vouches_for_nothing_else()
         with pytest.raises(InvalidBatch):
             check_batch(lie, LIMITS)
     assert check_batch(payload, LIMITS).header.record_count == 1
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 1000, 100_000])
+def test_a_slice_of_a_table_without_headers_takes_no_more_than_its_rows(rows: int) -> None:
+    """Each slice was written with eight bytes for every row of the whole table."""
+    (whole,) = conform(pa.table({"value": pa.array([b"v"] * rows, pa.binary())}), 1)
+    whole.validate(full=True)
+    part = whole.slice(rows // 2, 1)
+    alone = encode(None, [b"v"], None, [1])
+    assert tb.encode_record_batch(part).size <= alone.size + 128
+    assert tb.encode_record_batch(whole).size <= alone.size + rows * 24

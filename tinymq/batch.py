@@ -218,9 +218,9 @@ def encode(
     """
     count = len(values)
     try:
-        key = _nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
+        key = _shared_nulls(count, _BINARY) if keys is None else pa.array(keys, _BINARY)
         value = pa.array(values, _BINARY)
-        header = _nulls(count, _HEADERS) if headers is None else _header_array(headers)
+        header = _shared_nulls(count, _HEADERS) if headers is None else _header_array(headers)
         timestamp = pa.array(timestamps_us, _TIMESTAMP)
         batch = pa.RecordBatch.from_arrays([key, value, header, timestamp], schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -229,9 +229,22 @@ def encode(
 
 
 @lru_cache(16)
-def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+def _shared_nulls(count: int, kind: pa.DataType) -> pa.Array:
     """Immutable, so that most batches of single records share two."""
-    return pa.nulls(count, kind)
+    return _nulls(count, kind)
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """As pa.nulls, and no larger than it must be when it is written.
+
+    Arrow's own nulls give the empty children of lists as many offsets as there are rows, and every slice of the column
+    is written with all of them: eight bytes for each row of the whole table, in each batch that it is cut into.
+    """
+    if not pa.types.is_list(kind):
+        return pa.nulls(count, kind)
+    none, offsets = pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))
+    children = [pa.array([], kind.value_type)]
+    return pa.Array.from_buffers(kind, count, [none, offsets], null_count=count, children=children)
 
 
 def _header_array(headers: Sequence[Headers | None]) -> pa.Array:
@@ -279,7 +292,7 @@ def _conform(batch: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
     columns = []
     for field in SCHEMA:
         there = field.name in names
-        column = _cast(batch.column(field.name), field) if there else pa.nulls(batch.num_rows, field.type)
+        column = _cast(batch.column(field.name), field) if there else _nulls(batch.num_rows, field.type)
         if field.name == "timestamp" and column.null_count:
             column = column.fill_null(pa.scalar(now_us, field.type))
         columns.append(column)

@@ -192,12 +192,13 @@ class AsyncProducer:
         limits = self._cluster.config.limits
         bounds = sink.bounds if sink is not None else UNBOUNDED
         bytes_max = max(1, min(limits.batch_bytes_max, bounds.bytes_max) - BATCH_OVERHEAD_BYTES)
+        bytes_aim = min(self.config.batch_bytes_max, bounds.batch_bytes_aim)
         records_max = min(limits.batch_records_max, bounds.records_max)
         pieces: list[tuple[int | None, pa.RecordBatch]] = []
         for batch in conform(data, self._cluster.clock.wall_us()):
             placed = [(partition, batch)] if partition is not None or sink is None else self._placed(batch, sink)
             for place, part in placed:
-                cuts = by_size(part, self.config.batch_bytes_max, bytes_max, records_max)
+                cuts = by_size(part, bytes_aim, bytes_max, records_max)
                 pieces += [(place, cut) for cut in cuts]
         return pieces
 

@@ -88,7 +88,8 @@ class Sinks:
                 sink.replace(self._open_lanes(topic, topic_id, partitions), self._rng)
             sink.bounds = bounds
             sink.records_max = min(bounds.records_max, self._limits.batch_records_max)
-            sink.bytes_max = min(self._config.batch_bytes_max, bounds.bytes_max - BATCH_OVERHEAD_BYTES)
+            most = min(bounds.bytes_max - BATCH_OVERHEAD_BYTES, bounds.batch_bytes_aim)
+            sink.bytes_max = min(self._config.batch_bytes_max, most)
             return sink
 
     def forget(self, topic: str, topic_id: bytes) -> None:

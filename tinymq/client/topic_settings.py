@@ -15,6 +15,8 @@ from tinymq.topic_config import SETTINGS_MAX
 
 TEXT_CHARS_MAX = 1000
 NUMBER_MAX = (1 << 63) - 1
+KEPT_BATCHES_MIN = 8  # that a partition with retention_bytes consists of, unless they were smaller than
+AIM_BYTES_MIN = 16 * 1024
 
 
 class Bounds(NamedTuple):
@@ -22,6 +24,7 @@ class Bounds(NamedTuple):
 
     records_max: int = NUMBER_MAX
     bytes_max: int = NUMBER_MAX  # of a batch as stored
+    batch_bytes_aim: int = NUMBER_MAX  # of a batch of more than one record: what is too old goes by whole batches
 
 
 UNBOUNDED = Bounds()
@@ -30,7 +33,10 @@ UNBOUNDED = Bounds()
 def read_bounds(settings: Iterable[tuple[str, str]]) -> Bounds:
     """From a topic's settings off the wire. What is missing, or no number, is no bound: the broker knows it."""
     named = dict(settings)
-    return Bounds(*(_bound(named.get(name, "")) for name in ("max_records", "max_bytes")))
+    records_max, bytes_max, kept = (
+        _bound(named.get(name, "")) for name in ("max_records", "max_bytes", "retention_bytes")
+    )
+    return Bounds(records_max, bytes_max, max(AIM_BYTES_MIN, kept // KEPT_BATCHES_MIN))
 
 
 def _bound(text: str) -> int:
