@@ -27,6 +27,7 @@ DIAL_MAX = 256  # brokers that one dials elsewhere than where they are said to b
 ANY_HOST = ("0.0.0.0", "::")  # where one listens, and nobody can be dialled
 DELAY_S_MAX = 86_400.0  # it travels as milliseconds in 32 bits
 
+SCHEME = re.compile(r"[a-z]{1,32}://")  # of a registry's URL; data folders note it
 ZOOKEEPER = "zookeeper://"
 ZOOKEEPER_CHROOT = "/tinymq"  # when the URL names none
 _CHROOT = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._-]{1,255}){1,16}")
@@ -219,8 +220,8 @@ class BrokerConfig:
         _check_elsewhere("forward", self.forward, self.broker_id)
         if self.registry.startswith(ZOOKEEPER):
             parse_zookeeper(self.registry)
-        elif self.registry not in ("replicated", "memory"):
-            hint = f"it is 'replicated', 'memory', or {ZOOKEEPER}host:port,host:port/chroot"
+        elif self.registry not in ("replicated", "memory") and not SCHEME.match(self.registry):
+            hint = f"it is 'replicated', 'memory', {ZOOKEEPER}host:port,host:port/chroot, or the URL of a plug-in"
             raise InvalidConfig(f"registry is {self.registry[:300]!r}", hint=hint)
         if self.registry == "memory" and not self.voters:
             hint = f"say that it is alone: --voter {self.broker_id}@host:port"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tinymq.clock import Clock, Timer
 from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, NotReady, OutcomeUnknown, TinymqError
+from tinymq.errors import DeadlineExceeded, InvalidConfig, NotReady, OutcomeUnknown, TinymqError
 from tinymq.proto import registry_pb2 as pb
+from tinymq.registry.choose import RegistryContext
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.state import RegistryState, Reloaded
 from tinymq.registry.values import BrokerRecord
@@ -27,6 +28,14 @@ PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS state (one INTEGER PRIMARY KEY, version INTEGER NOT NULL, dump BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (broker_id INTEGER PRIMARY KEY, session INTEGER NOT NULL, until_us INTEGER NOT NULL);
 """
+
+
+def open_registry(url: str, context: RegistryContext) -> SqliteRegistry:
+    """What a package names as its entry point, or a program gives to `plug_in`: sqlite:///path/of/the/file."""
+    file = url.removeprefix("sqlite://")
+    if not file.startswith("/"):
+        raise InvalidConfig("not the URL of an SQLite file", hint="write sqlite:///path/of/the/file")
+    return SqliteRegistry(Path(file), context.clock, context.rng, context.timing)
 
 
 class SqliteRegistry(CommandedRegistry):

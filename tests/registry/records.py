@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tinymq.registry.values import BrokerRecord
+from tinymq.testing.registry_contract.bench import broker
 
-
-def broker(number: int, session: int = 1, rack: str = "") -> BrokerRecord:
-    return BrokerRecord(number, bytes([number]) * 16, session, f"h:{number}", f"h:{100 + number}", rack)
+__all__ = ["broker"]

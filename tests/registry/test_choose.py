@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from examples.registry import sqlite_registry
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_host import FakeHosts
 from tinymq.app import BrokerApp
 from tinymq.client import AsyncClient
 from tinymq.config import BrokerConfig
 from tinymq.errors import CorruptData, InvalidConfig
-from tinymq.registry.choose import choose
+from tinymq.registry import choose as choose_room
+from tinymq.registry.choose import Registry, RegistryContext, choose, plug_in
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import ReplicatedRegistry
@@ -35,6 +39,51 @@ def test_the_setting_chooses(name: str, kind: type) -> None:
     assert ALONE.registry == "replicated"
 
 
+def chosen(url: str) -> Registry:
+    machine, host = RegistryMachine(), FakeHosts().host(1)
+    return choose(replace(ALONE, registry=url), machine, host, b"c" * 16, ManualClock(), random.Random(1))
+
+
+def opened(url: str, context: RegistryContext) -> Registry:
+    """What the entry point of the next test names."""
+    assert (url, context.broker_id, context.cluster_id) == ("entry://user:password@h/p?q", 1, b"c" * 16)
+    return MemoryRegistry(context.clock, context.rng, context.timing)
+
+
+def test_a_package_plugs_a_registry_in_by_the_scheme_of_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "of_a_user-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-user\nVersion: 1.0\n")
+    points = "[tinymq.registry]\nentry = of_a_user:opened\ngone = of_a_user_gone:opened\nless = of_a_user:nothing\n"
+    (package / "entry_points.txt").write_text(points)
+    module = types.ModuleType("of_a_user")
+    module.opened = opened  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "of_a_user", module)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(chosen("entry://user:password@h/p?q"), MemoryRegistry)
+    for scheme in ("gone", "less"):
+        with pytest.raises(InvalidConfig, match=f"the registry for {scheme}:// cannot be loaded") as broken:
+            chosen(f"{scheme}://user:password@h")
+        assert "of_a_user" in broken.value.hint
+    with pytest.raises(InvalidConfig, match="no registry is known for URLs that begin with etcd://") as unknown:
+        chosen("etcd://user:password@h")
+    assert "there are: entry, gone, less, " in unknown.value.hint
+    assert "password" not in str(unknown.value)
+
+
+def test_a_program_plugs_a_registry_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_room, "_plugged_in", {})
+    plug_in("sqlite", sqlite_registry.open_registry)
+    assert isinstance(chosen(f"sqlite://{tmp_path}/registry.db"), sqlite_registry.SqliteRegistry)
+    with pytest.raises(InvalidConfig, match="not the URL of an SQLite file"):
+        chosen("sqlite://")
+    for scheme in ("", "Sqlite", "a-b", "zookeeper", "memory", "replicated", "x" * 33):
+        with pytest.raises(InvalidConfig, match="no scheme to plug in"):
+            plug_in(scheme, sqlite_registry.open_registry)
+
+
 def test_a_registry_in_memory_is_of_one_broker() -> None:
     three = tuple(PeerAddress(n, "127.0.0.1", n) for n in (1, 2, 3))
     with pytest.raises(InvalidConfig, match="more than one broker"):
@@ -42,7 +91,7 @@ def test_a_registry_in_memory_is_of_one_broker() -> None:
     with pytest.raises(InvalidConfig, match="no voter") as alone:
         replace(ALONE, voters=(), registry="memory")
     assert f"--voter {ALONE.broker_id}@host:port" in alone.value.hint
-    for text in ("", "Memory", "etcd://h:1"):
+    for text in ("", "Memory", "etcd", "etcd:h:1", "Etcd://h", "://h", f"{'e' * 33}://h"):
         with pytest.raises(InvalidConfig):
             replace(ALONE, registry=text)
 

@@ -3,22 +3,30 @@
 replicated                       a Raft group over the brokers' metadata voters (the default)
 memory                           of one broker alone, gone with its process
 zookeeper://host:port,…/chroot   a ZooKeeper ensemble
+SCHEME://…                       whatever an installed package, or `plug_in`, offers under that scheme
+
+A package offers a registry by an entry point of the group `tinymq.registry`: its name is the scheme, and it names an
+`OpenRegistry`. docs/registry.md walks through one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Protocol
 
 from tinymq.clock import Clock
-from tinymq.config import ZOOKEEPER, BrokerConfig, parse_zookeeper
+from tinymq.config import SCHEME, BrokerConfig, Timing, parse_zookeeper
 from tinymq.errors import InvalidConfig
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import Brokers, ReplicatedRegistry
 from tinymq.registry.service import RegistryService
 from tinymq.types import GroupId
+
+ENTRY_POINTS = "tinymq.registry"
 
 
 class Registry(RegistryService, Protocol):
@@ -39,20 +47,65 @@ class Registry(RegistryService, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryContext:
+    """What a registry may need of its broker."""
+
+    broker_id: int
+    cluster_id: bytes
+    clock: Clock
+    rng: random.Random
+    timing: Timing
+
+
+OpenRegistry = Callable[[str, RegistryContext], Registry]
+"""Makes the registry that a URL names; it is not started. The URL may hold a password: it is not to be shown. Raises
+InvalidConfig for a URL that is none of this scheme."""
+
+_plugged_in: dict[str, OpenRegistry] = {}
+
+
+def plug_in(scheme: str, open_registry: OpenRegistry) -> None:
+    """Have brokers of this process open the registries of `scheme` like this, also in place of an entry point. Raises
+    InvalidConfig for what is no scheme, or one of tinymq's own."""
+    if not SCHEME.fullmatch(f"{scheme}://") or scheme in ("replicated", "memory", "zookeeper"):
+        raise InvalidConfig(f"{scheme[:40]!r} is no scheme to plug in", hint="1 to 32 of a-z, and not tinymq's own")
+    _plugged_in[scheme] = open_registry
+
+
 def choose(
     config: BrokerConfig, machine: RegistryMachine, brokers: Brokers, cluster_id: bytes, clock: Clock,
     rng: random.Random,
 ) -> Registry:  # fmt: skip
     """The registry that `config` names; not started. `machine`: of the metadata group, whoever uses it; it stays empty
-    under any registry but the replicated one."""
+    under any registry but the replicated one. Raises InvalidConfig."""
+    context = RegistryContext(config.broker_id, cluster_id, clock, rng, config.timing)
     if config.registry == "memory":
         return MemoryRegistry(clock, rng, config.timing)
-    if config.registry.startswith(ZOOKEEPER):
-        return _zookeeper(config, cluster_id, clock, rng)
-    return ReplicatedRegistry(config.broker_id, machine, brokers, clock, rng, config.timing)
+    if config.registry == "replicated":
+        return ReplicatedRegistry(config.broker_id, machine, brokers, clock, rng, config.timing)
+    return _opener(config.registry.partition(":")[0])(config.registry, context)
 
 
-def _zookeeper(config: BrokerConfig, cluster_id: bytes, clock: Clock, rng: random.Random) -> Registry:
+def _opener(scheme: str) -> OpenRegistry:
+    if scheme == "zookeeper":
+        return _zookeeper
+    if scheme in _plugged_in:
+        return _plugged_in[scheme]
+    offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if scheme not in offered:
+        known = ", ".join(sorted({"zookeeper", *_plugged_in, *offered}))
+        hint = f"install the package that offers it as an entry point of {ENTRY_POINTS}; there are: {known}"
+        raise InvalidConfig(f"no registry is known for URLs that begin with {scheme}://", hint=hint)
+    try:
+        opener: OpenRegistry = offered[scheme].load()
+    except (ImportError, AttributeError) as error:
+        why = f"the registry for {scheme}:// cannot be loaded: {type(error).__name__}: {error}"
+        raise InvalidConfig(why, hint=f"it is {offered[scheme].value}, of an installed package") from error
+    return opener
+
+
+def _zookeeper(url: str, context: RegistryContext) -> Registry:
     try:  # only who chooses it needs its client
         from tinymq.registry.zookeeper import ZookeeperRegistry
         from tinymq.registry.zookeeper_session import ZookeeperSession
@@ -61,5 +114,5 @@ def _zookeeper(config: BrokerConfig, cluster_id: bytes, clock: Clock, rng: rando
             raise
         hint = "install it: pip install 'tinymq[zookeeper]'"
         raise InvalidConfig("a registry in ZooKeeper needs kazoo", hint=hint) from None
-    session = ZookeeperSession(parse_zookeeper(config.registry), config.timing.registration_lease_s, clock)
-    return ZookeeperRegistry(session, cluster_id, clock, rng, config.timing)
+    session = ZookeeperSession(parse_zookeeper(url), context.timing.registration_lease_s, context.clock)
+    return ZookeeperRegistry(session, context.cluster_id, context.clock, context.rng, context.timing)

@@ -1,4 +1,4 @@
-"""One suite for every RegistryService: brokers, topics, versions. Queues and consumers: test_queues_contract.py."""
+"""The contract of every RegistryService: brokers, topics, versions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from tests.registry.bench import Bench, Scenario
-from tests.registry.records import broker
 from tinymq.config import Timing
 from tinymq.errors import (
     DeadlineExceeded,
@@ -18,6 +16,7 @@ from tinymq.errors import (
     UnknownTopic,
 )
 from tinymq.registry.state import BrokersChanged, Effect, TopicAltered, TopicCreated, TopicDeleted
+from tinymq.testing.registry_contract.bench import Bench, Scenario, broker
 from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 

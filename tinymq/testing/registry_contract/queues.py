@@ -1,4 +1,4 @@
-"""One suite for every RegistryService: queues that come and go, and who reads them."""
+"""The contract of every RegistryService: queues that come and go, and who reads them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from tests.registry.bench import Bench, Scenario
 from tinymq.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
 from tinymq.registry import bounds
 from tinymq.registry.state import ConsumersChanged, QueueCreated, QueueDeleted, TopicDeleted
 from tinymq.registry.values import QueueConsumer
+from tinymq.testing.registry_contract.bench import Bench, Scenario
 from tinymq.types import GroupId, TopicId
 
 

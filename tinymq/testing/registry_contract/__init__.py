@@ -1,0 +1,28 @@
+"""The contract suite of registries, for one of your own: pytest collects it where it is imported.
+
+    # test_my_registry.py
+    from tinymq.testing.registry_contract import *
+
+    @pytest.fixture
+    def open_registry():
+        @asynccontextmanager
+        async def opened(clock, folder):  # bench.OpenRegistry says what is asked of it
+            registry = MyRegistry(folder / "file", clock, random.Random(1), Timing())
+            await registry.start(set())
+            yield registry
+            await registry.stop()
+
+        return opened
+
+A registry that passes is one. It needs pytest. docs/registry.md says what else to test.
+"""
+
+from __future__ import annotations
+
+from tinymq.testing.registry_contract import brokers, queues, records
+from tinymq.testing.registry_contract.bench import Bench, OpenRegistry, Scenario, broker, run
+
+TESTS = {name: test for part in (brokers, queues, records) for name, test in vars(part).items() if name[:5] == "test_"}
+globals().update(TESTS)
+
+__all__ = ["Bench", "OpenRegistry", "Scenario", "broker", "run", *TESTS]
