@@ -15,7 +15,7 @@ PROTOS := $(wildcard tinymq/proto/*.proto)
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder # more than cores: many tests wait for processes; tests/conftest.py says in which order
 CHECKED := -p tinymq -p tinymq_chaos -p pyspark_tinymq -p pipelines -p examples.flights -p examples.chaos
 
-.PHONY: help run test test-long test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
+.PHONY: help run test test-long test-upgrade test-spark pipeline durations check bench bench-spark sim chaos figures mutants fuzz proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | while IFS='|' read -r name does; do \
@@ -24,13 +24,16 @@ help: ## list the targets
 run: .venv/.run-ready ## three brokers, 336,776 real flights, one broker killed half way, everything compared
 	@exec $(BIN)/python -m examples.flights
 
-test: check ## install what is needed, check the code, run the tests
+test: check .venv/.base-ready ## install what is needed, check the code, run the tests
 	@sh tests/tools/prometheus.sh || true # who misses it is a test, which says so
 	@echo "make: running the tests"
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL)
 
-test-long: .venv/.test-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
+test-long: .venv/.base-ready ## the tests that `make test` leaves out: per Python version, per build, per step of a kill
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest $(PARALLEL) -m long
+
+test-upgrade: .venv/.base-ready ## upgrade a running cluster broker by broker from an earlier commit, under load, back, and forward again
+	@exec env PYTHONHASHSEED=0 $(BIN)/pytest tests/upgrade -m "long or not long"
 
 test-spark: .venv/.test-ready ## all of Spark's tests, the long ones among them
 	@exec env $(JAVA) PYTHONHASHSEED=0 $(BIN)/pytest tests/spark -m "long or not long"
@@ -125,4 +128,9 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --group test --group check
 	@$(BIN)/python -m tests.registry.zookeeper_setup
 	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.setup
+	@touch $@
+
+# The build that upgrades are tested from. It needs git, and a clone with the commit that the file names.
+.venv/.base-ready: tests/upgrade/BASE | .venv/.test-ready
+	@$(BIN)/python -m tests.upgrade.base_build
 	@touch $@

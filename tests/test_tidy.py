@@ -207,7 +207,7 @@ def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
         _without_json_names(nested)
 
 
-@pytest.mark.parametrize("name", ["tinymq", "peer", "registry"])
+@pytest.mark.parametrize("name", ["tinymq", "peer", "registry", "partition"])
 def test_generated_code_is_not_stale(name: str, tmp_path: Path) -> None:
     """`make proto` was run after the last change of a .proto file. Compared by meaning, not by compiler version."""
     from grpc_tools import protoc

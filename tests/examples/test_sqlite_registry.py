@@ -68,4 +68,4 @@ def test_the_page_shows_what_is_there() -> None:
     shown = page.split("```python\n")[1].split("```")[0]
     source = Path(sqlite_registry.__file__).read_text()
     assert indent(dedent(shown), "    ") in source
-    assert len(source.splitlines()) <= 120
+    assert len(source.splitlines()) <= 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -101,10 +102,39 @@ def test_a_folder_of_a_newer_format_is_refused() -> None:
         await (await open_store(files)).close()
         fields = json.loads(files.content("broker.json"))
         del fields["crc32c"]
-        fields["format"] = 2
+        fields["format"] = 3
         crc = crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
         files.put("broker.json", json.dumps({**fields, "crc32c": crc}).encode())
         with pytest.raises(UnsupportedVersion):
+            await open_store(files)
+
+    run(body())
+
+
+def test_a_folder_remembers_the_feature_level_and_a_hold() -> None:
+    """Durably, and by a format that builds refuse which know no levels."""
+
+    async def body() -> None:
+        files = faulty()
+        store = await open_store(files)
+        await store.form(b"c" * 16)
+        await store.hold_feature_level(1)
+        assert json.loads(files.content("broker.json"))["format"] == 1, "an older build may still open it"
+        await asyncio.gather(store.note_feature_level(2), store.hold_feature_level(0), store.note_feature_level(1))
+        await store.hold_feature_level(2)
+        await store.abandon()
+        files.power_cut()
+        fields = json.loads(files.content("broker.json"))
+        assert (fields["format"], fields["feature_level"], fields["held_level"]) == (2, 2, 2)
+        store = await open_store(files)
+        assert (store.identity.feature_level, store.identity.held_level) == (2, 2)
+        assert store.identity.cluster_id == b"c" * 16
+        await store.close()
+        del fields["crc32c"]
+        fields["feature_level"] = 9
+        crc = crc32c(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+        files.put("broker.json", json.dumps({**fields, "crc32c": crc}).encode())
+        with pytest.raises(UnsupportedVersion, match="knows feature level 2, and this cluster is at 9"):
             await open_store(files)
 
     run(body())

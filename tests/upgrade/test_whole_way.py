@@ -56,6 +56,7 @@ async def writes_records(registry: RegistryService) -> None:
     assert registry.get_all_records("group") == [second]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_forward_back_and_forward_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster(tmp_path) as cluster:

@@ -1,0 +1,62 @@
+"""The feature level as a client sees it: of a mixed cluster, of brokers that do not answer, and over the wire."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tinymq.cli.exits import Exit
+from tinymq.cli.main import run
+from tinymq.client.feature_level import read
+from tinymq.errors import BrokerUnreachable, InvalidRequest, UnsupportedVersion
+from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.testing import Cluster
+
+
+def reply(broker_id: int, level: int, held: int = 0, *announced: int) -> pb.FeatureLevelReply:
+    members = [
+        pb.LevelMember(broker_id=n, announced=each, registered=True, voter=True, replicas=n)
+        for n, each in enumerate(announced, 1)
+    ]
+    return pb.FeatureLevelReply(broker_id=broker_id, level=level, known=2, held=held, members=members)
+
+
+def test_a_mixed_cluster_names_whom_it_waits_for() -> None:
+    old = UnsupportedVersion("h:2: Method not found!")
+    found = read({1: reply(1, 1, 1, 1, 1, 2), 2: old, 3: BrokerUnreachable("nobody there")})
+    assert (found.level, found.waits_for) == (1, (1, 2))
+    assert [(m.known, m.held, m.replicas) for m in found.members] == [(2, 1, 1), (1, 0, 2), (None, 0, 3)]
+    assert found.silent == {3: "nobody there"}
+
+
+def test_the_best_informed_broker_is_believed() -> None:
+    found = read({1: reply(1, 1, 0, 2), 2: reply(2, 2, 0, 2, 2), 3: reply(3, 2, 0, 2)})
+    assert (found.level, len(found.members)) == (2, 2)
+
+
+@pytest.mark.parametrize("error", [UnsupportedVersion("old"), BrokerUnreachable("gone")])
+def test_nobody_knows(error: UnsupportedVersion | BrokerUnreachable) -> None:
+    with pytest.raises(type(error)):
+        read({1: error, 2: error})
+
+
+def test_a_new_cluster_rises_by_itself_and_a_hold_comes_too_late(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(nodes=3) as cluster:
+        admin = cluster.client().admin
+        cluster.wait_until(lambda: cluster.registry(1).feature_level == KNOWN_LEVEL)
+        found = admin.feature_level()
+        assert [(m.broker_id, m.known, m.announced, m.held) for m in found.members] == [(n, 2, 2, 0) for n in (1, 2, 3)]
+        with pytest.raises(InvalidRequest, match="the cluster is at feature level 2"):
+            admin.hold_feature_level(1)
+        command = ["cluster", "feature-level", "hold", "-s", cluster.servers, "-o", "json"]
+        assert run(command) == Exit.OK
+        held = json.loads(capsys.readouterr().out)
+        assert (held["feature_level"], [m["held_at"] for m in held["members"]]) == (2, [2, 2, 2])
+        cluster.kill(2)
+        cluster.start(2)
+        assert [m.held for m in admin.feature_level().members] == [2, 2, 2], "it is in the data folder"
+        assert run(["cluster", "feature-level", "release", "-s", cluster.servers]) == Exit.OK
+        assert "the cluster is at feature level 2" in capsys.readouterr().err
+        assert [m.held for m in admin.feature_level().members] == [0, 0, 0]

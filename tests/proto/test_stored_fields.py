@@ -1,0 +1,94 @@
+"""Fields of stored messages: those of the base build are as they were, and each new one says what its absence means.
+
+A field that is absent reads as 0, "" or empty. What was stored before the field was there has to mean the same as ever,
+and 0 is seldom "no bound". tests/upgrade/test_stored_bytes.py loads what the base build wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
+from tinymq.registry.packing import unpack
+from tinymq.registry.state import RegistryState
+from tinymq.registry.wire import broker_from_wire
+
+ROOTS = [
+    registry_pb2.Command.DESCRIPTOR,
+    registry_pb2.State.DESCRIPTOR,
+    partition_pb2.Commands.DESCRIPTOR,
+    partition_pb2.State.DESCRIPTOR,
+    peer_pb2.Config.DESCRIPTOR,
+]
+BASE = (Path(__file__).parent / "stored_fields.txt").read_text().splitlines()
+
+NEW = {
+    "tinymq.registry.v1.Broker.feature_level": (1, "the first level: a build that announces nothing knows no more"),
+    "tinymq.registry.v1.State.announced": (1, "no broker is known to have announced more than the first level"),
+    "tinymq.registry.v1.State.records": (2, "there are no records"),
+    "tinymq.registry.v1.Command.raise_feature_level": (2, "it is another command"),
+    "tinymq.registry.v1.Command.put_record": (2, "it is another command"),
+}
+"""By field that the base build does not have, of a message that it has: (feature level, what its absence means)."""
+
+NEW_MESSAGES = {
+    "tinymq.registry.v1.RaiseFeatureLevel": 2,
+    "tinymq.registry.v1.PutRecord": 2,
+    "tinymq.registry.v1.Record": 2,
+    "tinymq.registry.v1.Announced": 1,
+}
+"""By message that the base build does not have: the feature level from which on it is stored."""
+
+
+def reachable(roots: list[Descriptor]) -> Iterator[Descriptor]:
+    seen: dict[str, Descriptor] = {}
+    waiting = list(roots)
+    while waiting:
+        message = waiting.pop()
+        if message.full_name not in seen:
+            seen[message.full_name] = message
+            waiting += [field.message_type for field in message.fields if field.message_type is not None]
+    return (seen[name] for name in sorted(seen))
+
+
+def drawn(field: FieldDescriptor) -> str:
+    of = field.message_type or field.enum_type
+    kind = of.full_name if of is not None else field.type
+    return f"{field.full_name} {field.number} {kind} {'repeated' if field.is_repeated else 'one'}"
+
+
+def fields() -> dict[str, str]:
+    return {field.full_name: drawn(field) for message in reachable(ROOTS) for field in message.fields}
+
+
+def test_the_fields_of_the_base_build_are_as_they_were() -> None:
+    assert len(BASE) > 80
+    assert sorted(set(BASE) - set(fields().values())) == [], "a stored field keeps its name, number and type for good"
+
+
+def test_each_new_field_says_what_its_absence_means() -> None:
+    base = {line.partition(" ")[0] for line in BASE}
+    added = {name for name in fields() if name not in base}
+    of_new_messages = {name for name in added if name.rpartition(".")[0] in NEW_MESSAGES}
+    assert added - of_new_messages == set(NEW), "say in NEW what it means that the field is absent, and test it below"
+    assert {name.rpartition(".")[0] for name in of_new_messages} == set(NEW_MESSAGES)
+    assert all(1 <= level <= KNOWN_LEVEL and meaning for level, meaning in NEW.values())
+
+
+@pytest.mark.parametrize("field", [f.name for f in registry_pb2.State.DESCRIPTOR.fields if f.number >= 10])
+def test_a_registry_without_the_field_is_as_before(field: str) -> None:
+    state = RegistryState()
+    body = registry_pb2.State.FromString(state.dump()[4:])
+    body.ClearField(field)
+    assert body.SerializeToString() == state.dump()[4:], "nothing of it is written where there is nothing to say"
+    contents = unpack(state.dump())
+    assert (contents.records, contents.announced, contents.feature_level) == ([], [], 1)
+
+
+def test_a_broker_that_announces_nothing_knows_the_first_level() -> None:
+    assert broker_from_wire(registry_pb2.Broker(broker_id=1)).feature_level == 1

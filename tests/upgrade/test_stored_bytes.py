@@ -1,0 +1,60 @@
+"""What the base build stored is loaded by the present one, means the same, and is stored again as the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.upgrade.base_build import site
+from tests.upgrade.stored_by_base import TOPICS
+from tinymq.broker.state import PartitionState
+from tinymq.raft.membership import pack_membership, parse_membership
+from tinymq.registry.state import RegistryState
+from tinymq.topic_config import make
+
+SCRIPT = Path(__file__).parent / "stored_by_base.py"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """As the base build prints it."""
+    env = {**os.environ, "PYTHONPATH": str(site()), "PYTHONSAFEPATH": "1"}
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    done = subprocess.run([sys.executable, SCRIPT], env=env, cwd=elsewhere, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def test_a_registry(base: dict[str, Any]) -> None:
+    stored = bytes.fromhex(base["registry"])
+    state = RegistryState()
+    state.load(stored)
+    assert state.dump() == stored
+    assert state.feature_level == 1
+    assert [record.feature_level for record in state.brokers.values()] == [1, 1, 1]
+    for name, topic in state.topics.items():
+        assert [list(setting) for setting in topic.config.settings()] == base["settings"][name]
+    assert state.topics["bounded"].config == make(TOPICS["bounded"]), "no bound stays none"
+    assert sorted(state.topics) == ["bounded", "memory", "plain"]
+
+
+def test_a_partition(base: dict[str, Any]) -> None:
+    stored = bytes.fromhex(base["partition"])
+    state = PartitionState()
+    state.load(stored)
+    assert state.dump() == stored
+    assert (state.log_start, state.high_watermark, state.channels["c"].position) == (2, 12, 4)
+
+
+def test_a_config(base: dict[str, Any]) -> None:
+    stored = bytes.fromhex(base["config"])
+    membership = parse_membership(stored)
+    assert pack_membership(membership) == stored
+    assert (membership.epoch, membership.generation, len(membership.retired)) == (9, 1 << 33, 1)
