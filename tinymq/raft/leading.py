@@ -12,7 +12,7 @@ import structlog
 
 from tinymq.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.errors import NotLeader, QuotaExceeded
-from tinymq.feature_level import check, entry_level
+from tinymq.feature_level import FIRST_LEVEL, check, entry_level
 from tinymq.log.states import AppliedState
 from tinymq.raft import stock
 from tinymq.raft.commit import reported_commit
@@ -187,8 +187,9 @@ class LeadingReplica(HandingReplica):
     ) -> Position:  # fmt: skip
         """The one place where a leader makes entries, and the gate of the feature level: none passes that a member may
         not know. `raises_level`: the entry raises that level, and its proposer has seen that every member knows it."""
-        if not raises_level:
-            check(f"entry version {version} of {kind.name}", entry_level(kind, version), self._around.feature_level)
+        needed = entry_level(kind, version)
+        if needed > FIRST_LEVEL and not raises_level:
+            check(f"entry version {version} of {kind.name}", needed, self._around.feature_level)
         log, around = self._log, self._around
         stamp = leadership.stamps.stamp(around.cluster_us(), around.now())
         entry = make_entry(
