@@ -99,17 +99,17 @@ def test_it_removes_nothing_by_age_and_what_it_appends_is_as_old_as_it_is(skew_u
     run(scenario)
 
 
-@pytest.mark.parametrize("skew_us", WRONG_US)
-def test_ended_again_before_it_hears_anybody_it_still_tells_what_is_old(skew_us: int) -> None:
+def test_ended_again_before_it_hears_anybody_it_still_tells_what_is_old() -> None:
+    """Its clock is ahead first, then behind, then ahead again."""
     async def scenario(bench: Bench) -> None:
         await bench.fill(3)
         bench.cut_off()
-        await bench.restart(skew_us, KEPT_S)
+        await bench.restart(DAYS_US, KEPT_S)
         await bench.fill(3)
-        await bench.restart(-skew_us, 1)
+        await bench.restart(-DAYS_US, 1)
         await bench.fill(3)
         bench.cluster.network.heal()
-        await bench.restart(skew_us, 1)
+        await bench.restart(DAYS_US, 1)
         await bench.sleep(6)
         assert await bench.kept_and_gone() == (3, 9)
         assert abs(bench.late_s()) < 0.1
@@ -144,16 +144,16 @@ def test_a_leader_that_stops_hearing_the_others_removes_by_size_alone() -> None:
         bench.cut_off()
         await bench.sleep(KEPT_S + 6)
         assert bench.partition.log_start == 0
-        await bench.fill(100)
+        await bench.fill(30)
         await bench.sleep(6)
-        assert bench.partition.log_start > 50
+        assert bench.partition.log_start > 10
         bench.cluster.network.heal()
-        assert (await bench.kept_and_gone())[1] == 103
+        assert (await bench.kept_and_gone())[1] == 33
 
-    run(scenario, retention_bytes=40_000)
+    run(scenario, retention_bytes=20_000)
 
 
-@pytest.mark.parametrize("skew_us", WRONG_US)
+@pytest.mark.parametrize("skew_us", [DAYS_US, -DAYS_US])
 def test_a_wrong_clock_among_all_of_them_moves_nothing(skew_us: int) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.fill(3)
