@@ -103,6 +103,11 @@ class Cluster:
         address = self.view.address(broker_id)
         return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
 
+    def retry_s(self, broker_id: int) -> float:
+        """Seconds until a partition's leader may be tried again: no other broker can stand in for it."""
+        address = self.view.address(broker_id)
+        return self.health.retry_s(address, self.clock.monotonic()) if address else 0.0
+
     def forgive(self, broker_id: int) -> None:
         """Put aside no more: there is news of it."""
         address = self.view.address(broker_id)

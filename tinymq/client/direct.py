@@ -166,7 +166,7 @@ class Direct:
             at is None
             or address is None
             or not self._sender.producer_id
-            or self._cluster.health.cost(address, now_s)[0]
+            or self._cluster.health.retry_s(address, now_s)
         ):
             return None
         stream = self._streams.get(address)

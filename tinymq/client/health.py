@@ -1,8 +1,10 @@
-"""Which brokers to leave alone, and for how long. Pure: the time is an argument.
+"""How each broker answered lately, and what follows for the next question. Pure: the time is an argument.
 
-Slow ones by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms puts a broker
-aside for 2, 5, 6, 10 or 30 s. Dead ones for a time that doubles with each failure in a row. A broker that is put
-aside is still used when there is no other: a partition has one leader.
+Two questions, two answers. *Which of several brokers is asked?* `cost` ranks them. A broker that was slow goes behind
+the others for a while, by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms counts
+for 2, 5, 6, 10 or 30 s. A broker that failed goes behind them for a time that doubles with each failure in a row.
+*When is the only broker that can answer asked again?* A partition has one leader: `retry_s` says so, and nothing but
+failures in a row delays that, by RETRY_S_MAX at most. A slow answer delays it by nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 SLOW = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))  # (latency_s, aside_s)
 FAILURE_S_MIN = 0.02
 FAILURE_S_MAX = 2.0
+RETRY_S_MAX = 0.25  # between two attempts to connect to the only broker that can answer
 SMOOTHING = 0.2
 
 
@@ -20,7 +23,8 @@ class Record:
     """What is remembered of one broker."""
 
     latency_s: float = 0.0
-    failures: int = 0  # in a row
+    failures: int = 0  # in a row: since its last answer
+    failed_s: float = 0.0  # when the last of them was
     aside_until_s: float = 0.0
     reason: str = ""
 
@@ -56,8 +60,8 @@ class Health:
         """It refused the connection, broke it, or stayed silent."""
         record = self._records.setdefault(address, Record())
         record.failures += 1
-        aside_s = min(FAILURE_S_MAX, FAILURE_S_MIN * 2 ** min(record.failures - 1, 16))
-        record.aside_until_s = max(record.aside_until_s, now_s + aside_s)
+        record.failed_s = now_s
+        record.aside_until_s = max(record.aside_until_s, now_s + _pause_s(record.failures, FAILURE_S_MAX))
         record.reason = reason
 
     def suspect(self, address: str, silent_s: float, now_s: float) -> None:
@@ -78,7 +82,23 @@ class Health:
             return (0.0, 0.0)
         return (max(0.0, record.aside_until_s - now_s), record.latency_s)
 
+    def failing(self, address: str) -> bool:
+        """Did the broker fail since it last answered?"""
+        record = self._records.get(address)
+        return record is not None and record.failures > 0
+
+    def retry_s(self, address: str, now_s: float) -> float:
+        """Seconds until a broker that nobody can stand in for may be tried again; 0: now."""
+        record = self._records.get(address)
+        if record is None or not record.failures:
+            return 0.0
+        return max(0.0, record.failed_s + _pause_s(record.failures, RETRY_S_MAX) - now_s)
+
     def reason(self, address: str) -> str:
         """Why it is thought ill of; "" if it is not."""
         record = self._records.get(address)
         return record.reason.removeprefix(f"{address}: ") if record is not None else ""
+
+
+def _pause_s(failures: int, most_s: float) -> float:
+    return min(most_s, FAILURE_S_MIN * 2.0 ** min(failures - 1, 16))

@@ -133,9 +133,9 @@ class Sender:
         if pipe.state is not State.OPEN:
             if pipe.state is State.IDLE:
                 self._cluster.refresh_soon()
-                aside_s = self._cluster.cost(at.leader)[0]
-                if aside_s:
-                    self._retries.set(lane, aside_s)
+                retry_s = self._cluster.retry_s(at.leader)
+                if retry_s:
+                    self._retries.set(lane, retry_s)
                 else:
                     pipe.open()
             return

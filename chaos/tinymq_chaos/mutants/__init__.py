@@ -11,11 +11,22 @@ A catch counts only if the same plan without the mutant is clean.
 
 from __future__ import annotations
 
-from tinymq_chaos.mutants import asking, bounds, disks, elections, registry, replication, reviving, serving, weak
+from tinymq_chaos.mutants import (
+    asking,
+    bounds,
+    clients,
+    disks,
+    elections,
+    registry,
+    replication,
+    reviving,
+    serving,
+    weak,
+)
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Imported for what they enter into MUTANTS.
-ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry)
+ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry, clients)
 
 REAL = (
     "acks-before-the-sync",  # shows when machines lose power
