@@ -76,6 +76,15 @@ BAD: dict[str, tuple[str, Call]] = {
     "a header's value": ("headers: the value of 'a' is int", lambda mq: mq.send("t", b"", headers={"a": 5})),
     "a header's name": ("headers: name 5", lambda mq: mq.send("t", b"", headers={5: b"a"})),
     "a float as time": ("not float", lambda mq: mq.send("t", b"", timestamp=1.5)),
+    "get(True)": ("offset=True", lambda mq: mq.queue("t").get(True)),
+    "get('1')": ("offset='1'", lambda mq: mq.queue("t").get("1")),
+    "get(1.0)": ("offset=1.0", lambda mq: mq.queue("t").get(1.0)),
+    "get of a large offset": ("Offset=18446744073709551616", lambda mq: mq.queue("t").get(2**64)),
+    "commit(True)": ("upto=True", lambda mq: mq.queue("t").commit(True)),
+    "commit('earliest')": ("upto='earliest'", lambda mq: mq.queue("t").commit("earliest")),
+    "hold(True)": ("offset=True", lambda mq: made(lambda: mq.admin.hold("t", 0, True))),
+    "make_hold of a time": ("offset=datetime", lambda mq: mq.admin.make_hold("t", 0, LATER)),
+    "an int where a time may stand": ("5 is not a place", lambda mq: mq.queue("t").seek(5)),
     "a time without zone": ("zone", lambda mq: made(lambda: mq.reader("t", start=datetime(2024, 1, 1)))),
 }  # fmt: skip
 

@@ -102,10 +102,14 @@ def test_what_is_pushed_is_polled_in_order_and_an_empty_poll_is_a_list(mq: Clien
         assert (queue.size(), queue.position(), queue.is_empty()) == (1, 4, False)
         assert offsets(queue.poll(100, timeout=5.0)) == [4]
         assert queue.poll(100) == []
-        assert queue.get(Offset(2)).value == b"2"
+        assert queue.get(Offset(2)).value == queue.get(2).value == b"2"
         for beyond in (5, 100):
             with pytest.raises(OffsetOutOfRange, match="up to 5"):
                 queue.get(Offset(beyond))
+            with pytest.raises(OffsetOutOfRange, match="up to 5"):
+                queue.get(beyond)
+        with pytest.raises(OffsetOutOfRange, match="-1 is negative"):
+            queue.get(-1)
 
 
 def test_a_poll_right_after_a_push_never_misses_it(mq: Client, topic: str) -> None:
@@ -250,11 +254,13 @@ def test_commits_by_hand(mq: Client, topic: str) -> None:
     with mq.queue(topic, channel="c", auto_commit=False, commit_interval_ms=1) as queue:
         queue.commit()
         found = queue.poll(6)
+        queue.commit(1)
+        assert position(mq, topic) == 1, "an int is an offset"
         queue.commit(Offset(2))
         assert position(mq, topic) == 2
         queue.commit(found[3])
         assert position(mq, topic) == 4
-        queue.commit(Offset(3))
+        queue.commit(3)
         assert position(mq, topic) == 4, "forward only"
         with pytest.raises(InvalidRequest, match="beyond"):
             queue.commit(Offset(7))
@@ -426,16 +432,16 @@ def test_what_is_not_there_and_what_is_no_argument(mq: Client, topic: str) -> No
     for bad in (
         lambda: queue.poll(0),
         lambda: queue.poll(timeout=-1),
-        lambda: queue.get(5),  # type: ignore[arg-type]
-        lambda: queue.commit(5),  # type: ignore[arg-type]
+        lambda: queue.get("5"),  # type: ignore[arg-type]
+        lambda: queue.commit("5"),  # type: ignore[arg-type]
         lambda: queue.seek(5),  # type: ignore[arg-type]
         lambda: queue.remove_before(5),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidRequest):
             bad()
     with pytest.raises(InvalidRequest) as nowhere:
-        queue.get(0)  # type: ignore[arg-type]
-    assert nowhere.value.hint == "pass tinymq.Offset(5)", "nothing else is one message"
+        queue.get("earliest")  # type: ignore[arg-type]
+    assert nowhere.value.hint == "pass an int, or tinymq.Offset(5)", "nothing else is one message"
     queue.close()
     queue.close()
     for call in (queue.poll, queue.commit, queue.flush, queue.size, lambda: queue.push(b""), lambda: next(queue)):

@@ -299,7 +299,7 @@ def test_a_hold_keeps_what_is_asked_for_and_renews_itself(cluster: Cluster, mq: 
 
     run(scenario())
     assert patient.trim("t", 0, Offset(6)) == 6, "released"
-    with patient.hold("t", 0, Offset(7), lease=60.0) as hold:
+    with patient.hold("t", 0, 7, lease=60.0) as hold:
         assert (hold.log_start, hold.offset) == (6, 7)
         with pytest.raises(Held):
             hasty.trim("t", 0, Offset(8))

@@ -20,16 +20,14 @@ from tinymq.client.holds import (
     check_lease,
     hold_many,
     hold_once,
-    read_offset,
     read_ranges,
 )
 from tinymq.client.leader import topic_with
 from tinymq.client.lookups import topic_with as topics_with
-from tinymq.client.places import Place, read_place
+from tinymq.client.places import OffsetLike, Place, read_offset, read_place
 from tinymq.client.routing import Topic
 from tinymq.errors import Fenced, TinymqError, UnknownChannel
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.types import Offset
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -125,7 +123,7 @@ class AsyncChannelAdmin:
         known = await topic_with(self._cluster, topic, partition, left())
         return await cursors.trim(self._cluster, known, partition, place, left())
 
-    def hold(self, topic: str, partition: int, offset: Offset, *, lease: float = LEASE_S) -> AsyncHold:
+    def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> AsyncHold:
         """Keep what lies from `offset` on while an `async with` block runs, whatever retention says. See AsyncHold."""
         check_topic(topic)
         return AsyncHold(self._cluster, topic, check_partition(partition), offset, lease)
@@ -146,7 +144,7 @@ class AsyncChannelAdmin:
         self,
         topic: str,
         partition: int,
-        offset: Offset,
+        offset: OffsetLike,
         *,
         lease: float = LEASE_S,
         hold_id: bytes | None = None,

@@ -17,7 +17,7 @@ from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.cluster import Cluster
 from tinymq.client.leader import ask_leader, passes, topic_with
 from tinymq.client.lookups import topic_with as topics_with
-from tinymq.client.places import Known, read_place
+from tinymq.client.places import OffsetLike, read_offset
 from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.client.wire import read_error
@@ -34,7 +34,6 @@ from tinymq.errors import (
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
-from tinymq.types import Offset
 
 LOG = logging.getLogger("tinymq.client")
 
@@ -210,14 +209,6 @@ def read_ranges(ranges: object) -> dict[int, int]:
     }
 
 
-def read_offset(offset: Offset) -> int:
-    """Raises InvalidRequest for what is no Offset."""
-    place = read_place(offset)
-    if not isinstance(place, Known):
-        raise InvalidRequest(f"offset={offset!r} is no Offset", hint="pass tinymq.Offset(5)")
-    return place.offset
-
-
 def check_lease(lease: float) -> float:
     """In seconds. Raises InvalidRequest."""
     number = isinstance(lease, int | float) and not isinstance(lease, bool)
@@ -241,7 +232,7 @@ class AsyncHold:
     and so do reads of what is gone.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, partition: int, offset: Offset, lease: float) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partition: int, offset: OffsetLike, lease: float) -> None:
         """`lease` in seconds, 1 to 3600."""
         self.topic = topic
         self.partition = partition

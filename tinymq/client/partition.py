@@ -12,13 +12,13 @@ from tinymq.client.config import ProducerConfig, QueueConfig, ReaderConfig
 from tinymq.client.delivery import Delivery
 from tinymq.client.leader import topic_with
 from tinymq.client.offsets import list_offsets
-from tinymq.client.places import END, Known, Place, read_place
+from tinymq.client.places import END, OffsetLike, Place, read_offset, read_place
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
 from tinymq.client.routing import Topic
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, DeadlineExceeded, InvalidRequest, OffsetOutOfRange
+from tinymq.errors import Closed, DeadlineExceeded, OffsetOutOfRange
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.quantity import quantity
 from tinymq.types import Offset, RecordMetadata
@@ -98,21 +98,19 @@ class AsyncPartition:
 
     # ---- looking -------------------------------------------------------------------------------------
 
-    async def get(self, offset: Offset) -> Message:
+    async def get(self, offset: OffsetLike) -> Message:
         """The message at an offset; moves nothing. Raises OffsetOutOfRange where there is none, or none any more."""
         self._check()
-        wanted = read_place(offset) if isinstance(offset, Offset) else None
-        if not isinstance(wanted, Known):
-            raise InvalidRequest(f"offset={offset!r} is no Offset", hint="pass tinymq.Offset(5)")
+        wanted = read_offset(offset)
         at = await self._ends()
-        if not at.log_start <= wanted.offset < at.high_watermark:
+        if not at.log_start <= wanted < at.high_watermark:
             raise OffsetOutOfRange(
-                f"{self._where}: there is no message at {wanted.offset}",
+                f"{self._where}: there is no message at {wanted}",
                 hint=f"there are those from {at.log_start} up to {at.high_watermark}, without the last",
                 log_start=at.log_start,
                 high_watermark=at.high_watermark,
             )
-        return await self._one(wanted.offset)
+        return await self._one(wanted)
 
     async def _one(self, offset: int) -> Message:
         """A message that is there."""

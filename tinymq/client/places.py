@@ -15,6 +15,9 @@ from tinymq.types import Offset
 Place = Literal["earliest", "latest"] | Offset | datetime
 """The first kept record; what comes after the last; an offset; the first record at or after a time."""
 
+OffsetLike = Offset | int
+"""An offset, where nothing but an offset can be meant. A `Place` may also be a time, and takes no plain int."""
+
 Places = Place | Mapping[int, Place]
 """One place for all partitions, or one for each."""
 
@@ -49,8 +52,17 @@ def read_place(place: object) -> Known | Ask:
         case datetime():
             return Ask(max(0, check_timestamp(place)))  # below 0 are the sentinels; no log is that old
     raise InvalidRequest(
-        f"{place!r} is not a place to read from", hint="'earliest', 'latest', Offset(5) or a datetime with a zone"
+        f"{place!r} is not a place to read from", hint="pass 'earliest', 'latest', Offset(5) or a datetime with a zone"
     )
+
+
+def read_offset(offset: object, name: str = "offset") -> int:
+    """The number of an offset, given as an Offset or an int. Raises InvalidRequest, OffsetOutOfRange (negative)."""
+    plain = isinstance(offset, int) and not isinstance(offset, bool)
+    place = read_place(Offset(offset) if plain else offset) if plain or isinstance(offset, Offset) else None  # type: ignore[arg-type]
+    if not isinstance(place, Known):
+        raise InvalidRequest(f"{name}={offset!r} is no offset", hint="pass an int, or tinymq.Offset(5)")
+    return place.offset
 
 
 def check_range(start: object, end: object | None) -> None:

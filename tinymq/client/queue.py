@@ -20,7 +20,7 @@ from tinymq.client.cluster import Cluster
 from tinymq.client.config import QueueConfig, default_client_id
 from tinymq.client.cursors import ChannelId
 from tinymq.client.partition import AsyncPartition, Wake
-from tinymq.client.places import Known, Place, read_place
+from tinymq.client.places import OffsetLike, Place, read_offset, read_place
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
@@ -158,8 +158,8 @@ class AsyncQueue(AsyncPartition):
             if self.config.auto_commit:
                 claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
 
-    async def commit(self, upto: Offset | Message | None = None) -> None:
-        """Commit now: all that was handed out; or what lies below an Offset; or a Message, and all before it.
+    async def commit(self, upto: OffsetLike | Message | None = None) -> None:
+        """Commit now: all that was handed out; or what lies below an offset; or a Message, and all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.
@@ -284,7 +284,4 @@ def _behind(upto: object) -> int:
     """The first offset that is not meant. Raises InvalidRequest."""
     if isinstance(upto, Message):
         return upto.offset + 1
-    place = read_place(upto) if isinstance(upto, Offset) else None
-    if not isinstance(place, Known):
-        raise InvalidRequest(f"upto={upto!r} is no place to commit", hint="pass an Offset(5), a Message, or nothing")
-    return place.offset
+    return read_offset(upto, "upto")

@@ -17,13 +17,13 @@ from tinymq.client.cursors import ChannelDescription, ConsumerDescription
 from tinymq.client.delivery import Delivery
 from tinymq.client.engine import Engine
 from tinymq.client.holds import ENOUGH, AsyncHold, HoldDescription
-from tinymq.client.places import Place
+from tinymq.client.places import OffsetLike, Place
 from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.records import Message
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.errors import Closed, TinymqError
-from tinymq.types import Offset, RecordMetadata
+from tinymq.types import RecordMetadata
 
 
 class Queue:
@@ -76,7 +76,7 @@ class Queue:
         """As AsyncQueue.peek: the next message, which stays the next one."""
         return self._engine.run(self._core.peek())
 
-    def get(self, offset: Offset) -> Message:
+    def get(self, offset: OffsetLike) -> Message:
         """As AsyncQueue.get: the message at an offset."""
         return self._engine.run(self._core.get(offset))
 
@@ -101,7 +101,7 @@ class Queue:
         """As AsyncQueue.open: take the channel over now, rather than at the first use."""
         self._engine.run(self._core.open())
 
-    def commit(self, upto: Offset | Message | None = None) -> None:
+    def commit(self, upto: OffsetLike | Message | None = None) -> None:
         """As AsyncQueue.commit: on a majority of disks when this returns."""
         self._engine.run(self._core.commit(upto))
 
@@ -260,7 +260,7 @@ class ChannelAdmin:
         """As AsyncAdmin.trim."""
         return self._engine.run(self._core.trim(topic, partition, before, timeout=timeout))
 
-    def hold(self, topic: str, partition: int, offset: Offset, *, lease: float = LEASE_S) -> Hold:
+    def hold(self, topic: str, partition: int, offset: OffsetLike, *, lease: float = LEASE_S) -> Hold:
         """As AsyncAdmin.hold, for a `with` block."""
         return Hold(self._engine, self._core.hold(topic, partition, offset, lease=lease))
 
@@ -274,7 +274,7 @@ class ChannelAdmin:
         self,
         topic: str,
         partition: int,
-        offset: Offset,
+        offset: OffsetLike,
         *,
         lease: float = LEASE_S,
         hold_id: bytes | None = None,
