@@ -2,7 +2,8 @@
 
     TinymqError
     ├── InvalidRequest         the call itself is wrong; sending it again changes nothing
-    │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion
+    │   ├── InvalidName, InvalidBatch, BatchTooLarge, InvalidConfig, InvalidFrame, UnsupportedVersion,
+    │   │   WrongEventLoop
     │   └── OffsetOutOfRange, OutOfOrderSequence, Fenced, UnknownProducer, VersionConflict
     ├── NotFound               UnknownTopic, UnknownPartition, UnknownChannel
     ├── AlreadyExists          TopicExists
@@ -93,6 +94,15 @@ class UnsupportedVersion(InvalidRequest):
     """The other end, or a file, speaks a version that this build does not."""
 
     default_hint = "run client and brokers at most one minor version apart"
+
+
+class WrongEventLoop(InvalidRequest):
+    """An asynchronous client is used on another event loop than the one that it belongs to."""
+
+    default_hint = (
+        "use an AsyncClient only on the event loop that used it first, and make a new one for each asyncio.run; "
+        "a Client may be used from any thread"
+    )
 
 
 class OffsetOutOfRange(InvalidRequest):

@@ -135,7 +135,7 @@ def test_a_trim_of_what_is_not_there(mq: Client, topic: str) -> None:
     for bad in (5, None, "now"):
         with pytest.raises(InvalidRequest):
             mq.admin.trim(topic, 0, bad)  # type: ignore[arg-type]
-    for bad in (5, "earliest"):
+    for bad in ("5", True, "earliest"):
         with pytest.raises(InvalidRequest):
             mq.admin.hold(topic, 0, bad)  # type: ignore[arg-type]
     for lease in (0.5, 4000, True, "1"):

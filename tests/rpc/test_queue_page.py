@@ -20,7 +20,7 @@ from tinymq.testing.cluster import Cluster
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "queue-service.md").read_text()
 EXAMPLE = re.compile(r"^\$ grpcurl (?P<words>.+)\n(?P<shown>(?:(?!\$ |```).*\n)*)", re.MULTILINE)
 TIME = re.compile(r'("\w*time\w*_us": ")17(?!00000000000000)\d{14}"')
-OWN_SIDE = {"NotDelivered", "UnknownError", "RetriableUnknownError", "Error"}
+OWN_SIDE = {"NotDelivered", "WrongEventLoop", "UnknownError", "RetriableUnknownError", "Error"}
 
 
 def run(client: Reflecting, words: list[str]) -> str:

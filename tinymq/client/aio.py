@@ -40,7 +40,8 @@ class AsyncClient:
             await mq.send("orders", b"...")
 
     `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
-    Connects when first used; belongs to the loop that uses it first. Raises InvalidConfig.
+    Connects when first used. From then on it belongs to the event loop that used it: on any other one every call raises
+    WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
     """
 
     def __init__(
@@ -169,6 +170,8 @@ class AsyncClient:
 
         A queue that is still open commits what is done with, and not what it handed out last: nobody knows of that.
         """
+        if self._cluster is not None:
+            self._cluster.check_loop()
         self._closed = True
         first: TinymqError | None = None
         opened, self._opened = self._opened, []
@@ -213,7 +216,9 @@ class AsyncClient:
     def _core(self) -> Cluster:
         if self._closed:
             raise Closed("the client is closed")
-        if self._cluster is None:
+        if self._cluster is not None:
+            self._cluster.check_loop()
+        else:
             self._loop = asyncio.get_running_loop()
             if self._connector is None:
                 from tinymq.client.streams import BrokerConnector  # grpc is loaded when it is needed

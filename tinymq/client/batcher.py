@@ -61,6 +61,7 @@ class Batcher:
         wall_us: Callable[[], int],
         rng: random.Random,
         wake: Callable[[], None],
+        loop_ended: Callable[[], bool] = bool,
     ) -> None:
         if config.batch_bytes_max > limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             most = limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
@@ -73,7 +74,7 @@ class Batcher:
             config.buffer_bytes_max, max(1, config.buffer_bytes_max - 2 * config.batch_bytes_max), self.lock
         )
         self.owners = Owners(self.lock)
-        self.sinks = Sinks(config, limits, self.lock, rng)
+        self.sinks = Sinks(config, limits, self.lock, rng, loop_ended)
         self._sink_of = self.sinks.by_topic.get
         self._config = config
         self._linger_s = config.linger_ms / 1000

@@ -29,6 +29,7 @@ from tinymq.errors import (
     QuotaExceeded,
     TinymqError,
     UnknownTopic,
+    WrongEventLoop,
 )
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
@@ -52,6 +53,7 @@ class Cluster:
     def __init__(
         self, servers: Sequence[str], config: ClientConfig, connector: Connector, clock: Clock, rng: random.Random
     ) -> None:
+        self.loop = asyncio.get_running_loop()  # everything here belongs to it
         self.view = View()
         self.config = config
         self.clock = clock
@@ -113,6 +115,13 @@ class Cluster:
         address = self.view.address(broker_id)
         if address is not None:
             self.health.forgive(address)
+
+    def check_loop(self) -> None:
+        """Raises WrongEventLoop unless the caller runs on the event loop that the client belongs to: on any other loop
+        it would wait for what that one never hears of."""
+        here = asyncio.get_running_loop()
+        if here is not self.loop:
+            raise wrong_loop(self.loop)
 
     def countdown(self, timeout_s: float) -> Callable[[], float]:
         """For calls of several steps: a function that says how many of these seconds are left."""
@@ -184,6 +193,7 @@ class Cluster:
         return reply
 
     async def _attempt(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        self.check_loop()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         started_s = self.clock.monotonic()
@@ -299,6 +309,12 @@ class Cluster:
                 self.refresh_soon()  # perhaps another one leads by now; this one is asked last
             if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
                 self.refresh_soon()
+
+
+def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
+    """The error of a caller on another loop than `home`."""
+    what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
+    return WrongEventLoop(f"this client belongs to another event loop, which {what}")
 
 
 def _reason(error: TinymqError, address: str) -> str:

@@ -30,6 +30,7 @@ LOG = logging.getLogger("tinymq.client")
 # One lock for all batches: it is taken when somebody waits and when a batch ends, never per record.
 _COMPLETION = threading.Lock()
 
+LOOP_HINT = "close the AsyncClient, or use it in `async with`, before its event loop ends"
 FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 
@@ -129,7 +130,7 @@ class Pending:
         check_wait(timeout_s)
         if self.done:
             return True
-        self.check_process()
+        self.check_home()
         ended = _locked()
         self.when_done(ended.release)
         return _acquired(ended, timeout_s)
@@ -138,7 +139,7 @@ class Pending:
         """Wait for the end from any event loop."""
         if self.done:
             return
-        self.check_process()
+        self.check_home()
         loop = asyncio.get_running_loop()
         here = threading.get_ident()
         ended = loop.create_future()
@@ -156,10 +157,12 @@ class Pending:
         self.when_done(wake)
         await ended
 
-    def check_process(self) -> None:
-        """In a forked child nobody is left to end it. Raises Closed."""
+    def check_home(self) -> None:
+        """Raises Closed where nothing is left to end it: in a forked child, or after its event loop has ended."""
         if self.process != os.getpid():
             raise Closed("this record was sent before this process forked: only the parent is told", hint=FORK_HINT)
+        if self.lane.loop_ended():
+            raise Closed("the event loop that was to deliver this record has ended", hint=LOOP_HINT)
 
     def metadata(self) -> BatchMetadata:
         assert self.done, "asked before the end"
@@ -314,7 +317,7 @@ class BatchDelivery:
         check_wait(timeout)
         for part in self._parts:
             if not part.done:
-                part.check_process()
+                part.check_home()
         ended = _locked()
         self._when_all_done(ended.release)
         if not _acquired(ended, timeout):

@@ -254,7 +254,9 @@ class AsyncHold:
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
-        """What `async with` does at its end. Raises nothing: a hold that is not released ends with its lease."""
+        """What `async with` does at its end. Raises nothing of brokers: a hold that is not released ends with its
+        lease."""
+        self._cluster.check_loop()
         renewing, self._renewing = self._renewing, None
         if renewing is None:
             return

@@ -45,10 +45,20 @@ class Lane:
 
     __slots__ = (
         "_draining", "_flight", "_limit", "_next_sequence", "_numbered", "_torn", "_written_sequence", "epoch",
-        "failures", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
+        "failures", "loop_ended", "open", "owner", "partition", "refusal", "resume_s", "sealed", "topic", "topic_id",
     )  # fmt: skip
 
-    def __init__(self, topic: str, topic_id: bytes, partition: int, *, limit: int, numbered: bool) -> None:
+    def __init__(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        *,
+        limit: int,
+        numbered: bool,
+        loop_ended: Callable[[], bool] = bool,
+    ) -> None:
+        """`loop_ended`: is the event loop that sends its batches closed?"""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -59,6 +69,7 @@ class Lane:
         self.failures = 0  # in a row
         self.refusal: TinymqError | None = None  # what the last of them said
         self.epoch = 0
+        self.loop_ended = loop_ended
         self._limit = limit
         self._numbered = numbered
         self._flight: list[Pending] = []  # SENT or AGAIN, in order

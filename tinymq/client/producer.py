@@ -17,7 +17,7 @@ from tinymq.batch import conform
 from tinymq.client import partitioner
 from tinymq.client.batcher import Batcher
 from tinymq.client.checks import check_partition, check_topic, check_wait
-from tinymq.client.cluster import Cluster
+from tinymq.client.cluster import Cluster, wrong_loop
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import BatchDelivery, Delivery, Pending
 from tinymq.client.direct import Direct
@@ -39,6 +39,7 @@ class AsyncProducer:
         """`wake` makes a call on the loop, soon, from any thread."""
         self.config = config
         self._cluster = cluster
+        self._loop = cluster.loop
         self._closed = False
         self._batcher = Batcher(
             config,
@@ -47,6 +48,7 @@ class AsyncProducer:
             wall_us=cluster.clock.wall_us,
             rng=cluster.rng,
             wake=lambda: wake(self._sender.pump),
+            loop_ended=cluster.loop.is_closed,
         )
         self._sender = Sender(cluster, config, self._batcher)
         self._soon = wake
@@ -68,6 +70,8 @@ class AsyncProducer:
         The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
         datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
         """
+        if asyncio.get_running_loop() is not self._loop:
+            raise wrong_loop(self._loop)
         delivery = self.append(topic, value, key, headers, timestamp, partition)
         if delivery is not None:
             return delivery
@@ -86,6 +90,7 @@ class AsyncProducer:
         Rows go by their key as single records would, to `partition` if given. A record batch of about
         batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
         """
+        self._cluster.check_loop()
         check_topic(topic)
         if partition is not None:
             check_partition(partition)
@@ -118,6 +123,7 @@ class AsyncProducer:
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
         last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent)."""
+        self._cluster.check_loop()
         check_wait(timeout)
         await self._sender.flush(timeout)
 
@@ -126,6 +132,7 @@ class AsyncProducer:
 
         Raises NotDelivered with those records. Closing twice is nothing.
         """
+        self._cluster.check_loop()
         check_wait(timeout)
         if not self._closed:
             self._closed = True

@@ -144,6 +144,7 @@ class AsyncQueue(AsyncPartition):
         A channel that is not there is made, and starts at `start`. Raises UnknownTopic, UnknownPartition,
         QuotaExceeded (too many channels); Fenced when yet another consumer was quicker.
         """
+        self._cluster.check_loop()
         self._check()
         if self._claim is not None:
             return
@@ -206,6 +207,7 @@ class AsyncQueue(AsyncPartition):
 
     async def leave(self, timeout_s: float = LEAVING_IN_ERROR_S) -> None:
         """Close, with what was handed out last not done with: it will be delivered again."""
+        self._cluster.check_loop()
         if self._closed:
             return
         self._closed = True

@@ -129,6 +129,7 @@ class AsyncReader:
 
     async def open(self) -> None:
         """Look the topic up and find where to start. Done by the first use, or by `async with`."""
+        self._cluster.check_loop()
         if self._closed:
             raise Closed("the reader is closed")
         if self.intake.cursors:
@@ -144,6 +145,7 @@ class AsyncReader:
 
     async def close(self) -> None:
         """Stop reading. What was fetched and not taken is dropped. Closing twice is nothing."""
+        self._cluster.check_loop()
         self._closed = True
         tasks = [*self._tasks, *([self._opening] if self._opening is not None else [])]
         for task in tasks:

@@ -272,6 +272,7 @@ class AsyncScan:
 
     async def open(self) -> None:
         """Start to fetch, and wait for nothing. Done by the first use, or by `async with`. Again: nothing."""
+        self._cluster.check_loop()
         if self._task is None and not self._ended:
             self._task = asyncio.create_task(self._run())
 
@@ -305,6 +306,7 @@ class AsyncScan:
 
     async def close(self) -> None:
         """Stop. What was fetched and not taken may still be taken. Closing twice is nothing."""
+        self._cluster.check_loop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

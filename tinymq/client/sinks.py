@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinymq.client import partitioner
 from tinymq.client.checks import check_partition
@@ -67,7 +67,15 @@ class Sink:
 class Sinks:
     """The open topics of one producer, and every lane there ever was. All of it belongs to the batcher's lock."""
 
-    def __init__(self, config: ProducerConfig, limits: Limits, lock: threading.Lock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        limits: Limits,
+        lock: threading.Lock,
+        rng: random.Random,
+        loop_ended: Callable[[], bool] = bool,
+    ) -> None:
+        """`loop_ended`: is the event loop that sends what is appended closed?"""
         self.by_topic: dict[str, Sink] = {}
         # By topic id and partition: a partition that is seen again goes on in its lane, for the same numbers given
         # twice would be answered as duplicates.
@@ -76,6 +84,7 @@ class Sinks:
         self._limits = limits
         self._lock = lock
         self._rng = rng
+        self._loop_ended = loop_ended
 
     def open(self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: Bounds = UNBOUNDED) -> Sink:
         """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
@@ -103,5 +112,12 @@ class Sinks:
         known, config = self.lanes, self._config
         for p in partitions:
             if (topic_id, p) not in known:
-                known[topic_id, p] = Lane(topic, topic_id, p, limit=config.inflight, numbered=config.numbered)
+                known[topic_id, p] = Lane(
+                    topic,
+                    topic_id,
+                    p,
+                    limit=config.inflight,
+                    numbered=config.numbered,
+                    loop_ended=self._loop_ended,
+                )
         return [known[topic_id, p] for p in partitions]
