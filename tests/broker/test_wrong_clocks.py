@@ -101,6 +101,7 @@ def test_it_removes_nothing_by_age_and_what_it_appends_is_as_old_as_it_is(skew_u
 
 def test_ended_again_before_it_hears_anybody_it_still_tells_what_is_old() -> None:
     """Its clock is ahead first, then behind, then ahead again."""
+
     async def scenario(bench: Bench) -> None:
         await bench.fill(3)
         bench.cut_off()

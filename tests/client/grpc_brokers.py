@@ -200,11 +200,11 @@ class GrpcBrokers:
         self._thread.join()
         self._loop.close()
 
-    def stop(self, broker: int) -> None:
-        """End one server; its partitions are led elsewhere from now on."""
+    def stop(self, broker: int, *, elect: bool = True) -> None:
+        """End one server; its partitions are led elsewhere from now on, unless `elect` is False."""
 
         async def end() -> None:
-            self.cluster.kill(broker)
+            self.cluster.kill(broker, elect=elect)
             if broker in self._ports:
                 self._ports.pop(broker).stop()
             await self._servers.pop(broker).stop(None)

@@ -118,7 +118,7 @@ def test_a_loop_in_another_thread_is_told_and_the_client_goes_on(running: Opened
             assert "another thread" in (await refused(use(running))).message, name
 
     asyncio.run(use_all())
-    home = running.producer._loop
+    home = running.producer.loop
     assert asyncio.run_coroutine_threadsafe(running.client.send("t", b"2"), home).result(10).offset == 1
 
 
@@ -129,7 +129,7 @@ def test_a_delivery_may_be_awaited_on_any_loop(running: Opened) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(asyncio.run, wait())
-        asyncio.run_coroutine_threadsafe(running.producer.flush(), running.producer._loop).result(10)
+        asyncio.run_coroutine_threadsafe(running.producer.flush(), running.producer.loop).result(10)
         assert waiting.result(10) == 1
 
 

@@ -26,7 +26,8 @@ from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
 from tinymq.client.scan import AsyncScan
-from tinymq.client.sync import Admin, Producer, Reader
+from tinymq.client.sync import Admin, Reader
+from tinymq.client.sync_producer import Producer
 from tinymq.client.sync_queue import Hold, Queue
 from tinymq.client.sync_scan import Scan
 from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
@@ -259,6 +260,12 @@ def test_both_halves_have_the_same_names_and_arguments(sync: type, core: type) -
         "engine",
         "closed",
         "direct",
+        "loop",
+        "close_s",
+        "unfinished",
+        "ended",
+        "producers",
+        "pushing",
     }  # shared between the two, not for users
     inner |= {"fail", "take", "leave", "producer", "own_producer"} if core is not AsyncClient else set()
     inner |= {"topic", "partition", "channel", "offset", "log_start"}  # plain attributes of the core

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tinymq.client.routing import Broker
     from tinymq.client.scan import AsyncScan
     from tinymq.client.scans import ScanDescription, ScanSummary, ServedBy
-    from tinymq.client.sync import Client, Producer, Reader
+    from tinymq.client.sync import Client, Reader
+    from tinymq.client.sync_producer import Producer
     from tinymq.client.sync_queue import Hold, Queue
     from tinymq.client.sync_scan import Scan
     from tinymq.errors import NotDelivered, TinymqError, Unsent
@@ -53,7 +54,7 @@ _HOMES = {
     "NotDelivered": "tinymq.errors",
     "Offset": "tinymq.types",
     "PartitionOffsets": "tinymq.client.admin",
-    "Producer": "tinymq.client.sync",
+    "Producer": "tinymq.client.sync_producer",
     "ProducerConfig": "tinymq.client.config",
     "Queue": "tinymq.client.sync_queue",
     "QueueConfig": "tinymq.client.config",

@@ -209,8 +209,16 @@ class AsyncClient:
             self._sending[apart] = sending
         return sending
 
+    def producers(self) -> list[AsyncProducer]:
+        """Those that have not ended, of queues, too."""
+        queues = [each.pushing for each in self._opened if isinstance(each, AsyncQueue)]
+        made = [each for each in self._opened if isinstance(each, AsyncProducer)]
+        return [each for each in (*made, *queues) if each is not None and not each.ended]
+
     def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
-        self._opened = [each for each in self._opened if not each.closed]
+        self._opened = [
+            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
+        ]
         self._opened.append(opened)
 
     def _core(self) -> Cluster:

@@ -60,6 +60,11 @@ class Connections:
             pipe = self._fetch[address] = FetchPipe(self.link(address), self._clock, self._watch, self._attempt_s)
         return pipe
 
+    async def written(self) -> None:
+        """Wait until all batches that were submitted have left, or their streams are broken."""
+        for pipe in list(self._produce.values()):
+            await pipe.written()
+
     def heard(self, address: str) -> None:
         """It answered."""
         self._silences.pop(address, None)

@@ -3,23 +3,29 @@
 Started by the first call and not before, so that a process may fork between making a Client and using it: the
 child starts its own. What was used before a fork is dead in the child: every call of it is answered with Closed at
 once, and so is a new Client's, since gRPC does not live through a fork (tinymq/client/channel.py).
+
+An engine that nothing refers to any more closes its client, and ends its thread, by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tinymq.client import exit
 from tinymq.client.aio import AsyncClient
 from tinymq.client.delivery import FORK_HINT
-from tinymq.errors import Closed
+from tinymq.errors import Closed, TinymqError
 
 T = TypeVar("T")
+LOG = logging.getLogger("tinymq.client")
 
 SETTLE_S = 1.0
 SWITCH_S_MAX = 0.000_5
@@ -35,10 +41,13 @@ class Engine:
         if sys.getswitchinterval() > SWITCH_S_MAX:
             sys.setswitchinterval(SWITCH_S_MAX)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tinymq-client", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="tinymq-client", daemon=True)
         self._thread.start()
         self.client = make()
         self._stopped = False
+        # Everything that a client makes refers to its engine: without that, nobody can close the client any more.
+        self._unused = weakref.finalize(self, _end_unused, self._pid, self._loop, self.client)
+        self._unused.atexit = False  # tinymq/client/exit.py flushes the producers then
 
     @property
     def alive(self) -> bool:
@@ -82,14 +91,40 @@ class Engine:
             self.run(_settle())
         finally:
             self._stopped = True
+            self._unused.detach()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
 
 
 def forked() -> Closed:
     """What a child is told of what its parent made."""
     return Closed("made and used before this process forked", hint=FORK_HINT)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """What the thread does."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:
+    """Close the client and end its loop, in any thread, without waiting for it."""
+
+    async def end() -> None:
+        try:
+            for producer in client.producers():
+                await exit.close_and_report(producer)
+            await client.close()
+        except TinymqError as error:
+            LOG.debug("a client that nothing refers to: %s", error)
+        finally:
+            await _settle()
+            loop.stop()
+
+    if pid == os.getpid() and not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(end(), loop)
 
 
 async def _settle() -> None:

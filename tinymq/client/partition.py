@@ -81,6 +81,11 @@ class AsyncPartition:
         self._check()
         return self._producer or self._sending()
 
+    @property
+    def pushing(self) -> AsyncProducer | None:
+        """The queue's own producer, if it has one."""
+        return self._producer
+
     def own_producer(self) -> AsyncProducer:
         """Whom `push_nowait` writes with."""
         self._check()

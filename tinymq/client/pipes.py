@@ -58,6 +58,8 @@ class ProducePipe:
         self._task: asyncio.Task[None] | None = None
         self._stream: ProduceStream | None = None
         self._outbox: deque[tuple[int, PackedBatch, int]] = deque()
+        self._written = asyncio.Event()  # the transport has all of that, or the stream is broken
+        self._written.set()
         self._more: asyncio.Future[None] | None = None  # the writer waits
         self._waiting: dict[int, tuple[Answered, int, float]] = {}  # (told, bytes, since) by request id
         self._unanswered_bytes = 0
@@ -81,11 +83,17 @@ class ProducePipe:
         """Send one batch. `told` is called once, with the answer or what became of the stream; None: nobody answers."""
         assert self.state is State.OPEN, "submitted to a pipe that is not open"
         self._outbox.append((request_id, batch, size))
+        self._written.clear()
         if told is not None:
             self._waiting[request_id] = (told, size, self._clock.monotonic())
             self._unanswered_bytes += size
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
+
+    async def written(self) -> None:
+        """Wait until the transport took what was submitted, as far as the stream lives: of a batch that nobody answers,
+        nothing else tells that it left."""
+        await self._written.wait()
 
     def silent_for(self, now_s: float) -> float:
         """Seconds since anything was heard, as long as something is waited for."""
@@ -130,6 +138,7 @@ class ProducePipe:
         try:
             while True:
                 if not outbox:
+                    self._written.set()
                     self._more = asyncio.get_running_loop().create_future()
                     await self._more
                 batches: list[PackedBatch] = []
@@ -161,6 +170,7 @@ class ProducePipe:
         unsent = {request_id for request_id, _, _ in self._outbox}
         waiting, self._waiting = self._waiting, {}
         self._outbox.clear()
+        self._written.set()
         self._unanswered_bytes = 0
         self._was_full = False
         self._stream = None

@@ -7,6 +7,7 @@ shares everything below `append`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ from typing import Self
 import pyarrow as pa
 
 from tinymq.batch import conform
-from tinymq.client import partitioner
+from tinymq.client import exit, partitioner
 from tinymq.client.batcher import Batcher
 from tinymq.client.checks import check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster, wrong_loop
@@ -39,8 +40,9 @@ class AsyncProducer:
         """`wake` makes a call on the loop, soon, from any thread."""
         self.config = config
         self._cluster = cluster
-        self._loop = cluster.loop
+        self.loop = cluster.loop  # the producer belongs to it
         self._closed = False
+        self._ended = asyncio.Event()  # `close` has ended
         self._batcher = Batcher(
             config,
             cluster.config.limits,
@@ -54,6 +56,8 @@ class AsyncProducer:
         self._soon = wake
         self._direct: Direct | None = None
         self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
+        self._process = os.getpid()  # the last attribute: what has it is whole
+        exit.enter(self)
 
     async def send(
         self,
@@ -70,8 +74,8 @@ class AsyncProducer:
         The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
         datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
         """
-        if asyncio.get_running_loop() is not self._loop:
-            raise wrong_loop(self._loop)
+        if asyncio.get_running_loop() is not self.loop:
+            raise wrong_loop(self.loop)
         delivery = self.append(topic, value, key, headers, timestamp, partition)
         if delivery is not None:
             return delivery
@@ -130,17 +134,21 @@ class AsyncProducer:
     async def close(self, timeout: float | None = None) -> None:
         """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
 
-        Raises NotDelivered with those records. Closing twice is nothing.
+        Raises NotDelivered with those records. Called again, it waits for the first call, and raises nothing.
         """
         self._cluster.check_loop()
         check_wait(timeout)
-        if not self._closed:
-            self._closed = True
-            try:
-                await self._sender.close(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
-            finally:
-                if self._direct is not None:
-                    self._direct.close()
+        if self._closed:
+            await self._ended.wait()
+            return
+        self._closed = True
+        try:
+            await self._sender.close(self.close_s if timeout is None else timeout)
+        finally:
+            if self._direct is not None:
+                self._direct.close()
+            self._ended.set()
+            exit.leave(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,9 +164,30 @@ class AsyncProducer:
         except NotDelivered as undelivered:
             error.add_note(f"and {undelivered}")
 
+    def __del__(self) -> None:
+        """Reports records that are lost with the producer: its loop ended before it was closed."""
+        if getattr(self, "_process", 0) == os.getpid() and not self._closed and not exit.finished():
+            exit.report(self.unfinished, "when the producer was dropped", "its event loop has ended")
+
     @property
     def closed(self) -> bool:
+        """Was `close` called? Nothing more is taken then."""
         return self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Has `close` ended?"""
+        return self._ended.is_set()
+
+    @property
+    def close_s(self) -> float:
+        """How many seconds `close` takes at most, if not told otherwise."""
+        return self.config.delivery_timeout_ms / 1000
+
+    @property
+    def unfinished(self) -> int:
+        """Records that are not acknowledged yet, or that failed and whose Delivery nobody asked."""
+        return self._batcher.sinks.waiting + self._sender.undelivered
 
     async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
         """Wait until `append` would take a record for this topic, and this partition. Raises what stands against it, by

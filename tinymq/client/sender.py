@@ -260,6 +260,11 @@ class Sender:
 
     # ---- the end -------------------------------------------------------------------------------------
 
+    @property
+    def undelivered(self) -> int:
+        """Records that failed since the last telling, and whose Delivery nobody asked."""
+        return self._undelivered.count
+
     async def flush(self, timeout_s: float | None) -> None:
         """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
         self.pump()
@@ -269,6 +274,8 @@ class Sender:
             async with asyncio.timeout(timeout_s):
                 for batch in pending:
                     await batch.wait_async()
+                if self._acks == pb.ACKS_NONE:
+                    await self._cluster.connections.written()
         except TimeoutError:
             left = sum(batch.count for batch in pending if not batch.done)
             raise TimeoutError(f"{quantity(left, 'record')} still unacknowledged after {timeout_s} s") from None

@@ -101,6 +101,15 @@ class Sinks:
             sink.bytes_max = min(self._config.batch_bytes_max, most)
             return sink
 
+    @property
+    def waiting(self) -> int:
+        """Records that are not acknowledged, and have not failed. About as many, while other threads send."""
+        count = 0
+        for lane in list(self.lanes.values()):
+            batches = [*lane.sealed.copy(), *lane.flight, *([lane.open] if lane.open is not None else [])]
+            count += sum(batch.count for batch in batches if not batch.done)
+        return count
+
     def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: the next append asks for it anew."""
         with self._lock:

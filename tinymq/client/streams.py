@@ -160,7 +160,7 @@ class BrokerLink:
         loop = asyncio.get_running_loop()
         most = self._limits.grpc_message_bytes_max  # of a head, too: a reply with many results is nothing else
         async with asyncio.timeout(timeout_s):
-            _, stream = await loop.create_connection(lambda: FrameStream(most, most), host, port)
+            _, stream = await loop.create_connection(lambda: FrameStream(most, most), sock=await _connected(host, port))
             try:
                 await stream.send(hello.SerializeToString())
                 head, _ = await stream.receive()
@@ -177,7 +177,7 @@ class BrokerLink:
         most = self._limits.grpc_message_bytes_max
         reader = FrameReader(most, most)
         async with asyncio.timeout(timeout_s):
-            sock = await _connected(loop, host, port)
+            sock = await _connected(host, port)
             try:
                 prepare(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it by itself
@@ -218,10 +218,14 @@ def _check_welcome(head: bytes) -> None:
         raise read_error(welcome.error)
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def _connected(host: str, port: int) -> socket.socket:
     """A socket that does not block. Raises OSError."""
-    problem = OSError(f"no address of {host}")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    loop, problem = asyncio.get_running_loop(), OSError(f"no address of {host}")
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except RuntimeError:  # at the interpreter's exit no thread pool takes work
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

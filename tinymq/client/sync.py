@@ -1,8 +1,8 @@
 """Client: the synchronous facade. The same names as AsyncClient; every method is thin.
 
 The work is done by an AsyncClient on a background thread (tinymq/client/engine.py). What is not merely passed on:
-`Producer.send`, which stays in the calling thread until a batch is full, and a reader's messages, which cross
-threads a batch at a time.
+`Client.send` and `Producer.send` (tinymq/client/sync_producer.py), which stay in the calling thread while they can, and
+a reader's messages, which cross threads a batch at a time.
 """
 
 from __future__ import annotations
@@ -10,30 +10,29 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self, Unpack
+from typing import Self, Unpack
 
 import pyarrow as pa
 
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
 from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
-from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.direct import Direct
-from tinymq.client.engine import Engine, forked
+from tinymq.client.engine import Engine
 from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 from tinymq.client.places import Place, Places
-from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
 from tinymq.client.scan import WAIT_MS, Tiers
 from tinymq.client.sync_admin import Admin
+from tinymq.client.sync_producer import Producer
 from tinymq.client.sync_queue import Queue
 from tinymq.client.sync_scan import Scan
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, NotDelivered, TinymqError
+from tinymq.errors import Closed, TinymqError
 from tinymq.types import RecordMetadata
 
 
@@ -186,70 +185,6 @@ class Client:
 _CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Producer:
-    """Sends records in batches, from any thread. Made by Client.producer()."""
-
-    def __init__(self, engine: Engine, core: AsyncProducer) -> None:
-        self._engine = engine
-        self._core = core
-        self._append: Callable[..., Delivery | None] = core.append
-        _PRODUCERS.add(self)
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        timestamp: Timestamp | None = None,
-        partition: int | None = None,
-    ) -> Delivery:
-        """As AsyncProducer.send. Returns at once, or blocks for room up to block_ms_max, then raises BufferFull."""
-        delivery = self._append(topic, value, key, headers, timestamp, partition)
-        if delivery is None:
-            work = self._core.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
-            delivery = self._engine.run(work)
-        return delivery
-
-    def send_batch(self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None) -> BatchDelivery:
-        """As AsyncProducer.send_batch: a whole table or record batch."""
-        return self._engine.run(self._core.send_batch(topic, data, partition=partition))
-
-    def flush(self, timeout: float | None = None) -> None:
-        """As AsyncProducer.flush. Raises NotDelivered, TimeoutError."""
-        self._engine.run(self._core.flush(timeout))
-
-    def close(self, timeout: float | None = None) -> None:
-        """As AsyncProducer.close. Raises NotDelivered. Closing twice is nothing."""
-        if not self._core.closed:
-            self._engine.run(self._core.close(timeout))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close(LEAVING_IN_ERROR_S)
-        except (NotDelivered, Closed) as undelivered:
-            error.add_note(f"and {undelivered}")
-
-    def _forked(self) -> None:
-        self._append = _dead
-
-
-_PRODUCERS: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-def _dead(*_: object) -> NoReturn:
-    raise forked()
-
-
 class Reader:
     """Reads a topic. Made by Client.reader(). For one thread at a time."""
 
@@ -317,8 +252,6 @@ class Reader:
 def _after_fork() -> None:
     for client in list(_CLIENTS):
         client._forked()
-    for producer in list(_PRODUCERS):
-        producer._forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)

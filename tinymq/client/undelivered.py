@@ -16,6 +16,11 @@ class Undelivered:
         self._batches: list[Pending] = []
         self._left_out = 0
 
+    @property
+    def count(self) -> int:
+        """Records that nobody has been told about."""
+        return self._left_out + sum(batch.count - len(batch.seen or ()) for batch in self._batches)
+
     def add(self, batch: Pending) -> None:
         if self._bytes + batch.bytes <= self._bytes_max:
             self._batches.append(batch)
