@@ -59,7 +59,7 @@ class World:
         chosen = self.rng.choice(SEGMENT_BYTES)
         segment_bytes = like.segment_bytes if like.segment_bytes is not None else chosen
         self.limits = Limits(
-            segment_bytes=segment_bytes, tail_cache_bytes_max=4 * segment_bytes, inflight_bytes_max=INFLIGHT_BYTES
+            segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes, inflight_bytes_max=INFLIGHT_BYTES
         )
         self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
         self.clock = VirtualClock(loop)
