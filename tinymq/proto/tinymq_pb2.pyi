@@ -1134,7 +1134,6 @@ class CreateTopicRequest(_message.Message):
     name: _builtins.str
     partitions: _builtins.int
     replication_factor: _builtins.int
-    """0: as default_factor"""
     timeout_ms: _builtins.int
     """waits up to this for every partition to have a leader"""
     command_id: _builtins.bytes

@@ -70,7 +70,7 @@ class AdminService(pb_grpc.AdminServicer):
             topic = await broker.create_topic(
                 request.name,
                 request.partitions,
-                None if request.default_factor else request.replication_factor or None,
+                None if request.default_factor else request.replication_factor,
                 min(_timeout_s(request.timeout_ms), _left_s(context)),
                 request.command_id,
                 topic_config.make(_settings(request.settings)),
