@@ -62,6 +62,7 @@ def _uncommit(checkpoint: Path) -> int:
     return batch
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("all_run")
 def test_batches_are_done_again_and_a_broker_dies_and_every_window_is_there_once(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
@@ -111,6 +112,7 @@ def _orders(spark: SparkSession, cluster: Cluster, folder: Path, *more: str) -> 
     return orders_to_delta.Pipeline(spark, orders_to_delta.parse(given), Journal(None, print))
 
 
+@pytest.mark.long
 def test_orders_are_in_the_table_once_however_often_a_batch_is_done_and_customers_are_as_published(
     spark: SparkSession, cluster: Cluster, mq: Client, sampled: dict[str, str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -160,6 +162,7 @@ def _check_customers(folder: Path, ids: dict[str, str]) -> None:
     assert [row["decile"] for row in ranked] == sorted(row["decile"] for row in found)
 
 
+@pytest.mark.long
 def test_the_value_of_repeated_purchases_is_a_mean_over_days(spark: SparkSession) -> None:
     """Two orders on one day are one purchase; the first day's do not count."""
     day = "1997-01-%02d"
@@ -198,6 +201,7 @@ def _table(folder: Path) -> tuple[int, pa.Table]:
     return found.version(), found.to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
 
 
+@pytest.mark.long
 def test_flights_that_come_too_late_or_are_none_are_said(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,6 +162,7 @@ def test_nothing_is_dropped_that_is_not_there_another_time(spark: SparkSession, 
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_batch_that_is_run_again_after_a_restart_is_repeated_under_its_places(
     assert numbers(spark.table("kept")) == list(range(30))
 
 
+@pytest.mark.long
 def test_what_foreach_batch_writes_has_the_streams_places(
     spark: SparkSession, cluster: Cluster, mq: Client, tmp_path: Path
 ) -> None:
