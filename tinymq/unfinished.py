@@ -7,7 +7,7 @@ connection. One host has at most half of the room. No I/O: time and timers are a
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class FrameRoom:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0  # invariant: at most bytes_max, or a single frame
-        self._by_host: Counter[str] = Counter()
+        self._by_host: dict[str, int] = {}  # bytes of each host that has any
         self._waiting: OrderedDict[Claim, None] = OrderedDict()  # the oldest first
 
     @property
@@ -40,6 +40,9 @@ class FrameRoom:
 
     def ask(self, claim: Claim) -> bool:
         """See Claim.ask."""
+        if not self._waiting and self._fits_host(claim) and self._fits(claim):
+            self._give(claim)
+            return True
         self._waiting[claim] = None
         self._grant(asking=claim)
         return claim not in self._waiting
@@ -50,23 +53,31 @@ class FrameRoom:
             del self._waiting[claim]
         else:
             self.bytes -= claim.bytes
-            self._by_host[claim.host] -= claim.bytes
-            if not self._by_host[claim.host]:
-                del self._by_host[claim.host]
-        self._grant()
+            left = self._by_host.pop(claim.host) - claim.bytes
+            if left:
+                self._by_host[claim.host] = left
+        if self._waiting:
+            self._grant()
+
+    def _fits_host(self, claim: Claim) -> bool:
+        of_host = self._by_host.get(claim.host, 0)
+        return not of_host or of_host + claim.bytes <= self.bytes_max // 2
+
+    def _fits(self, claim: Claim) -> bool:
+        return not self.bytes or self.bytes + claim.bytes <= self.bytes_max
+
+    def _give(self, claim: Claim) -> None:
+        self.bytes += claim.bytes
+        self._by_host[claim.host] = self._by_host.get(claim.host, 0) + claim.bytes
 
     def _grant(self, asking: Claim | None = None) -> None:
-        if not self._waiting:
-            return
         granted = []
         for claim in self._waiting:
-            of_host = self._by_host[claim.host]
-            if of_host and of_host + claim.bytes > self.bytes_max // 2:
+            if not self._fits_host(claim):
                 continue
-            if self.bytes and self.bytes + claim.bytes > self.bytes_max:
+            if not self._fits(claim):
                 break
-            self.bytes += claim.bytes
-            self._by_host[claim.host] += claim.bytes
+            self._give(claim)
             granted.append(claim)
         for claim in granted:
             del self._waiting[claim]
