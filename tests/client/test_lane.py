@@ -47,6 +47,7 @@ class Attempt:
     batch: Pending
     header: BatchHeader
     name: int
+    request_id: int = 0
 
 
 @dataclass
@@ -59,7 +60,9 @@ class World:
     log: list[int] = field(default_factory=list)  # names of batches, as appended
     known: Producer | None = None
     wire: list[Attempt] = field(default_factory=list)  # on their way, in order
-    zombies: list[Attempt] = field(default_factory=list)  # given up by the lane, and perhaps not yet dead
+    late: list[Attempt] = field(default_factory=list)  # sent to a former leader, whose answers may still come
+    zombies: list[Attempt] = field(default_factory=list)  # cut off, and perhaps not yet dead
+    requests: int = 0
     names: dict[int, int] = field(default_factory=dict)  # id(batch) -> name
     ended: dict[int, TinymqError | None] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # as sealed
@@ -79,7 +82,9 @@ class World:
         while (batch := self.lane.take(self.now_s)) is not None:
             producer = PRODUCER if self.numbered else 0
             header = BatchHeader(1, 0, batch.count, producer, batch.epoch, batch.first_sequence)
-            self.wire.append(Attempt(batch, header, self.names[id(batch)]))
+            self.requests += 1
+            batch.request_id = self.requests
+            self.wire.append(Attempt(batch, header, self.names[id(batch)], self.requests))
 
     def write(self, attempt: Attempt) -> TinymqError | None:
         """What the broker does."""
@@ -133,7 +138,30 @@ class World:
         """A broker that forgets a producer takes its sequence 0 again: a limit of the protocol (KIP-360), which
         10,000 other producers have to write to the partition in between to meet."""
         again = [b for b in self.lane.flight if b.unclear and b.first_sequence == 0]
-        return not again and all(z.header.first_sequence for z in self.zombies)
+        return not again and all(z.header.first_sequence for z in (*self.zombies, *self.late))
+
+    def move_leader(self) -> None:
+        """What is on its way to the former leader is sent to the new one as well."""
+        former, self.wire = self.wire, []
+        for attempt in former:
+            self.lane.given_up(attempt.batch, self.now_s)
+        self.late += former
+
+    def answer_late(self) -> None:
+        """The former leader has written it, or refuses it, or the connection to it breaks."""
+        attempt = self.late.pop(0)
+        batch, lane = attempt.batch, self.lane
+        how = self.rng.randrange(3)
+        error = self.write(attempt) if how == 0 else NotReady("not the leader")
+        if how == 2:
+            self.zombies.append(attempt)
+        if batch.done or attempt.name in self.ended or attempt.request_id not in batch.unanswered:
+            return
+        if error is None:
+            lane.acknowledged(batch)
+            self.end(batch, None)
+        else:
+            lane.answered_late(batch, attempt.request_id, unknown=how == 2)
 
     def lose_stream(self) -> None:
         """Everything on its way is cut off: a first part of it was written, the rest may yet be, or never."""
@@ -155,7 +183,7 @@ class World:
         self.write(attempt)
 
     def step(self) -> None:
-        match self.rng.randrange(10):
+        match self.rng.randrange(12):
             case 0 | 1 | 2:
                 self.seal()
             case 3 | 4 | 5 | 6 if self.wire:
@@ -164,6 +192,10 @@ class World:
                 self.lose_stream()
             case 8 if self.zombies and self.numbered:
                 self.zombie()
+            case 9 if self.numbered:
+                self.move_leader()
+            case 10 if self.late:
+                self.answer_late()
             case _:
                 self.now_s += 0.05
         self.finish(self.lane.expire(self.now_s))
@@ -177,6 +209,8 @@ class World:
             self.send()
             while self.wire:
                 self.answer()
+            while self.late:
+                self.answer_late()
             self.finish(self.lane.expire(self.now_s))
         raise AssertionError("the lane never came to rest")
 
@@ -247,6 +281,44 @@ def test_a_forgotten_producer_gets_a_new_epoch_and_unclear_batches_never_enter_i
     lane.out_of_sequence(c, 1.0, UnknownProducer("who?"))
     assert take_all(lane, 3.0) == [c]
     assert (c.epoch, c.first_sequence) == (1, 0)
+
+
+def test_a_batch_whose_given_up_attempts_were_all_refused_enters_a_new_epoch() -> None:
+    """The log was lost while the batch was on its way to a former leader: nobody has it, and that is certain."""
+    lane = lane_of()
+    a, b = sealed(lane), sealed(lane)
+    assert lane.take(0.0) is a
+    lane.acknowledged(a)
+    assert lane.take(0.0) is b
+    b.request_id = 7
+    lane.given_up(b, 0.0)
+    assert b.unclear
+    assert lane.take(1.0) is b
+    assert (b.epoch, b.first_sequence) == (0, 1), "under its number"
+    b.request_id = 8
+    assert lane.out_of_sequence(b, 1.0, UnknownProducer("who?")) == [], "the former leader may still answer"
+    assert lane.take(5.0) is b
+    assert (b.epoch, b.first_sequence) == (0, 1)
+    lane.out_of_sequence(b, 5.0, UnknownProducer("who?"))
+    lane.answered_late(b, 7, unknown=False)
+    assert not b.unclear
+    assert lane.take(5.0) is b
+    assert (b.epoch, b.first_sequence) == (1, 0)
+
+
+def test_a_batch_whose_given_up_attempt_is_cut_off_ends_as_unknown() -> None:
+    lane = lane_of()
+    a, b = sealed(lane), sealed(lane)
+    take_all(lane)
+    lane.acknowledged(a)
+    b.request_id = 7
+    lane.given_up(b, 0.0)
+    assert lane.take(1.0) is b
+    b.request_id = 8
+    lane.answered_late(b, 7, unknown=True)
+    ((ended, error),) = lane.out_of_sequence(b, 1.0, UnknownProducer("who?"))
+    assert ended is b
+    assert isinstance(error, OutcomeUnknown)
 
 
 def test_what_was_never_written_ends_as_such_and_what_may_have_been_as_unknown() -> None:

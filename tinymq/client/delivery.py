@@ -52,7 +52,7 @@ class Pending:
     __slots__ = (
         "append_time_us", "attempt_s", "base_offset", "bytes", "cells", "codec", "count", "deadline_s", "done",
         "duplicate", "epoch", "error", "first_sequence", "headers", "lane", "message", "opened_s", "process",
-        "request_id", "seen", "sent", "unclear", "waiters",
+        "request_id", "seen", "sent", "unanswered", "unknown", "waiters",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, opened_s: float, deadline_s: float) -> None:
@@ -70,7 +70,8 @@ class Pending:
         self.codec = 0
         # The lane's.
         self.sent = False  # an attempt is on its way
-        self.unclear = False  # some attempt may have been written: keeps its sequence, never leaves its epoch
+        self.unknown = False  # nobody will ever say whether some earlier attempt was written
+        self.unanswered: frozenset[int] = frozenset()  # requests of earlier attempts whose answers may still come
         self.epoch = 0
         self.first_sequence = -1
         self.request_id = 0
@@ -84,6 +85,11 @@ class Pending:
         self.error: TinymqError | None = None
         self.waiters: list[Callable[[], None]] | None = None
         self.seen: set[int] | None = None  # rows of a failed batch whose error somebody has taken
+
+    @property
+    def unclear(self) -> bool:
+        """May an earlier attempt have been written? The batch keeps its sequence then, and never leaves its epoch."""
+        return self.unknown or bool(self.unanswered)
 
     def encode(self, codec: Codec) -> None:
         """Make the message of a batch that nothing is added to any more. Its place in the lane is taken already. Two

@@ -36,6 +36,7 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
+MOVED_S = 0.1  # a former leader has so long to answer: what it refuses is of a known outcome
 REOPEN_S = 1.0  # after a connection was lost
 NO_PORT_S = 30.0  # after there was none to be had
 TIMEOUT_S_MIN = 0.001
@@ -260,19 +261,24 @@ class Direct:
             self._end(stream)
 
     def _look(self) -> None:
-        """The view has changed: answers of a former leader are not waited for, as the sender does not."""
+        """The view has changed: answers of a former leader are not waited for, but for a moment."""
         way = self._under_way
         if way is not None:
             at = partition_of(self._cluster, way.lane)
             if at is not None and at.leader and (at.leader, at.leader_epoch) != (way.leader, way.leader_epoch):
                 self._cluster.forgive(at.leader)
-                self._moved = True
-                way.stream.shut()
+                self._cluster.clock.call_later(MOVED_S, partial(self._give_up, way))
         known = {broker.address for broker in self._cluster.view.brokers.values()}
         for address, stream in list(self._streams.items()):
             if address not in known:
                 self._streams.pop(address, None)
                 self._end(stream)
+
+    def _give_up(self, way: Way) -> None:
+        """Break off what is still under way to a former leader: the loop sends it to the new one."""
+        if self._under_way is way:
+            self._moved = True
+            way.stream.shut()
 
     def _end(self, stream: FrameSocket) -> None:
         way = self._under_way

@@ -3,6 +3,7 @@
     QUEUED -take-> SENT -acknowledged-> (ended)
                    SENT -refused-> AGAIN     definitely not written: may be numbered anew
                    SENT -lost----> AGAIN     may have been written (unclear): keeps its sequence and epoch
+                   SENT -given up> AGAIN     the same, until a late answer says that this attempt was not written
                    AGAIN -take-> SENT        only when nothing else is on its way, and in order
     any -its time is up-> (ended: OutcomeUnknown when unclear; else QuotaExceeded if that was the last answer;
                           else DeadlineExceeded)
@@ -175,9 +176,22 @@ class Lane:
         if not self._numbered:
             self._remove(batch)
             return [(batch, _unknown(batch, error))]
-        batch.unclear = True
+        batch.unknown = True
         self._fail(batch, now_s, None)
         return []
+
+    def given_up(self, batch: Pending, now_s: float) -> None:
+        """Another leader is sent to before the former one has answered. It may still answer: see `answered_late`."""
+        assert self._numbered, "without sequences two attempts could both be written"
+        batch.unanswered |= {batch.request_id}
+        self._fail(batch, now_s, None)
+
+    def answered_late(self, batch: Pending, request_id: int, *, unknown: bool) -> None:
+        """An attempt that was given up is answered, and not with an acknowledgement. It was not written, or `unknown`:
+        its connection has broken, and nobody will ever say."""
+        batch.unanswered -= {request_id}
+        batch.unknown = batch.unknown or unknown
+        self.hurry()
 
     def out_of_sequence(self, batch: Pending, now_s: float, error: TinymqError) -> list[Ended]:
         """The broker misses what came before, or does not know this producer."""
@@ -185,12 +199,18 @@ class Lane:
             self._fail(batch, now_s, 0.0)  # only because an earlier one failed: it goes again behind that one
             return []
         self._torn = True
-        if batch.unclear:
+        if batch.unknown:
             self._remove(batch)
             self._drain()
             return [(batch, _unknown(batch, error))]
+        # With attempts that are unanswered it goes again under its number; once all were refused, under a new epoch.
         self._fail(batch, now_s, None)
         return []
+
+    def back_off(self, now_s: float) -> None:
+        """Send nothing for a while, which grows with every failure in a row."""
+        self.resume_s = max(self.resume_s, now_s + min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self.failures, 10)))
+        self.failures += 1
 
     def hurry(self) -> None:
         """What there was to wait for has happened: another leader is known."""
@@ -256,9 +276,9 @@ class Lane:
         batch.sent = False
         self._drain()
         if delay_s is None:
-            delay_s = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self.failures, 10))
-            self.failures += 1
-        self.resume_s = max(self.resume_s, now_s + delay_s)
+            self.back_off(now_s)
+        else:
+            self.resume_s = max(self.resume_s, now_s + delay_s)
 
     def _remove(self, batch: Pending) -> None:
         self._flight.remove(batch)

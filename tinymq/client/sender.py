@@ -96,12 +96,12 @@ class Sender:
             self._drive(lane)
 
     def _leader_moved(self, lane: Lane, leader: int) -> None:
-        """Answers of the former leader are not waited for: it may be stopped, and a resend is safe."""
+        """The former leader may be stopped: the new one is sent to before that has answered. A resend is safe."""
         self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
         if self._config.numbered:
             for batch in lane.flight:
                 if batch.sent:
-                    self._end_all(lane.lost(batch, self._clock.monotonic(), OutcomeUnknown("the leader changed")))
+                    lane.given_up(batch, self._clock.monotonic())
         lane.hurry()
 
     def _drive(self, lane: Lane) -> None:
@@ -181,12 +181,16 @@ class Sender:
     # ---- answers -------------------------------------------------------------------------------------
 
     def _answered(self, batch: Pending, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
-        if batch.request_id != request_id or not batch.sent:
-            return  # of an attempt that was given up
+        late = batch.request_id != request_id or not batch.sent
+        if late and (batch.done or request_id not in batch.unanswered):
+            return  # to nobody
         lane = batch.lane
         if isinstance(result, TinymqError) or result.HasField("error"):
             error = result if isinstance(result, TinymqError) else read_error(result.error)
-            self._failed_attempt(lane, batch, error)
+            if late:
+                lane.answered_late(batch, request_id, unknown=isinstance(error, OutcomeUnknown))
+            else:
+                self._failed_attempt(lane, batch, error)
         else:
             lane.acknowledged(batch)
             self._batcher.room.release(batch.bytes)
@@ -200,10 +204,10 @@ class Sender:
         if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
             lane.refusal = error
         if isinstance(error, NotLeader):
-            moved = self._cluster.learn(lane.topic, lane.partition, error)
-            if batch.sent:  # learning may have given it up already
-                lane.refused(batch, now_s, 0.0 if moved else None)
-            if not moved:
+            # Refused before the new leader is learnt: with that the lane goes on, and this attempt is not given up.
+            lane.refused(batch, now_s, 0.0)
+            if not self._cluster.learn(lane.topic, lane.partition, error):
+                lane.back_off(now_s)
                 self._cluster.refresh_soon()
         elif isinstance(error, UnknownTopic | UnknownPartition):
             lane.refused(batch, now_s)  # the broker may not have heard of it yet

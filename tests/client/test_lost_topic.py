@@ -1,0 +1,121 @@
+"""A topic that lost everything, such as one in memory after a power cut: an open client goes on with the next send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.client.fake_cluster import FakeCluster
+from tests.client.grpc_brokers import GrpcBrokers
+from tests.client.running import client_of, run, until
+from tests.client.test_direct import Ways, connected, later, wait_until
+from tinymq import Client
+from tinymq.client import direct
+from tinymq.errors import OutcomeUnknown
+
+
+def lose_everything(cluster: FakeCluster) -> None:
+    """The log begins again, led by broker 2, and broker 1 has not said yet that it leads no more."""
+    at = cluster.topics["t"][1][0]
+    at.lose(0)
+    at.producers.clear()
+    at.leader = 2
+
+
+def epochs(cluster: FakeCluster) -> list[int]:
+    return [producer.epoch for producer in cluster.topics["t"][1][0].producers.values()]
+
+
+def test_a_record_that_a_former_leader_refuses_is_certainly_not_written() -> None:
+    """Its refusal names the new leader, which knows no such producer: the record goes under another epoch."""
+
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t")
+        async with client_of(cluster) as mq:
+            for _ in range(3):
+                await mq.send("t", b"before")
+            lose_everything(cluster)
+            assert (await mq.send("t", b"after")).offset == 0
+        assert cluster.values("t") == [b"after"]
+        assert epochs(cluster) == [1]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("end", ["the former leader refuses it late", "the former leader is cut off"])
+def test_what_only_a_former_leader_was_sent_is_written_once_that_has_refused_it(end: str) -> None:
+    """The metadata told of the new leader while the record was on its way to the former one. The new leader does not
+    know the producer: whether the record may have been written, only the former one can tell."""
+
+    async def scenario() -> None:
+        cluster = FakeCluster()
+        cluster.add_topic("t")
+        async with client_of(cluster, attempt_timeout_ms=3000) as mq:
+            for _ in range(3):
+                await mq.send("t", b"before")
+            lose_everything(cluster)
+            cluster.hold = held = asyncio.Event()
+            sent = len(cluster.produce_messages)
+            sending = asyncio.create_task(mq.send("t", b"after"))
+            await until(lambda: len(cluster.produce_messages) == sent + 1)  # broker 1 refuses it, and does not say so
+            cluster.hold = None
+            assert mq._cluster is not None
+            mq._cluster.refresh_soon()
+            await until(lambda: len(cluster.produce_messages) > sent + 1)  # broker 2 knows no such producer
+            assert not sending.done()
+            if end == "the former leader is cut off":
+                cluster.break_streams(1)
+                with pytest.raises(OutcomeUnknown):
+                    await sending
+                return
+            held.set()
+            assert (await sending).offset == 0
+            assert cluster.values("t") == [b"after"]
+            assert epochs(cluster) == [1], "under another epoch"
+
+    run(scenario())
+
+
+@pytest.fixture
+def brokers() -> Iterator[GrpcBrokers]:
+    with GrpcBrokers(FakeCluster(), framed=True) as running:
+        running.cluster.add_topic("t", 1)
+        yield running
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    return Ways(monkeypatch)
+
+
+def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
+    brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "MOVED_S", 60.0)
+    cluster = brokers.cluster
+
+    def on_loop(call: Callable[[], None]) -> None:
+        async def made() -> None:
+            call()
+
+        brokers.run(made())
+
+    with Client(brokers.servers, attempt_timeout_ms=3000, request_timeout_ms=10_000) as mq:
+        connected(mq, ways)
+        on_loop(lambda: lose_everything(cluster))
+        cluster.hold = held = asyncio.Event()
+        sending = later(lambda: mq.send("t", b"after"))
+        wait_until(lambda: ways.by_thread == 1)
+        engine = mq.engine()
+        core = engine.client._cluster
+        assert core is not None
+        engine.run(core.refresh(timeout_s=5.0))  # the client hears of the new leader first
+        assert core.view.partition("t", 0).leader == 2
+        cluster.hold = None
+        on_loop(held.set)
+        assert sending.result(10).offset == 0
+    assert cluster.values("t") == [b"after"]
+    assert epochs(cluster) == [1]
