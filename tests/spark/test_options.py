@@ -286,4 +286,5 @@ def test_finding_the_name_loads_neither_grpc_nor_the_client() -> None:
     )
     loaded = set(done.stdout.split())
     assert "pyspark_tinymq.source" in loaded
-    assert not {name for name in loaded if name.split(".")[0] in ("grpc", "tinymq", "pyarrow")}
+    assert not {name for name in loaded if name.split(".")[0] in ("grpc", "pyarrow")}
+    assert {name for name in loaded if name.split(".")[0] == "tinymq"} == {"tinymq", "tinymq.extras"}
