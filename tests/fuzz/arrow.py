@@ -16,7 +16,7 @@ from tests.fuzz import reseal
 from tests.fuzz.driver import Target
 from tests.fuzz_batch import read_everything, seeds
 from tinymq.batch import check_batch, decode_batch
-from tinymq.broker.admission import admit, is_heavy
+from tinymq.broker.admission import admit, declare, is_heavy
 from tinymq.broker.offsets import _first_at
 from tinymq.client.records import read_chunks, to_table
 from tinymq.config import MIB, Limits
@@ -49,9 +49,10 @@ def payloads() -> list[bytes]:
 def produce(data: bytes) -> object:
     """A broker takes it; then a reader reads it."""
     _pool()
-    is_heavy(data)
     try:
-        checked = admit(data, crc32c(data), LIMITS)
+        declared = declare(data, crc32c(data), LIMITS)
+        is_heavy(declared, len(data))
+        checked = admit(data, crc32c(data), LIMITS, declared)
     finally:
         _bounded()
     batch = decode_batch(data, LIMITS)

@@ -42,6 +42,8 @@ ABSENT_IS_ZERO = {
     "ChannelCommit.generation": "a fence that never matches",
     "ChannelSeek.epoch": "of no consumer",
     "HoldRequest.enough_ms": "renews in any case",
+    "FeatureLevelRequest.action": "shows",
+    "FeatureLevelRequest.level": "the present one",
 }
 
 

@@ -85,7 +85,7 @@ def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[i
         if words is None or led is None:
             yield words
             return (yield from doing)
-        if stage.leader(led.topic, led.partition) == led.broker:
+        if stage.leader(led.topic, led.partition) in (None, led.broker):  # None: nobody has replaced it yet
             yield f"{words}, {led}"
             return (yield from doing)
         next(doing, None)
