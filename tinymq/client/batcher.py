@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 import pyarrow as pa
@@ -137,6 +137,8 @@ class Batcher:
                     if free:
                         lane = sink.turn(self._rng)
                     batch = lane.open or self._open(lane)
+                if not free:
+                    batch.bound = True
                 row = batch.count  # from here on nothing is called
                 if pairs:
                     batch.headers[row] = pairs
@@ -171,6 +173,7 @@ class Batcher:
                 now_s = self._monotonic()
                 pending = Pending(lane, now_s, now_s + self._delivery_s)
                 pending.message, pending.codec, pending.count, pending.bytes = message, self._codec, count, size
+                pending.bound = partition is not None
                 self.room.taken_bytes += size  # from here on one thing is called
                 self._unfinished[pending] = now_s + UNFINISHED_S
                 lane.sealed.append(pending)
@@ -288,6 +291,31 @@ class Batcher:
             self._unfinished.pop(batch, None)
         dues_s += [look_s for look_s in left.values() if look_s > now_s]
         return [batch.lane for batch in sealed], min(dues_s, default=None)
+
+    def place(self, sink: Sink, usable: Sequence[int], left: frozenset[int]) -> None:
+        """Batches of records without a key go to one of `usable` from now on, and leave those of `left`."""
+        with self.lock:
+            sink.usable, sink.left = usable, left
+            if sink.sticky.partition in left:
+                sink.turn(self._rng)
+
+    def move(self, sink: Sink, lane: Lane) -> list[Lane]:
+        """Give what is not bound to the lane to others that can be sent to: those lanes. The lane is the loop's."""
+        with self.lock:
+            if sink.sticky is lane:
+                sink.turn(self._rng)
+            batch = lane.open
+            sealed = self._seal(lane) if batch is not None and batch.count and not batch.bound else None
+        if sealed is not None:
+            sealed.encode(self._codec)
+            self._unfinished.pop(sealed, None)
+        targets: dict[Lane, None] = {}
+        with self.lock:
+            for moved in lane.withdraw():
+                moved.lane = target = sink.by_number[partitioner.pick_sticky(lane.partition, sink.usable, self._rng)]
+                target.sealed.append(moved)
+                targets[target] = None
+        return list(targets)
 
     def close(self) -> None:
         """Take nothing more, on the loop: an open batch may still be filled until it is sealed."""

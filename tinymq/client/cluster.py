@@ -18,7 +18,7 @@ from tinymq.client.connections import Connections
 from tinymq.client.health import Health
 from tinymq.client.pipes import ProducePipe
 from tinymq.client.ports import Connector, Method
-from tinymq.client.routing import Topic, View
+from tinymq.client.routing import Reach, Topic, View
 from tinymq.client.wire import read_error
 from tinymq.clock import Clock
 from tinymq.errors import (
@@ -104,6 +104,19 @@ class Cluster:
         """(seconds it is still put aside, usual latency) of a broker."""
         address = self.view.address(broker_id)
         return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
+
+    def reach(self, broker_id: int) -> Reach:
+        """How well a leader can be sent to, as far as this client has seen."""
+        broker = self.view.brokers.get(broker_id)
+        if not broker_id:
+            return Reach.NOBODY
+        if broker is None or not broker.alive or self.health.failing(broker.address):
+            return Reach.LOST
+        return Reach.SLOW if self.health.cost(broker.address, self.clock.monotonic())[0] else Reach.GOOD
+
+    def opened(self, address: str) -> None:
+        """A connection was made: the broker is there."""
+        self.health.forgive(address)
 
     def retry_s(self, broker_id: int) -> float:
         """Seconds until a partition's leader may be tried again: no other broker can stand in for it."""

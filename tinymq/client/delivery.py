@@ -50,7 +50,7 @@ class Pending:
     """Records that travel together, from the first one's send to the end of their delivery."""
 
     __slots__ = (
-        "append_time_us", "attempt_s", "base_offset", "bytes", "cells", "codec", "count", "deadline_s", "done",
+        "append_time_us", "attempt_s", "base_offset", "bound", "bytes", "cells", "codec", "count", "deadline_s", "done",
         "duplicate", "epoch", "error", "first_sequence", "headers", "lane", "message", "opened_s", "process",
         "request_id", "seen", "sent", "unanswered", "unknown", "waiters",
     )  # fmt: skip
@@ -63,6 +63,7 @@ class Pending:
         # that no interrupt can strike between them; headers are rare: by row.
         self.cells: list[Any] = []
         self.headers: dict[int, Headers] = {}
+        self.bound = False  # some record has to go to this partition: it has a key, or names the partition
         self.count = 0
         self.bytes = 0  # what the buffer's bound counts
         # Set when encoded.

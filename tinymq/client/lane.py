@@ -250,6 +250,18 @@ class Lane:
         self._torn = True
         return ended
 
+    def withdraw(self) -> list[Pending]:
+        """Take back, in order, what may go to another partition: batches that are not bound to this one, and certainly
+        not written. Under the batcher's lock, by the owner."""
+        still = not any(batch.sent or batch.unclear for batch in self._flight)  # else those keep their numbers
+        free = [batch for batch in self._flight if still and not batch.bound]
+        for batch in free:
+            self._remove(batch)
+        waiting = [batch for batch in self.sealed if batch.message is not None and not batch.bound]
+        for batch in waiting:
+            self.sealed.remove(batch)
+        return free + waiting
+
     def forget(self, batch: Pending) -> None:
         """Its thread was interrupted, and nobody knows between which steps: no number of this epoch is given again."""
         self._torn = True

@@ -36,6 +36,7 @@ class State(Enum):
 class Watch(Protocol):
     """Who wants to know how a broker does: the cluster."""
 
+    def opened(self, address: str) -> None: ...
     def answered(self, address: str, latency_s: float) -> None: ...
     def broke(self, address: str, error: TinymqError) -> None: ...
 
@@ -120,6 +121,7 @@ class ProducePipe:
         try:
             self._stream = stream = await self._link.open_produce(self._open_timeout_s)
             self.state = State.OPEN
+            self._watch.opened(self._link.address)
             self._tell_changed()
             writer = asyncio.create_task(self._write(stream))
             while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from itertools import pairwise
 
 from tinymq.client.topic_settings import Bounds, read_bounds
@@ -229,12 +230,23 @@ def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View
     return learn_leader(view, topic, partition, leader, epoch, detail.get("leader_address", ""))
 
 
-def usable_partitions(view: View, topic: str, aside: Callable[[int], bool]) -> list[int]:
-    """Partitions whose leader is known and not put aside: where a record without a key may go."""
-    known = view.topics.get(topic)
-    led = known.partitions if known is not None else ()
-    bad = {leader: aside(leader) for leader in {at.leader for at in led}}
-    return [at.partition for at in led if at.leader and not bad[at.leader]]
+class Reach(IntEnum):
+    """How well a partition's leader can be sent to. Values rise as it gets worse."""
+
+    GOOD = 0
+    SLOW = 1
+    LOST = 2  # its broker fails, is gone, or says that it does not lead
+    NOBODY = 3  # no leader is known
+
+
+def spread(topic: Topic, reach_of: Callable[[Partition], Reach]) -> tuple[list[int], frozenset[int]]:
+    """(partitions for records without a key, partitions that such records leave): as long as any leader can be sent to,
+    only to those that can, and to slow ones only where there is no better one."""
+    reach = {at.partition: reach_of(at) for at in topic.partitions}
+    best = min(reach.values(), default=Reach.NOBODY)
+    usable = [partition for partition, each in reach.items() if each is best]
+    left = frozenset(partition for partition, each in reach.items() if each >= Reach.LOST)
+    return usable, left if best < Reach.LOST else frozenset()
 
 
 def read_order(view: View, at: Partition, replica: str, *, rack: str, cost: Cost, turn: int) -> list[int]:

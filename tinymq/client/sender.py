@@ -19,8 +19,9 @@ from tinymq.client.errands import Errands, Retries
 from tinymq.client.lane import Ended, Lane, Owner
 from tinymq.client.lookups import what_became_of
 from tinymq.client.pipes import State
+from tinymq.client.placement import Placement
 from tinymq.client.ports import Method, PackedBatch
-from tinymq.client.routing import Partition, usable_partitions
+from tinymq.client.routing import Partition
 from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import batch_head, produce_batch, read_error
 from tinymq.clock import Timer
@@ -61,6 +62,7 @@ class Sender:
         self._retries = Retries(cluster.clock, self._drive)
         self._linger: Timer | None = None
         self._tick: Timer | None = None
+        self._placement = Placement(cluster, batcher, self.look)
         self.producer_id = 0  # none yet, or none is wanted
         self._errands = Errands()
         self._undelivered = Undelivered(config.buffer_bytes_max)
@@ -86,7 +88,7 @@ class Sender:
 
     def look(self) -> None:
         """The view or a pipe has changed: whoever waited for that goes on."""
-        _renew_sinks(self._cluster, self._batcher)
+        self._placement.renew()
         for lane, seen in list(self._active.items()):
             at = partition_of(self._cluster, lane)
             if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
@@ -119,6 +121,10 @@ class Sender:
         if self._config.numbered and not self.producer_id:
             self._errands.run("producer id", self._open_producer)
             return
+        self._move(lane)
+        if lane.idle:
+            self._drive(lane)  # it is nobody's from now on
+            return
         at = partition_of(self._cluster, lane)
         if at is None:
             self._check(lane)
@@ -147,6 +153,11 @@ class Sender:
             self._send(lane, batch, pipe.submit)
         if lane.resume_s > now_s:
             self._retries.set(lane, lane.resume_s - now_s)
+
+    def _move(self, lane: Lane) -> None:
+        """Let what is not bound to a partition go where it can be sent to."""
+        for other in self._placement.move(lane):
+            self._drive(other)
 
     def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
         request_id = batch.request_id = self._cluster.next_request()
@@ -256,6 +267,9 @@ class Sender:
         if isinstance(gone, UnknownTopic):
             self._batcher.sinks.forget(lane.topic, lane.topic_id)
             lost = [x for x in self._active if x.topic_id == lane.topic_id]
+        elif self._batcher.owners.take(lane):
+            for other in self._placement.move(lane, gone=True):
+                self._drive(other)
         for ended in lost:
             if self._batcher.owners.take(ended):
                 self._end_all(ended.abandon(gone))
@@ -303,6 +317,7 @@ class Sender:
                 if timer is not None:
                     timer.cancel()
             self._retries.close()
+            self._placement.close()
             self._errands.close()
         if late:
             for lane in self._batcher.sinks.lanes.values():
@@ -315,21 +330,6 @@ def partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
     """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
     topic = cluster.view.topics.get(lane.topic)
     return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
-
-
-def _renew_sinks(cluster: Cluster, batcher: Batcher) -> None:
-    """Partitions come and go; keyless batches go to those whose leaders may be asked; a topic that was made again is
-    another topic."""
-    for sink in list(batcher.sinks.by_topic.values()):
-        known = cluster.view.topics.get(sink.topic)
-        if known is None:
-            continue
-        if known.topic_id != sink.topic_id:
-            batcher.sinks.forget(sink.topic, sink.topic_id)
-            continue
-        batcher.sinks.open(sink.topic, sink.topic_id, known.numbers, known.bounds)
-        usable = usable_partitions(cluster.view, sink.topic, lambda b: cluster.cost(b)[0] > 0)
-        sink.usable = usable or known.numbers
 
 
 def _trouble(cluster: Cluster, lane: Lane) -> str:

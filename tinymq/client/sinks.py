@@ -20,7 +20,18 @@ BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 
 class Sink:
     """One topic of one producer: a lane per partition, and how large its batches may be."""
 
-    __slots__ = ("bounds", "by_number", "bytes_max", "lanes", "records_max", "sticky", "topic", "topic_id", "usable")
+    __slots__ = (
+        "bounds",
+        "by_number",
+        "bytes_max",
+        "lanes",
+        "left",
+        "records_max",
+        "sticky",
+        "topic",
+        "topic_id",
+        "usable",
+    )
 
     def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], rng: random.Random) -> None:
         self.topic = topic
@@ -28,6 +39,7 @@ class Sink:
         self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
         self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
+        self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of those
         self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
         self.records_max = UNBOUNDED.records_max
         self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
@@ -37,7 +49,7 @@ class Sink:
         """The topic has these partitions now."""
         self.lanes = tuple(lanes)
         self.by_number = {lane.partition: lane for lane in lanes}
-        self.usable = tuple(self.by_number)
+        self.usable, self.left = tuple(self.by_number), frozenset()
         if self.sticky.partition not in self.by_number:
             self.turn(rng)
 

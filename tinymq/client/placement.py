@@ -1,0 +1,82 @@
+"""Where a producer's records without a key go: to partitions whose leaders can be sent to, as long as there are any.
+
+What waits for another partition, is bound to none and is certainly not written moves to one of those. On the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tinymq.client.batcher import Batcher
+from tinymq.client.cluster import Cluster
+from tinymq.client.lane import Lane
+from tinymq.client.pipes import State
+from tinymq.client.routing import Partition, Reach, spread
+from tinymq.client.sinks import Sink
+from tinymq.clock import Timer
+from tinymq.errors import BrokerUnreachable, Closed, NotLeader, NotReady
+
+RENEWAL_S = 0.5  # while some leader cannot be sent to, this often it is looked whether it can
+
+
+class Placement:
+    """Of one producer. `look` is called when something may have changed with time."""
+
+    def __init__(self, cluster: Cluster, batcher: Batcher, look: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._batcher = batcher
+        self._look = look
+        self._renewal: Timer | None = None
+        self._closed = False
+
+    def renew(self) -> None:
+        """The view or a connection has changed: topics and partitions come and go, and so do their leaders."""
+        cluster, sinks = self._cluster, self._batcher.sinks
+        left = False
+        for sink in list(sinks.by_topic.values()):
+            known = cluster.view.topics.get(sink.topic)
+            if known is None:
+                continue
+            if known.topic_id != sink.topic_id:
+                sinks.forget(sink.topic, sink.topic_id)
+                continue
+            sinks.open(sink.topic, sink.topic_id, known.numbers, known.bounds)
+            reach_of = partial(_reach, cluster, sink, cluster.clock.monotonic())
+            usable, leave = spread(known, reach_of)
+            self._batcher.place(sink, usable, leave)
+            for at in known.partitions:
+                if at.partition in leave:
+                    self._probe(at)
+            left = left or bool(leave)
+        if left and self._renewal is None and not self._closed:
+            self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
+
+    def move(self, lane: Lane, *, gone: bool = False) -> list[Lane]:
+        """Move what a lane of the loop's does not have to keep; to these lanes. `gone`: its partition was deleted."""
+        sink = self._batcher.sinks.by_topic.get(lane.topic)
+        if sink is None or sink.topic_id != lane.topic_id or not (gone or lane.partition in sink.left):
+            return []
+        return self._batcher.move(sink, lane)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+
+    def _probe(self, at: Partition) -> None:
+        """Connect, now and then, to a leader that gets no records any more: nothing else tells that it is back."""
+        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
+        if pipe is not None and pipe.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
+            pipe.open()
+
+    def _look_again(self) -> None:
+        self._renewal = None
+        self._look()
+
+
+def _reach(cluster: Cluster, sink: Sink, now_s: float, at: Partition) -> Reach:
+    """A leader that has just said that it does not lead, or is not ready, cannot be sent to for a while."""
+    lane = sink.by_number[at.partition]
+    refuses = isinstance(lane.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and lane.resume_s > now_s
+    return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)
