@@ -294,6 +294,28 @@ def test_takers_of_any_queue_share_what_is_there() -> None:
         run(cluster, scenario)
 
 
+def test_without_a_key_queues_of_a_dead_broker_are_passed_over() -> None:
+    """One replica each: nobody leads the dead broker's queue instead."""
+    with Cluster(nodes=3) as cluster:
+
+        async def scenario(client: QueueClient) -> None:
+            for queue in range(3):
+                made = pb.CreateQueueRequest(topic="single", replication_factor=0 if queue else 1)
+                await client.call("CreateQueue", made)
+            leaders = [await asyncio.to_thread(cluster.wait_leader, "single", queue) for queue in range(3)]
+            assert sorted(leaders) == [1, 2, 3]
+            dead = leaders.index(3)
+            await asyncio.to_thread(cluster.kill, 3)
+            sent = pb.ProduceMessageRequest(topic="single", value=b"v")
+            taken = Counter([(await client.call("ProduceMessage", sent, at=at % 2)).queue for at in range(12)])
+            assert set(taken) == {0, 1, 2} - {dead}
+            bound = pb.ProduceMessageRequest(topic="single", queue=dead, value=b"v", timeout_ms=300)
+            status, _ = await client.refused("ProduceMessage", bound, at=0)
+            assert status is StatusCode.DEADLINE_EXCEEDED, "a queue that is named is waited for"
+
+        run(cluster, scenario)
+
+
 def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> None:
     with Cluster(nodes=3) as cluster:
 

@@ -44,6 +44,8 @@ from tinymq.types import PeerAddress, TopicId, check_channel_name
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost
 TOPICS_MAX = 10_000  # whose turns are remembered
+AVOIDED_S = 2.0  # a queue that could not be written to comes last for so long, where any queue will do
+AVOIDED_MAX = 10_000
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
 AROUND_BYTES = 1024  # of an answer, that the request for it did not have
@@ -68,6 +70,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self._randbytes = randbytes
         self._takers = messages.Takers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
+        self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # queues, and until when
 
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
         return await self._answer(
@@ -122,18 +125,54 @@ class QueueService(pb_grpc.QueueServiceServicer):
             await self._quotas.produce.share(call.client).admit(request.ByteSize(), call.left_s())
         if not request.HasField("timestamp_us"):
             request.timestamp_us = call.broker.around.clock.wall_us()
-        chosen = not request.HasField("queue")
-        if chosen:
-            request.queue = self._choose(await find_topic(call.broker, request.topic), request.key)
         here = partial(self._put, call, request, acks)
+        if request.HasField("queue"):
+            return await self._leading.at_leader(call, method, request, here, repeatable=False)
+        if not request.key:
+            return await self._produce_in_turn(method, request, call, here)
+        request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
         try:
             return await self._leading.at_leader(call, method, request, here, repeatable=False)
-        except UnknownPartition:
-            if not chosen:
-                raise
-        await call.broker.refresh()  # it was deleted meanwhile
-        request.queue = self._choose(await find_topic(call.broker, request.topic), request.key)
+        except UnknownPartition:  # it was deleted meanwhile
+            await call.broker.refresh()
+        request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
         return await self._leading.at_leader(call, method, request, here, repeatable=False)
+
+    async def _produce_in_turn(
+        self,
+        method: str,
+        request: pb.ProduceMessageRequest,
+        call: Call,
+        here: Callable[[Partition], Awaitable[pb.ProduceMessageReply]],
+    ) -> pb.ProduceMessageReply:
+        """To the next queue whose leader takes it. An attempt that may have been written is never made elsewhere."""
+        clock, pause_s = call.broker.around.clock, LOOK_S_MIN
+        while True:
+            last: TinymqError | None = None
+            topic = await find_topic(call.broker, request.topic)
+            for number in self._in_turn(topic, clock.monotonic()):
+                request.queue = number
+                try:
+                    reply = await self._leading.at_leader(call, method, request, here, repeatable=False, patient=False)
+                except UnknownPartition as error:  # it was deleted meanwhile
+                    last = last or error
+                except NOTHING_DONE as error:
+                    last = error
+                    self._avoid(topic.topic_id, number, clock.monotonic() + AVOIDED_S)
+                else:
+                    self._avoided.pop((topic.topic_id, number), None)
+                    return reply
+                if call.left_s() <= 0:
+                    break
+            assert last is not None, "a topic has a queue"
+            if not self._leading.stays:
+                raise last
+            if call.left_s() <= pause_s:
+                raise too_late(last)
+            await clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S)
+            if isinstance(last, UnknownPartition):
+                await call.broker.refresh()
 
     async def _put(
         self, call: Call, request: pb.ProduceMessageRequest, acks: Acks, partition: Partition
@@ -150,10 +189,17 @@ class QueueService(pb_grpc.QueueServiceServicer):
             queue=request.queue, offset=produced.base_offset, append_time_us=produced.append_time_us
         )
 
-    def _choose(self, topic: TopicRecord, key: bytes) -> int:
-        """The queue of a key, as tinymq's client has it; without one, each in turn."""
-        place = keyed(key, len(topic.queues)) if key else self._turn(topic)
-        return topic.queues[place].partition
+    def _in_turn(self, topic: TopicRecord, now_s: float) -> list[int]:
+        """All queues, beginning with the one whose turn it is; those that could not be written to a moment ago last."""
+        first = self._turn(topic)
+        numbers = [queue.partition for queue in (*topic.queues[first:], *topic.queues[:first])]
+        return sorted(numbers, key=lambda number: self._avoided.get((topic.topic_id, number), 0.0) > now_s)
+
+    def _avoid(self, topic_id: TopicId, number: int, until_s: float) -> None:
+        self._avoided[topic_id, number] = until_s
+        self._avoided.move_to_end((topic_id, number))
+        if len(self._avoided) > AVOIDED_MAX:
+            self._avoided.popitem(last=False)
 
     def _turn(self, topic: TopicRecord) -> int:
         """Whose turn it is: a place among the topic's queues."""
@@ -298,6 +344,11 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 return (await self._leading.at_leader(call, "GetQueueSize", asked, here, repeatable=True)).messages
 
         return pb.GetQueueSizeReply(messages=sum(await asyncio.gather(*map(one, numbers))))
+
+
+def _queue_of(topic: TopicRecord, key: bytes) -> int:
+    """The queue of a key, as tinymq's client has it."""
+    return topic.queues[keyed(key, len(topic.queues))].partition
 
 
 def _request_key(request_id: bytes) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tinymq.client.health import Health
+from tinymq.client.lane import Lane
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
+PLACEMENT = "tests/client/test_placement.py::test_"
 HEALTH = "tests/client/test_health.py::test_"
 
 
@@ -14,3 +16,11 @@ HEALTH = "tests/client/test_health.py::test_"
 )
 def slow_leaders_are_left_alone(p: Patches) -> None:
     p.set(Health, "retry_s", lambda self, address, now_s: self.cost(address, now_s)[0])
+
+
+@mutant(
+    "what has no key and is certainly not written leaves a partition that cannot be sent to",
+    test=f"{PLACEMENT}what_waits_for_a_dead_broker_moves_and_what_is_bound_to_it_stays",
+)
+def waiting_batches_stay(p: Patches) -> None:
+    p.set(Lane, "withdraw", lambda self: [])
