@@ -18,6 +18,7 @@ from structlog.testing import LogCapture
 from tinymq.app import BrokerApp, Outside
 from tinymq.clock import SystemClock
 from tinymq.config import BrokerConfig, parse_address
+from tinymq.feature_level import KNOWN_LEVEL
 from tinymq.log.store import Store
 from tinymq.raft import listener, tcp
 from tinymq.raft.handshake import Credentials
@@ -49,7 +50,7 @@ class Newer(TcpTransport):
     """Of a build that speaks later versions alone."""
 
     def _credentials(self) -> Credentials:
-        return dataclasses.replace(super()._credentials(), protocol_min=2, protocol_max=3)
+        return dataclasses.replace(super()._credentials(), protocol_min=KNOWN_LEVEL + 1, protocol_max=KNOWN_LEVEL + 2)
 
 
 def _newer(config: BrokerConfig) -> Outside:

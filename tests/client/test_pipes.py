@@ -35,6 +35,9 @@ class Written:
     def cancel(self) -> None:
         pass
 
+    def opened(self, address: str) -> None:
+        pass
+
     def answered(self, address: str, latency_s: float) -> None:
         pass
 

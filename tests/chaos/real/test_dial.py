@@ -14,6 +14,7 @@ from tinymq.cli.broker import as_environment
 from tinymq.config import BrokerConfig
 from tinymq.errors import InvalidConfig
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.leading import Call, Leading
 from tinymq.settings import load
 from tinymq.types import PeerAddress
@@ -120,7 +121,7 @@ def test_calls_of_clients_are_passed_on_there() -> None:
     async def main(loop: VirtualLoop) -> None:
         broker: Any = Way(loop, [])
         for elsewhere in ((), (PeerAddress(2, "127.0.0.1", 9011), PeerAddress(3, "127.0.0.1", 9012))):
-            leading = Leading(broker.serving, broker, elsewhere)
+            leading = Leading(broker.serving, broker, ForwardMarks(b"s" * 16), elsewhere)
             call = Call(broker, "me", False, broker.clock.monotonic() + 5.0)
             request = pb.FetchMessageRequest(topic="t")
             assert await leading.at_leader(call, "FetchMessage", request, _never, repeatable=True) is REPLY
