@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -45,38 +48,65 @@ FILES = _tracked()
 PYTHON = [p for p in FILES if p.suffix == ".py" and not p.name.endswith(GENERATED)]
 SOURCE = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tinymq"]
 TESTS = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tests"]
-TREES: dict[Path, ast.Module] = {}  # of PYTHON, while these tests run: whoever collects garbage walks over all of it
+
+KINDS = (
+    ast.AsyncFunctionDef, ast.Call, ast.ClassDef, ast.ExceptHandler, ast.FunctionDef, ast.Import, ast.ImportFrom,
+    ast.While,
+)  # fmt: skip
+# Of PYTHON, while these tests run. Each file is parsed once, and each tree walked once.
+TREES: dict[Path, ast.Module] = {}
+NODES: dict[tuple[Path, type[ast.AST]], list[ast.AST]] = defaultdict(list)  # of KINDS
+N = TypeVar("N", bound=ast.AST)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees() -> Iterator[None]:
-    TREES.update({path: ast.parse(path.read_text(), str(path)) for path in PYTHON})
-    yield
-    TREES.clear()
+    """No garbage is collected meanwhile: a collection would visit each of a million nodes, and trees have no cycles."""
+    gc.disable()
+    try:
+        for path in PYTHON:
+            TREES[path] = ast.parse(path.read_text(), str(path))
+            for node in ast.walk(TREES[path]):
+                if isinstance(node, KINDS):
+                    NODES[path, type(node)].append(node)
+        yield
+    finally:
+        TREES.clear()
+        NODES.clear()
+        gc.enable()
 
 
 def _where(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-def _nodes(paths: list[Path]) -> Iterator[tuple[Path, ast.AST]]:
+def _nodes(paths: list[Path], *kinds: type[N]) -> Iterator[tuple[Path, N]]:
+    assert set(kinds) <= set(KINDS)
     for path in paths:
-        for node in ast.walk(TREES[path]):
-            yield path, node
+        for kind in kinds:
+            for node in NODES.get((path, kind), ()):
+                assert isinstance(node, kind)
+                yield path, node
 
 
-def _lines(node: ast.AST) -> int:
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+def _functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    yield from _nodes(PYTHON, ast.FunctionDef)
+    yield from _nodes(PYTHON, ast.AsyncFunctionDef)
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     assert node.end_lineno is not None
     return node.end_lineno - node.lineno + 1
 
 
-def _imports(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.level == 0:
-        return [node.module or ""]
-    return []
+def _imports(paths: list[Path]) -> Iterator[tuple[Path, ast.AST, str]]:
+    """What is imported by its whole name."""
+    for path, node in _nodes(paths, ast.Import):
+        for alias in node.names:
+            yield path, node, alias.name
+    for path, each in _nodes(paths, ast.ImportFrom):
+        if each.level == 0:
+            yield path, each, each.module or ""
 
 
 def test_the_rules_see_the_code() -> None:
@@ -94,8 +124,8 @@ def test_files_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    functions = ((p, n) for p, n in _nodes(PYTHON) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    assert not [f"{_where(p, n)} {n.name}: {_lines(n)} lines" for p, n in functions if _lines(n) > FUNCTION_LINES_MAX]
+    long = [(path, node) for path, node in _functions() if _lines(node) > FUNCTION_LINES_MAX]
+    assert not [f"{_where(path, node)} {node.name}: {_lines(node)} lines" for path, node in long]
 
 
 def test_every_module_opens_with_its_rule() -> None:
@@ -104,9 +134,7 @@ def test_every_module_opens_with_its_rule() -> None:
 
 def test_names_say_something() -> None:
     classes = [
-        f"{_where(p, n)} {n.name}"
-        for p, n in _nodes(PYTHON)
-        if isinstance(n, ast.ClassDef) and NAMES_THAT_SAY_NOTHING.search(n.name)
+        f"{_where(p, n)} {n.name}" for p, n in _nodes(PYTHON, ast.ClassDef) if NAMES_THAT_SAY_NOTHING.search(n.name)
     ]
     modules = [_where(path) for path in PYTHON if NAMES_THAT_SAY_NOTHING.search(path.stem)]
     assert not classes + modules
@@ -117,14 +145,16 @@ def test_tests_never_sleep() -> None:
     loop, asyncio.sleep lets the others run."""
     sleeps = []
     for path in TESTS:
-        looping = {id(n) for loop in ast.walk(TREES[path]) if isinstance(loop, ast.While) for n in ast.walk(loop)}
-        for node in ast.walk(TREES[path]):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep"):
+        looping = {id(n) for _, loop in _nodes([path], ast.While) for n in ast.walk(loop)}
+        for _, node in _nodes([path], ast.Call):
+            called = ast.unparse(node.func)
+            if called in ("time.sleep", "asyncio.sleep"):
                 zero = node.args and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
-                if ast.unparse(node.func) == "time.sleep" or not (zero or id(node) in looping):
+                if called == "time.sleep" or not (zero or id(node) in looping):
                     sleeps.append(_where(path, node))
-            if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
-                sleeps += [_where(path, node) for alias in node.names if alias.name == "sleep"]
+        for _, imported in _nodes([path], ast.ImportFrom):
+            if imported.module in ("time", "asyncio"):
+                sleeps += [_where(path, imported) for alias in imported.names if alias.name == "sleep"]
     assert not sleeps
 
 
@@ -137,18 +167,18 @@ def test_no_test_is_skipped() -> None:
 def test_nothing_is_unpickled() -> None:
     """Unpickling what a peer sent runs what the peer likes."""
     forbidden = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve"}
-    imports = [(p, n, name) for p, n in _nodes(SOURCE) for name in _imports(n)]
-    assert not [f"{_where(p, n)} {name}" for p, n, name in imports if name.split(".")[0] in forbidden]
+    found = [(p, n, name) for p, n, name in _imports(SOURCE) if name.split(".")[0] in forbidden]
+    assert not [f"{_where(p, n)} {name}" for p, n, name in found]
 
 
 def test_only_raft_imports_pysyncobj() -> None:
-    found = [(p, n) for p, n in _nodes(PYTHON) for name in _imports(n) if name.split(".")[0] == "pysyncobj"]
+    found = [(p, n) for p, n, name in _imports(PYTHON) if name.split(".")[0] == "pysyncobj"]
     allowed = (("tinymq", "raft"), ("tests", "raft"))
     assert not [_where(p, n) for p, n in found if p.relative_to(ROOT).parts[:2] not in allowed]
 
 
 def test_grpc_is_imported_at_the_edges_only() -> None:
-    found = [(p, n) for p, n in _nodes(SOURCE) for name in _imports(n) if name.split(".")[0] == "grpc"]
+    found = [(p, n) for p, n, name in _imports(SOURCE) if name.split(".")[0] == "grpc"]
     channel = ROOT / "tinymq" / "client" / "channel.py"
     assert not [_where(p, n) for p, n in found if p.relative_to(ROOT).parts[1] != "rpc" and p != channel]
 
@@ -163,13 +193,13 @@ def test_pysyncobj_is_pinned_in_one_place() -> None:
 def test_no_error_is_dropped_unseen() -> None:
     """Whoever catches everything must do something about it."""
     dropped = []
-    for path, node in _nodes(PYTHON):
-        if isinstance(node, ast.ExceptHandler):
-            broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id.endswith("Exception"))
-            if broad and all(isinstance(each, ast.Pass) for each in node.body):
-                dropped.append(_where(path, node))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
-            dropped += [_where(path, node) for a in node.args if ast.unparse(a) in ("Exception", "BaseException")]
+    for path, node in _nodes(PYTHON, ast.ExceptHandler):
+        broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id.endswith("Exception"))
+        if broad and all(isinstance(each, ast.Pass) for each in node.body):
+            dropped.append(_where(path, node))
+    for path, call in _nodes(PYTHON, ast.Call):
+        if ast.unparse(call.func).endswith("suppress"):
+            dropped += [_where(path, call) for a in call.args if ast.unparse(a) in ("Exception", "BaseException")]
     assert not dropped
 
 
