@@ -68,11 +68,13 @@ def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     before_s = _off_s(stage, broker)
     watching = threading.Thread(target=_watch, args=(stage, broker, off_s, seen_s, over), daemon=True)
     set_clock(stage.folder, broker, off_s)
-    watching.start()
+    if before_s is not None:  # else nothing would be seen now either
+        watching.start()
     yield f"broker {broker} by {hours:+g} h"
-    watching.join(SEEN_S_MAX)
-    over.set()
-    watching.join()
+    if before_s is not None:
+        watching.join(SEEN_S_MAX)
+        over.set()
+        watching.join()
     set_clock(stage.folder, broker, 0)
     if before_s is None:
         return None
