@@ -1,0 +1,99 @@
+"""A tour: kinds of faults one after the other, on real brokers under load, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinymq_chaos.history import FaultSpan, History, Led, Outcome
+from tinymq_chaos.real.faults import FAULTS, Value
+from tinymq_chaos.real.faults.chosen import Struck
+from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.schedule import Act, Episode
+from tinymq_chaos.real.targets import TARGETS, Wanted
+
+LOAD = ("idempotent", "plain", "cursors", "churn")  # the first two read from leaders, followers and the nearest, too
+LEADER: Mapping[str, Value] = {"broker": 0.0, "who": "leader"}
+GAP_S = 0.1
+PACE = 2.0  # there are fewer calls than usual: enough for every fault to meet some
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One kind of fault of the tour."""
+
+    kind: str
+    lasts_s: float = 0.2
+    how: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Kinds at the same time; `well`: it begins when all is well, since they need it and do not wait by themselves."""
+
+    stops: tuple[Stop, ...]
+    well: bool = False
+
+
+TAKEN = ("isolate", "pause", "kill_leader")  # each goes on until another broker leads what the struck one led
+
+
+@dataclass(frozen=True, slots=True)
+class Toured:
+    """What is left of the tour."""
+
+    result: Result
+
+    @property
+    def history(self) -> History:
+        return self.result.history
+
+    def span(self, kind: str) -> FaultSpan:
+        (found,) = [span for span in self.history.faults if span.kind == kind]
+        return found
+
+    def successors(self, span: FaultSpan) -> list[Led]:
+        """Leaderships, after the fault began, of other brokers over the partition that the struck one led."""
+        struck = Struck.of(span.what)
+        assert struck is not None, span
+        return [
+            led
+            for led in self.history.leaders.values()
+            if (led.log[0].partition("#")[0], led.log[1]) == (struck.topic, struck.partition)
+            if led.at_s >= span.began_s and led.broker != struck.broker
+        ]
+
+
+def drained(toured: Toured) -> set[str]:
+    """From whom workloads read to the end."""
+    return {call.args["replica"] for call in toured.history.of("drain") if call.outcome is Outcome.OK}
+
+
+def act(stop: Stop) -> Act:
+    return Act(stop.kind, stop.how, after_s=0.0, lasts_s=stop.lasts_s, until_replaced=stop.kind in TAKEN)
+
+
+def kinds(legs: Sequence[Leg]) -> list[str]:
+    return [stop.kind for leg in legs for stop in leg.stops]
+
+
+def tour(legs: Sequence[Leg], folder: Path) -> Toured:
+    """Make it. Waits for new brokers are most of its time: kinds that restart them are dear, others cost a second."""
+    episodes = tuple(Episode(tuple(act(stop) for stop in leg.stops), GAP_S, leg.well) for leg in legs)
+    plan = Plan(1, 400.0, tuple(kinds(legs)), LOAD, pace=PACE, episodes=episodes)
+    needs = frozenset().union(*(kind.needs for kind in FAULTS.values()))
+    subject = TARGETS["tinymq"](Wanted(folder, needs=needs))
+    try:
+        began_s = time.monotonic()
+
+        def now() -> float:
+            return time.monotonic() - began_s
+
+        run = Run(plan, subject, History(now), lambda line: print(f"{now():6.1f} s  {line}", file=sys.stderr))
+        return Toured(asyncio.run(run.run()))
+    finally:
+        subject.target.close()
