@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.real.checkout import OWN
 from tests.metrics.pages import get
-from tests.test_tidy import ROOT
 from tinymq import Client
 from tinymq.cli import devcluster, devfolder, process
 from tinymq.cli.devfolder import DevFolder
@@ -67,7 +67,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "chaos"))
+    monkeypatch.setenv("PYTHONPATH", OWN)
     path = tmp_path / "dev"
     folder = devfolder.create(path, 3)
     mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
@@ -110,7 +110,7 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
 
 
 def test_it_ends_as_the_broker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "chaos"))
+    monkeypatch.setenv("PYTHONPATH", OWN)
     folder = devfolder.create(tmp_path / "dev", 1)
     start = [*MODULE, "--mutant", "no-pre-votes", "--mutant", "logs-are-not-synced", "--"]
     with subprocess.Popen([*start, "--config", str(folder.config(1))], stderr=subprocess.PIPE, text=True) as broker:

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.chaos.real.checkout import OWN
 from tests.chaos.real.sockets import dialled, inodes
 from tinymq.cli.devfolder import is_free
 from tinymq.cli.process import Process, start_time
@@ -28,7 +29,6 @@ from tinymq_chaos.real.children import Child
 from tinymq_chaos.real.cluster import Cluster, as_toml
 from tinymq_chaos.real.target import CLIENTS, Target
 
-CHAOS = Path(__file__).parents[3] / "chaos"
 DEADLINE_S = 30.0
 TOPIC = "t"
 HARNESS = """
@@ -232,21 +232,23 @@ def test_waiting_ends_with_what_is_missing(cluster: Cluster) -> None:
         cluster.wait_healthy(within_s=0.1)
 
 
-def test_five_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [3, pytest.param(5, marks=pytest.mark.long)])  # 30 processes
+def test_brokers_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_path: Path, nodes: int) -> None:
     other = ["sh", "-c", 'echo by another command; exec "$@"', "sh", sys.executable, "-m", "tinymq.cli.main", "broker"]
     made = Cluster(
-        tmp_path, 5, settings={"rack": "r", "timing": {"leader_return_s": 3.0}}, commands={5: other},
-        env={4: {"TINYMQ_RACK": "of broker 4"}},
+        tmp_path, nodes, settings={"rack": "r", "timing": {"leader_return_s": 3.0}}, commands={nodes: other},
+        env={2: {"TINYMQ_RACK": "of broker 2"}},
     )  # fmt: skip
     with made:
         made.up()
         children: list[Child] = [*made._children.values()]
         children += [proxy._child for proxy in made.net._proxies.values() if proxy._child is not None]
         ports = [parse_address(address)[1] for address in f"{made.servers},{made.direct}".split(",")]
-        assert len(children) == 5 + 5 + 20
-        assert [(made.status(b) or {})["rack"] for b in made.brokers] == ["r", "r", "r", "of broker 4", "r"]
+        assert len(children) == nodes + nodes + nodes * (nodes - 1)
+        racks = {b: (made.status(b) or {})["rack"] for b in made.brokers}
+        assert racks == dict.fromkeys(made.brokers, "r") | {2: "of broker 2"}
         assert tomllib.loads(made.config(1).read_text())["timing"] == {"leader_return_s": 3.0}
-        assert [b for b in made.brokers if "by another command" in made.said(b).read_text()] == [5]
+        assert [b for b in made.brokers if "by another command" in made.said(b).read_text()] == [nodes]
     made.close()
     assert not any(child.alive for child in children)
     assert all(map(is_free, ports))
@@ -256,7 +258,7 @@ def test_five_form_by_other_commands_and_with_settings_and_nothing_is_left(tmp_p
 def test_nothing_is_left_when_the_harness_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HARNESS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={"PYTHONPATH": str(CHAOS)},
+        env={"PYTHONPATH": OWN},
     ) as harness:  # fmt: skip
         assert harness.stdout is not None
         pids = [int(pid) for pid in harness.stdout.readline().split()]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.real.checkout import OWN
 from tests.test_tidy import ROOT
 
 EXAMPLE = ROOT / "examples" / "chaos"
@@ -41,7 +42,7 @@ def test_a_careless_one(chaos_cluster: Cluster, monkeypatch: pytest.MonkeyPatch)
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    env["PYTHONPATH"] = str(ROOT / "chaos")
+    env["PYTHONPATH"] = OWN
     return subprocess.run([*command, *options], env=env, capture_output=True, text=True, timeout=280, cwd=folder)
 
 
