@@ -226,12 +226,13 @@ def one_life(folder: Path) -> int:
     return machine.files.faults.operations
 
 
+@pytest.mark.parametrize("every", [31, pytest.param(13, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", ["power_cut", "kill", "kill, then power_cut"])
-def test_a_crash_in_the_life_of_a_log(tmp_path: Path, how: str) -> None:
-    """After every thirteenth operation: what was acknowledged is there, and nothing else is made up."""
+def test_a_crash_in_the_life_of_a_log(tmp_path: Path, how: str, every: int) -> None:
+    """After one operation in so many: what was acknowledged is there, and nothing else is made up."""
     operations = one_life(tmp_path / "whole")
     assert operations > 100
-    for after in range(len(how) % 13, operations, 13):
+    for after in range(len(how) % every, operations, every):
         machine, witness = Machine(tmp_path / str(after)), Witness()
         ballots: dict[str, tuple[int, int | None]] = {}
         machine.files.faults.die_at("*", after, bytes_written=(after * 97) % 700)

@@ -277,7 +277,8 @@ def test_a_plan_of_one_kind_has_no_pairs() -> None:
     assert all(len(next(episodes).acts) == 1 for _ in range(5))
 
 
-def test_what_cannot_happen_is_tried_again_and_then_said() -> None:
+def test_what_cannot_happen_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "GAP_S", 0.01)  # between two tries
     episode = Episode((Act("kill_leader", {}, 0.0, 0.01),), 0.01)
     result = run(Plain(), Plan(1, 30.0, episodes=(episode, PAUSE)))
     assert result.never == ["kill_leader"]
