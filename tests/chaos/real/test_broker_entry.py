@@ -70,6 +70,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setenv("PYTHONPATH", OWN)
     path = tmp_path / "dev"
     folder = devfolder.create(path, 3)
+    with folder.config(1).open("a") as config:  # it goes on leading without the others, however late a send comes
+        config.write("\n[timing]\ngone_after_s = 20.0\n")
     mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
     folder.set_process(1, process.start(mutant, folder.log(1)))
     try:
