@@ -23,7 +23,6 @@ from tinymq.client.lane import Lane
 from tinymq.errors import DeadlineExceeded
 
 MODULES = (batch, batcher, delivery, lane, owners, room, sinks)
-RECORDS = 12
 Taken = dict[bytes, tuple[Pending, int]]  # by value
 
 
@@ -68,31 +67,49 @@ def whole_batches(bench: Bench, number: int) -> Taken:
 
 
 @pytest.mark.parametrize("eager", [True, False], ids=["the loop is quick", "the loop is slow"])
-@pytest.mark.parametrize("send", [one_by_one, whole_batches])
-def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Taken], eager: bool) -> None:
-    for place in itertools.count(1):
-        bench = Bench(batch_bytes_max=250, linger_ms=5)
-        loop, taken, known = Loop(bench), Taken(), sys.gettrace()
-        interrupts = Interrupts(place, *MODULES)
-        for number in range(RECORDS):
-            try:
-                sys.settrace(interrupts.trace if interrupts.where is None else known)
-                found = send(bench, number)
-                sys.settrace(known)
-                taken.update(found)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(known)
-            if eager:
-                loop.run()
-        loop.run()
-        loop.look(all_open=True)  # as flush does
-        loop.run(until_idle=True)
-        check(bench, loop, taken, f"interrupted at {interrupts.where}")
-        if interrupts.where is None:
-            break
-    assert place > 60, "it went through all of it"
+@pytest.mark.parametrize(
+    ("send", "count"),
+    [
+        pytest.param(one_by_one, 12, id="one by one"),  # some fill a batch
+        pytest.param(whole_batches, 4, id="whole batches"),  # each fills one, and ends another
+    ],
+)
+def test_an_interrupt_anywhere_mixes_up_nothing(send: Callable[[Bench, int], Taken], count: int, eager: bool) -> None:
+    """At each place of each send. Only the send that is interrupted is traced, which is slow."""
+    places = 0
+    for interrupted in range(count):
+        for place in itertools.count(1):
+            interrupts = Interrupts(place, *MODULES)
+            check_interrupted(send, count, interrupted, interrupts, eager)
+            if interrupts.where is None:
+                break
+        places += place
+    assert places > 60, "it went through all of it"
+
+
+def check_interrupted(
+    send: Callable[[Bench, int], Taken], count: int, interrupted: int, interrupts: Interrupts, eager: bool
+) -> None:
+    """Send all, one of them under interrupts; let the loop end; check all of it."""
+    bench = Bench(batch_bytes_max=250, linger_ms=5)
+    loop, taken, known = Loop(bench), Taken(), sys.gettrace()
+    for number in range(count):
+        try:
+            if number == interrupted:
+                sys.settrace(interrupts.trace)
+            found = send(bench, number)
+            sys.settrace(known)
+            taken.update(found)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(known)
+        if eager:
+            loop.run()
+    loop.run()
+    loop.look(all_open=True)  # as flush does
+    loop.run(until_idle=True)
+    check(bench, loop, taken, f"send {interrupted} interrupted at {interrupts.where}")
 
 
 def check(bench: Bench, loop: Loop, taken: Taken, where: str) -> None:
