@@ -115,8 +115,8 @@ async def made(cluster: Cluster, client: QueueClient, topic: str) -> tuple[int, 
     return leader - 1, leader % 3
 
 
-def on_cluster(scenario: Callable[[Cluster, QueueClient], Awaitable[None]]) -> None:
-    with Cluster(nodes=3) as cluster:
+def on_cluster(scenario: Callable[[Cluster, QueueClient], Awaitable[None]], connection_streams_max: int = 256) -> None:
+    with Cluster(nodes=3, limits=Limits(connection_streams_max=connection_streams_max)) as cluster:
 
         async def main() -> None:
             async with QueueClient([cluster.address(n) for n in (1, 2, 3)]) as client:
@@ -191,24 +191,25 @@ def test_a_client_that_goes_away_leaves_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("queue", [0, None])
 def test_those_who_wait_do_not_keep_others_from_being_passed_on(queue: int | None) -> None:
-    """A connection carries 256 calls at a time."""
+    """More wait than one connection carries calls at a time."""
+    streams_max, count = 32, 40
 
     async def scenario(cluster: Cluster, client: QueueClient) -> None:
         _, other = await made(cluster, client, "crowded")
         consume = pb.ConsumeMessageRequest(topic="crowded", queue=queue, channel="c", wait_ms=25_000)
         crowd = [QueueClient([cluster.address(other + 1)]) for _ in range(2)]
         waiting = [
-            asyncio.ensure_future(crowd[n % 2].call("ConsumeMessage", consume, timeout_s=30)) for n in range(300)
+            asyncio.ensure_future(crowd[n % 2].call("ConsumeMessage", consume, timeout_s=30)) for n in range(count)
         ]
-        await until(lambda: _waiting(cluster, "crowded") == 300)
+        await until(lambda: _waiting(cluster, "crowded") == count)
         produce = pb.ProduceMessageRequest(topic="crowded", queue=0)
-        for _ in range(6):
-            await asyncio.gather(*(client.call("ProduceMessage", produce, at=other) for _ in range(50)))
+        for _ in range(4):
+            await asyncio.gather(*(client.call("ProduceMessage", produce, at=other) for _ in range(count // 4)))
         got = await asyncio.gather(*waiting)
-        assert sorted(reply.message.offset for reply in got) == list(range(300))
+        assert sorted(reply.message.offset for reply in got) == list(range(count))
         await asyncio.gather(*(each.__aexit__(None, None, None) for each in crowd))
 
-    on_cluster(scenario)
+    on_cluster(scenario, connection_streams_max=streams_max)
 
 
 def _waiting(cluster: Cluster, topic: str) -> int:

@@ -102,7 +102,7 @@ def test_the_same_request_gets_the_same_message_over_any_broker(tinymq_cluster: 
 
 def test_a_consumer_waits_for_a_message(tinymq_cluster: Cluster) -> None:
     async def scenario(client: QueueClient) -> None:
-        for queue in (0, 1, 2, None):
+        for queue in (0, 2, None):
             topic = f"waiting-{queue}"
             await make(client, topic, queues=3)
             waiting = [asyncio.ensure_future(client.consume(topic, "c", queue, wait_ms=15_000)) for _ in range(6)]
@@ -265,7 +265,7 @@ def test_takers_of_any_queue_share_what_is_there() -> None:
 
         async def scenario(client: QueueClient) -> None:
             await make(client, "any", queues=4)
-            await asyncio.gather(*(client.produce("any", b"%d" % n) for n in range(200)))
+            await asyncio.gather(*(client.produce("any", b"%d" % n) for n in range(100)))
             taken: list[tuple[int, int]] = []
 
             async def take() -> None:
@@ -281,13 +281,13 @@ def test_takers_of_any_queue_share_what_is_there() -> None:
                     taken.append((message.queue, message.offset))
 
             async def kill() -> None:
-                while len(taken) < 50:
+                while len(taken) < 25:
                     await asyncio.sleep(0.001)
                 await asyncio.to_thread(cluster.kill, 2)
 
             await asyncio.gather(kill(), *(take() for _ in range(12)))
             assert len(taken) == len(set(taken))
-            assert 200 - 12 <= len(taken) <= 200
+            assert 100 - 12 <= len(taken) <= 100
             left = pb.GetQueueSizeRequest(topic="any", channel="c")
             assert (await client.call("GetQueueSize", left, at=0)).messages == 0, "nothing was left out"
 
@@ -324,22 +324,24 @@ def test_a_call_that_nobody_can_answer_ends_in_time_with_what_is_certain() -> No
             for broker_id in (2, 3):
                 await asyncio.to_thread(cluster.kill, broker_id)
             produce = pb.ProduceMessageRequest(topic="alone", queue=0, timeout_ms=1500)
-            status, error = await client.refused("ProduceMessage", produce, at=0)
-            assert (status, error.code) in {
+            consume = pb.ConsumeMessageRequest(topic="alone", queue=0, channel="c")
+            (produced, error), (consumed, _) = await asyncio.gather(
+                client.refused("ProduceMessage", produce, at=0),
+                client.refused("ConsumeMessage", consume, at=0, timeout_s=2.0),
+            )
+            assert (produced, error.code) in {
                 (StatusCode.UNKNOWN, "OutcomeUnknown"),  # it led, and appended
                 (StatusCode.DEADLINE_EXCEEDED, "DeadlineExceeded"),
             }
-            consume = pb.ConsumeMessageRequest(topic="alone", queue=0, channel="c")
-            status, _ = await client.refused("ConsumeMessage", consume, at=0, timeout_s=2.0)
-            assert status in (StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED)
+            assert consumed in (StatusCode.UNKNOWN, StatusCode.DEADLINE_EXCEEDED)
 
         run(cluster, scenario)
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True])
 def test_fifty_takers_of_one_channel_get_every_message_once(kill: bool) -> None:
     """Over three brokers; with `kill`, the leader dies in the middle, and whoever got no answer asks another broker."""
-    messages = 400
+    messages = 150
     with Cluster(nodes=3) as cluster:
 
         async def scenario(client: QueueClient) -> None:
