@@ -136,7 +136,7 @@ def test_who_asks_for_much_and_takes_nothing_keeps_few_files_open(cluster: Clust
             assert transport is not None
             transport.pause_reading()
             for number in range(60):
-                ask = pb.FetchRequest(request_id=number, topic_id=topic_id, offset=0, max_bytes=4 << 20)
+                ask = pb.FetchRequest(request_id=number, topic_id=topic_id, offset=0, max_bytes=1 << 20)
                 await stream.send(ask.SerializeToString())
             cluster.wait_until(lambda: bool(held.now))
             transport.resume_reading()
