@@ -40,7 +40,7 @@ def disturb(cluster: FakeCluster, rng: random.Random) -> None:
             cluster.break_streams(broker)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))])
 def test_whatever_happens(seed: int) -> None:
     async def scenario() -> None:
         rng = random.Random(seed)
