@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
@@ -85,3 +86,32 @@ def test_leaving_a_registry_that_does_not_answer_is_given_up() -> None:
         registry.close()
 
     asyncio.run(main())
+
+
+def test_leaving_does_not_wait_for_a_registry_that_nobody_can_write() -> None:
+    """A cluster that stops as a whole: the majority is gone before, or while, the last broker leaves."""
+
+    class Silent(MemoryRegistry):
+        async def unregister_broker(self, broker_id: int, session: int = 0) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    async def main(majority: bool) -> None:
+        alive = [majority]
+        registry = Silent(ManualClock(), random.Random(1), TIMING)
+        patient = replace(TIMING, drain_s=3600.0)
+        registration = Registration(registry, broker(1), ManualClock(), patient, reachable=lambda: alive[0])
+        registration.start()
+        await settle()
+        leaving = asyncio.ensure_future(registration.stop(leave=True))
+        await settle()
+        assert leaving.done() is not majority
+        registration.peers_changed()
+        await settle()
+        assert leaving.done() is not majority, "a majority is there still"
+        alive[0] = False
+        registration.peers_changed()
+        await asyncio.wait_for(leaving, 10.0)
+        registry.close()
+
+    for majority in (False, True):
+        asyncio.run(main(majority))

@@ -68,13 +68,13 @@ class Member:
         )
         record = replace(record, feature_level=announced_level(means.store.identity))
         self._registration = Registration(
-            self._registry, record, means.clock, config.timing, self._hosting.up_to_date
+            self._registry, record, means.clock, config.timing, self._hosting.up_to_date, self._registry_reachable
         )  # whoever is registered has applied all that was done before
         self._homecoming = Homecoming(
             config.broker_id, host, lambda broker_id: self._registry.get_broker(broker_id) is not None, means.clock,
             means.rng, config.timing.leader_return_s,
         )  # fmt: skip
-        host.on_peer_changed = self._homecoming.peer_changed
+        host.on_peer_changed = self._peer_changed
         self._revival = Revival(config.broker_id, host, means.clock)
         self.upgrade = Upgrade(
             config.broker_id, self._registry, host, means.store, self._voters, self._registration.announce, means.clock,
@@ -149,6 +149,16 @@ class Member:
 
     def _standing(self) -> Standing:
         return Standing(self._means.store.memory_bytes, self._revival.revived, self._revival.lost)
+
+    def _peer_changed(self, broker_id: int, alive: bool) -> None:
+        self._homecoming.peer_changed(broker_id, alive)
+        self._registration.peers_changed()
+
+    def _registry_reachable(self) -> bool:
+        """Is a majority of the voters alive, this broker among them? Another registry is not theirs to write."""
+        config, voters = self._means.config, self._voters()
+        alive = sum(voter == config.broker_id or self._means.host.alive(voter) for voter in voters)
+        return config.registry != "replicated" or 2 * alive > len(voters)
 
     def _voters(self) -> list[int]:
         metadata = self._means.host.groups.get(METADATA_GROUP)

@@ -24,9 +24,13 @@ class Registration:
 
     def __init__(
         self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing,
-        on_registered: Callable[[], None] = lambda: None,
+        on_registered: Callable[[], None] = lambda: None, reachable: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
+        """`reachable`: can the registry be written now, as far as this broker knows? `peers_changed` says that the
+        answer may be another one."""
         self.registered = asyncio.Event()
+        self._reachable = reachable
+        self._goodbye: asyncio.Task[None] | None = None  # the end of the registration, on its way
         self._on_registered = on_registered
         self._registry = registry
         self._broker = broker
@@ -47,17 +51,33 @@ class Registration:
         return self._task
 
     async def stop(self, *, leave: bool) -> None:
-        """Renew no more. With `leave`, end the registration now, if the registry can be asked shortly."""
+        """Renew no more. With `leave`, end the registration now. This takes `drain_s` at most, and no time when the
+        registry cannot be written: the last brokers of a cluster that stops as a whole have no majority left."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if leave and self.registered.is_set():
-            goodbye = self._registry.unregister_broker(self._broker.broker_id, self._broker.session)
-            try:
-                await asyncio.wait_for(goodbye, self._timing.drain_s)
-            except (TimeoutError, TinymqError) as error:
-                logger.info("registration_left_to_expire", reason=str(error))
+            await self._leave()
+
+    async def _leave(self) -> None:
+        goodbye = self._registry.unregister_broker(self._broker.broker_id, self._broker.session)
+        self._goodbye = asyncio.get_running_loop().create_task(goodbye)
+        self.peers_changed()
+        try:
+            await asyncio.wait([self._goodbye], timeout=self._timing.drain_s)
+        finally:
+            self._goodbye.cancel()
+        (error,) = await asyncio.gather(self._goodbye, return_exceptions=True)
+        if isinstance(error, (asyncio.CancelledError, TinymqError)):
+            logger.info("registration_left_to_expire", reason=str(error))
+        elif error is not None:
+            raise error
+
+    def peers_changed(self) -> None:
+        """Another broker came or went. A registration that nobody can end any more is left to expire."""
+        if self._goodbye is not None and not self._reachable():
+            self._goodbye.cancel()
 
     async def _renew(self) -> None:
         failing = False
