@@ -1,4 +1,4 @@
-"""`tinymq cluster status` on real processes: a broker that died is missed for as long as it is gone."""
+"""`tinymq cluster status` while brokers die: one that died is missed for as long as it is gone."""
 
 from __future__ import annotations
 
@@ -6,38 +6,31 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tinymq import Client
-from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
+from tinymq.config import Timing
+from tinymq.testing import Cluster
 
 DEADLINE_S = 40.0
-TIMING = "[timing]\nregistration_lease_s = 1.0\nregistration_renew_s = 0.2\n"
+TIMING = Timing(registration_lease_s=1.0, registration_renew_s=0.2)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Three brokers, unregistered a second after they died; of which nothing runs afterwards."""
-    path = tmp_path_factory.mktemp("dead") / "dev"
-    made = devfolder.create(path, 3)
-    for broker in made.brokers:
-        with open(made.config(broker.id), "a") as file:
-            file.write(TIMING)
-    devcluster.up(path, None, print)
-    yield path
-    devcluster.down(path, purge=False)
+def cluster() -> Iterator[Cluster]:
+    """Three brokers, unregistered a second after they died."""
+    with Cluster(nodes=3, timing=TIMING) as running:
+        yield running
 
 
 class Status:
     """What `cluster status` says, again and again."""
 
-    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self._where = ["-s", devfolder.load(folder).servers]
+    def __init__(self, cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+        self._where = ["-s", cluster.servers]
         self._capfd = capfd
 
     def __call__(self) -> tuple[int, dict[str, Any]]:
@@ -79,19 +72,18 @@ def absent(document: dict[str, Any]) -> list[tuple[str, int, int]]:
     return [(r["topic"], r["partition"], r["broker"]) for r in document["replicas"] if r["role"] == "missing"]
 
 
-def test_a_dead_broker_is_missing_until_it_is_back(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status = Status(folder, capfd)
-    with Client(devfolder.load(folder).servers) as client:
-        client.admin.create_topic("t", partitions=2, replication_factor=3)
+def test_a_dead_broker_is_missing_until_it_is_back(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    status = Status(cluster, capfd)
+    cluster.client().admin.create_topic("t", partitions=2, replication_factor=3)
     status.until_well()
-    devcluster.kill(folder, 2)
+    cluster.kill(2)
     dead = status.until_missing(2)
     assert absent(dead) == [("(metadata)", 0, 2), ("t", 0, 2), ("t", 1, 2)]
     found = broker(dead, 2)
     assert (found["registered"], found["address"], found["votes"]) == (False, None, True)
     assert 0.5 < found["last_heard_s"] < DEADLINE_S
     capfd.readouterr()
-    assert run(["cluster", "status", "-s", devfolder.load(folder).servers]) == Exit.FAILED
+    assert run(["cluster", "status", "-s", cluster.servers]) == Exit.FAILED
     printed = capfd.readouterr()
     assert "broker 2 is missing: it votes on the metadata and has replicas, and is not registered; last heard" in (
         printed.err
@@ -99,22 +91,20 @@ def test_a_dead_broker_is_missing_until_it_is_back(folder: Path, capfd: pytest.C
     assert any(
         line.split()[:3] == ["t", "0", "2"] and "broker 2 is missing" in line for line in printed.out.split("\n")
     )
-    devcluster.start(folder, 2)
+    cluster.start(2)
     assert broker(status.until_well(), 2)["state"] == "running"
 
 
-def test_an_observer_is_missed_for_its_replicas_alone(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    status = Status(folder, capfd)
-    added = devcluster.add(folder, print)
+def test_an_observer_is_missed_for_its_replicas_alone(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    status = Status(cluster, capfd)
+    added = cluster.add()
     status.until_well()
-    devcluster.stop(folder, added.id)
+    cluster.stop(added)
     status.until_well()  # it left, has no vote, and no replica of a topic
-    devcluster.start(folder, added.id)
-    devcluster.wait_ready(folder, added.id)
-    with Client(devfolder.load(folder).servers) as client:
-        client.admin.create_topic("u", partitions=1, replication_factor=4)
+    cluster.start(added)
+    cluster.client().admin.create_topic("u", partitions=1, replication_factor=4)
     status.until_well()
-    devcluster.stop(folder, added.id)
-    document = status.until_missing(added.id)
-    assert absent(document) == [("u", 0, added.id)]
-    assert "has replicas" in broker(document, added.id)["reason"]
+    cluster.stop(added)
+    document = status.until_missing(added)
+    assert absent(document) == [("u", 0, added)]
+    assert "has replicas" in broker(document, added)["reason"]
