@@ -1,11 +1,15 @@
-"""A cluster inside this process for each module that drives it by the command line, and a topic for each test."""
+"""A cluster inside this process for each module that drives it by the command line, and a topic for each test; and
+`tinymq broker` inside this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
+from tinymq.cli import broker_log, tuning
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
@@ -29,3 +33,36 @@ def topic(request: pytest.FixtureRequest, servers: None) -> str:
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     assert run(["topic", "create", name, "--partitions", "2"]) == Exit.OK
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    returncode: int
+    stderr: str
+
+
+RunBroker = Callable[[list[str]], Ended]
+
+
+@pytest.fixture
+def run_broker(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunBroker:
+    """Runs `tinymq broker` with options inside this process, where it must end by itself: a process of its own costs a
+    second. What it would change of the process (log, allocator, environment) stays as it is."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(broker_log, "set_up", lambda log_format: None)
+    monkeypatch.setattr(tuning, "tune", lambda: None)
+    monkeypatch.setattr(tuning, "raise_open_files", lambda connections_max: None)
+
+    def call(options: list[str]) -> Ended:
+        before = dict(os.environ)
+        capfd.readouterr()
+        try:
+            code = run(["broker", *options])
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        return Ended(code, capfd.readouterr().err)
+
+    return call

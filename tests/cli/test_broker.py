@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Ended, RunBroker
 from tinymq.cli import broker
 from tinymq.cli.exits import Exit
 from tinymq.config import BrokerConfig
@@ -44,20 +45,19 @@ def taken() -> Iterator[str]:
         yield f"127.0.0.1:{stranger.getsockname()[1]}"
 
 
-def start(folder: Path, secret: Path, broker_id: int = 1, **options: str) -> subprocess.CompletedProcess[str]:
-    """Run `tinymq broker`, which must end by itself."""
+def options(folder: Path, secret: Path, broker_id: int = 1, **others: str) -> list[str]:
+    """Of a broker that is the only voter."""
     client_port, peer_port = free_ports(2)
     listens = {"listen": f"127.0.0.1:{client_port}", "peer-listen": f"127.0.0.1:{peer_port}", "metrics-listen": ""}
-    settings = listens | options
+    settings = listens | others
     arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
-    command = [
-        sys.executable, "-m", "tinymq.cli.main", "broker", "--broker-id", str(broker_id), "--data-dir", str(folder),
-        "--voter", f"{broker_id}@127.0.0.1:{peer_port}", "--secret-file", str(secret), *arguments,
+    return [
+        "--broker-id", str(broker_id), "--data-dir", str(folder), "--voter", f"{broker_id}@127.0.0.1:{peer_port}",
+        "--secret-file", str(secret), *arguments,
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
 
 
-def assert_refused(result: subprocess.CompletedProcess[str], code: Exit, error: str, *says: str) -> None:
+def assert_refused(result: Ended, code: Exit, error: str, *says: str) -> None:
     assert result.returncode == code, result.stderr
     assert f"[{error}]" in result.stderr
     assert "hint: " in result.stderr
@@ -66,41 +66,46 @@ def assert_refused(result: subprocess.CompletedProcess[str], code: Exit, error: 
 
 
 @pytest.mark.parametrize("option", ["listen", "peer-listen", "metrics-listen"])
-def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str) -> None:
-    assert_refused(start(tmp_path / "data", secret, **{option: taken}), Exit.FAILED, "PortInUse", taken)
+def test_a_port_in_use(tmp_path: Path, secret: Path, taken: str, option: str, run_broker: RunBroker) -> None:
+    assert_refused(run_broker(options(tmp_path / "data", secret, **{option: taken})), Exit.FAILED, "PortInUse", taken)
 
 
-def test_a_folder_in_use(tmp_path: Path, secret: Path) -> None:
+def test_a_folder_in_use_by_another_process(tmp_path: Path, secret: Path) -> None:
+    """In a process of its own: a lock keeps other processes out, and this shows how one ends that cannot start."""
     held = RealFiles(tmp_path / "data").lock("LOCK")
-    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "FolderInUse")
+    command = [sys.executable, "-m", "tinymq.cli.main", "broker", *options(tmp_path / "data", secret)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert_refused(Ended(result.returncode, result.stderr), Exit.FAILED, "FolderInUse")
     held.close()
 
 
-def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str) -> None:
-    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+def test_a_folder_of_another_broker(tmp_path: Path, secret: Path, taken: str, run_broker: RunBroker) -> None:
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
     files = RealFiles(tmp_path / "data")
     made = read_identity(files)
     assert made is not None
     write_identity(files, replace(made, cluster_id=b"c" * 16))  # as a broker that has come into a cluster
     identity = tmp_path / "data" / "broker.json"
     before = identity.read_bytes()
-    assert_refused(start(tmp_path / "data", secret, broker_id=2), Exit.DENIED, "WrongBroker")
+    assert_refused(run_broker(options(tmp_path / "data", secret, broker_id=2)), Exit.DENIED, "WrongBroker")
     assert identity.read_bytes() == before
 
 
-def test_a_damaged_identity_names_the_folder_and_what_to_do(tmp_path: Path, secret: Path, taken: str) -> None:
-    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+def test_a_damaged_identity_names_the_folder_and_what_to_do(
+    tmp_path: Path, secret: Path, taken: str, run_broker: RunBroker
+) -> None:
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
     identity = tmp_path / "data" / "broker.json"
     identity.write_bytes(identity.read_bytes().replace(b'"broker_id": 1', b'"broker_id": 2'))
     says = (str(tmp_path / "data"), "broker.json has a wrong checksum", "restore broker.json")
-    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
+    assert_refused(run_broker(options(tmp_path / "data", secret)), Exit.FAILED, "CorruptData", *says)
 
 
 @pytest.mark.parametrize(("content", "what"), [(None, "is missing"), (b"nonsense", "is damaged")])
 def test_a_damaged_first_entry_names_the_folder_and_what_to_do(
-    tmp_path: Path, secret: Path, taken: str, content: bytes | None, what: str
+    tmp_path: Path, secret: Path, taken: str, content: bytes | None, what: str, run_broker: RunBroker
 ) -> None:
-    start(tmp_path / "data", secret, listen=taken)  # makes the folder, and ends
+    run_broker(options(tmp_path / "data", secret, listen=taken))  # makes the folder, and ends
     files = RealFiles(tmp_path / "data")
     found = read_identity(files)
     assert found is not None
@@ -108,7 +113,7 @@ def test_a_damaged_first_entry_names_the_folder_and_what_to_do(
     if content is not None:
         (tmp_path / "data" / "metadata-first-entry").write_bytes(content)
     says = (str(tmp_path / "data"), f"metadata-first-entry {what}", "copy metadata-first-entry from")
-    assert_refused(start(tmp_path / "data", secret), Exit.FAILED, "CorruptData", *says)
+    assert_refused(run_broker(options(tmp_path / "data", secret)), Exit.FAILED, "CorruptData", *says)
 
 
 def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(
