@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Ended, RunBroker
 from tinymq import Client
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
@@ -192,18 +191,22 @@ def one() -> Iterator[Cluster]:
         yield cluster
 
 
-def join(tmp_path: Path, address: str, secret: bytes = SECRET, broker_id: int = 7) -> subprocess.CompletedProcess[str]:
-    """Run a broker that must end by itself."""
-    file = tmp_path / "secret"
-    file.write_bytes(secret)
-    file.chmod(0o600)
-    command = [
-        sys.executable, "-m", "tinymq.cli.main", "broker", "--broker-id", str(broker_id), "--join", address,
-        "--data-dir", str(tmp_path / "data"), "--secret-file", str(file), "--listen", "127.0.0.1:0",
-        "--peer-listen", "127.0.0.1:0", "--metrics-listen", "",
-    ]  # fmt: skip
-    environment = {**os.environ, "TINYMQ_TIMING__JOIN_S": "0.5"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S, env=environment)
+@pytest.fixture
+def join(tmp_path: Path, run_broker: RunBroker, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Runs a broker that must end by itself."""
+    monkeypatch.setitem(os.environ, "TINYMQ_TIMING__JOIN_S", "0.5")
+
+    def call(address: str, secret: bytes = SECRET, broker_id: int = 7) -> Ended:
+        file = tmp_path / "secret"
+        file.write_bytes(secret)
+        file.chmod(0o600)
+        options = [
+            "--broker-id", str(broker_id), "--join", address, "--data-dir", str(tmp_path / "data"), "--secret-file",
+            str(file), "--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--metrics-listen", "",
+        ]  # fmt: skip
+        return run_broker(options)
+
+    return call
 
 
 def peer_address(cluster: Cluster) -> str:
@@ -225,16 +228,17 @@ def client_address(cluster: Cluster) -> str:
     ],
 )
 def test_who_is_not_let_in_is_told_why_and_what_to_do(
-    tmp_path: Path, one: Cluster, address: Callable[[Cluster], str], options: Any, code: Exit, error: str, hint: str
-) -> None:
-    result = join(tmp_path, address(one), **options)
+    join: Callable[..., Ended], one: Cluster, address: Callable[[Cluster], str], options: Any, code: Exit, error: str,
+    hint: str,
+) -> None:  # fmt: skip
+    result = join(address(one), **options)
     assert result.returncode == code, result.stderr
     said = result.stderr[result.stderr.index("error:") :]
     assert f"[{error}]" in said
     assert hint in said
 
 
-def test_a_broker_that_knows_nobody_is_told_what_to_name(tmp_path: Path) -> None:
-    result = join(tmp_path, " ")
+def test_a_broker_that_knows_nobody_is_told_what_to_name(join: Callable[..., Ended]) -> None:
+    result = join(" ")
     assert result.returncode == Exit.USAGE
     assert "--join" in result.stderr
