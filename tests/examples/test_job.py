@@ -69,6 +69,7 @@ def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch:
     assert [s.state for s in devcluster.status(job.folder)] == ["stopped"] * 3
 
 
+@pytest.mark.long  # test_replicas.py has the line that says it, and the test above that the job passes such lines on
 def test_a_broker_that_does_not_come_back_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.flights.job.CATCH_UP_S_MAX", 1.0)
     monkeypatch.setattr(Fault, "restart", lambda self: None)
