@@ -1,43 +1,28 @@
-"""Topics in memory, sync, retention, capacity, holds, shares and channels, on three real processes that get killed."""
+"""Topics in memory, and topics synced at intervals, on three real processes that get killed."""
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import grpc.aio
 import pytest
-from grpc import StatusCode
 
-from tests.fakes.queue_client import QueueClient
-from tests.metrics.pages import get, parsed
-from tinymq import Client, Offset
+from tinymq import Client
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
-from tinymq.errors import Fenced, NotDelivered, OffsetOutOfRange, TinymqError
-from tinymq.proto import tinymq_pb2 as pb
-from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.types import GroupId, TopicId
 
 DEADLINE_S = 40.0
-TIMING = "[timing]\nretention_check_s = 0.3\n"
-RATE = 1 << 20  # bytes per second of one client: most tests come nowhere near it
-LIMITS = f"[limits]\nclient_produce_bytes_per_s = {RATE}\n"
 ALL = (1, 2, 3)
-BATCH = 16  # records of 1 KiB each, in one entry: a segment of 64 KiB has about four
-HINT = "somebody has to trim it, or raise its bounds"
+BATCH = 16  # records in one entry
 
 Capture = pytest.CaptureFixture[str]
 
@@ -74,27 +59,12 @@ class Dev:
         paths = {number: self.folder.data(number) / "groups" / topic_id.hex() / "0" for number in ALL}
         return {number: {file.name for file in path.glob("*.log")} for number, path in paths.items()}
 
-    def log_starts(self, topic: str) -> list[int]:
-        """Of partition 0 on each broker, by its own word."""
-        pages = [json.loads(get(broker.metrics_address, "/status")[2]) for broker in self.folder.brokers]
-        rows = [replica for page in pages for replica in page["replicas"] if replica["topic"] == topic]
-        return [row["log_start"] for row in rows if row["partition"] == 0]
-
-    def throttled_s(self) -> float:
-        """How long clients were made to wait for what they sent, at all three brokers together."""
-        pages = [parsed(get(broker.metrics_address, "/metrics")[2]) for broker in self.folder.brokers]
-        samples = [sample for page in pages for sample in page["tinymq_throttled_seconds"].samples]
-        return sum(sample.value for sample in samples if sample.labels.get("direction") == "produce")
-
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """All tests' cluster, whole at the beginning of each; of which nothing runs afterwards."""
     path = tmp_path_factory.mktemp("topics") / "dev"
-    folder = devfolder.create(path, 3)
-    for number in ALL:
-        folder.config(number).write_text(folder.config(number).read_text() + TIMING + LIMITS)
-    devcluster.up(path, None, lambda _: None)
+    devcluster.up(path, 3, lambda _: None)
     try:
         yield Dev(path)
     finally:
@@ -128,12 +98,12 @@ def create(name: str, *settings: str) -> None:
     assert run(["topic", "create", name, "-p", "1", "-r", "3", *options]) == Exit.OK
 
 
-def send(client: Client, topic: str, numbers: range, size: int = 1) -> None:
-    """Batches of numbers, of `size` bytes at least; return when all are acknowledged."""
+def send(client: Client, topic: str, numbers: range) -> None:
+    """Batches of numbers; return when all are acknowledged."""
     with client.producer(delivery_timeout_ms=60_000) as producer:
         for at in range(numbers.start, numbers.stop, BATCH):
             for number in range(at, min(at + BATCH, numbers.stop)):
-                producer.send(topic, str(number).encode().rjust(size), partition=0)
+                producer.send(topic, b"%d" % number, partition=0)
             producer.flush()
 
 
@@ -153,37 +123,27 @@ def leader_of(client: Client, topic: str) -> int:
     return found[-1]
 
 
-# ---- storage and sync ----------------------------------------------------------------------------------------------
-
-
-def test_a_topic_in_memory_outlives_each_broker_and_not_all_of_them(dev: Dev, mq: Client, capfd: Capture) -> None:
+def test_a_topic_in_memory_outlives_the_broker_that_leads_it(dev: Dev, mq: Client, capfd: Capture) -> None:
+    """And each one after the other: tests/testing/test_storages.py."""
     create("memory", "storage=memory", "max_bytes=1MiB")
     promise = answer(capfd, "topic", "describe", "memory")["promise"]
     assert "in the memory of a majority of its replicas, and on no disk" in promise
     assert "with nothing left, offsets begin at 0 again" in promise
     send(mq, "memory", range(100))
-    first = leader_of(mq, "memory")
-    for number in (first, *(other for other in ALL if other != first)):
-        dev.kill(number)
-        assert read(mq, "memory") == list(range(100)), f"broker {number} was one of three"
-        dev.up()
-    assert read(mq, "memory") == list(range(100)), "whoever holds it now was filled by another"
-    assert dev.said("memory_topic_lost") == []
-    topic_id = mq.admin.describe_topic("memory").topic_id
-    assert dev.segments(topic_id) == {number: set() for number in ALL}
-
-    dev.kill(*ALL)
+    dev.kill(leader_of(mq, "memory"))
+    assert read(mq, "memory") == list(range(100)), "two of three have it"
     dev.up()
-    assert {line["group"] for line in dev.said("memory_topic_lost")} == {str(GroupId(TopicId(topic_id), 0))}
-    (partition,) = answer(capfd, "topic", "describe", "memory")["partitions"]
-    assert (partition["start_offset"], partition["end_offset"]) == (0, 0)
-    with Client(dev.folder.servers) as client:
-        send(client, "memory", range(7))
-        assert read(client, "memory") == list(range(7))
+    assert read(mq, "memory") == list(range(100)), "the third is filled by another"
+    assert dev.said("memory_topic_lost") == []
+    assert dev.segments(mq.admin.describe_topic("memory").topic_id) == {number: set() for number in ALL}
 
 
-def test_a_topic_synced_at_intervals_outlives_all_its_processes(dev: Dev, mq: Client, capfd: Capture) -> None:
-    """None of it was synced: the interval is longer than the test."""
+def test_a_topic_synced_at_intervals_outlives_all_processes_and_one_in_memory_does_not(
+    dev: Dev, mq: Client, capfd: Capture
+) -> None:
+    """None of the first was synced: the interval is longer than the test."""
+    create("lost", "storage=memory", "max_bytes=1MiB")
+    send(mq, "lost", range(100))
     create("lazy", "sync=60s")
     assert "Brokers that crash lose nothing" in answer(capfd, "topic", "describe", "lazy")["promise"]
     sent: list[Delivery] = []
@@ -213,221 +173,10 @@ def test_a_topic_synced_at_intervals_outlives_all_its_processes(dev: Dev, mq: Cl
         thread.join(DEADLINE_S)
     assert read(mq, "lazy") == list(range(len(sent))), "each once, in order, and the acknowledged ones above all"
 
-
-# ---- retention and capacity ----------------------------------------------------------------------------------------
-
-
-def test_what_is_too_old_goes_from_all_three_disks(dev: Dev, mq: Client, capfd: Capture) -> None:
-    create("old", "segment_bytes=64KiB", "segment_ms=1s")
-    send(mq, "old", range(300), size=1024)
-    topic_id = mq.admin.describe_topic("old").topic_id
-    until(lambda: all(len(names) >= 4 for names in dev.segments(topic_id).values()), "all three have it")
-    before = dev.segments(topic_id)
-    assert dev.log_starts("old") == [0] * 3
-
-    assert answer(capfd, "topic", "alter", "old", "--set", "retention_ms=1s")["settings"]["retention_ms"] == "1000"
-    until(lambda: dev.log_starts("old") == [300] * 3, "the log start moves on all three")
-    until(lambda: not any(before[n] & names for n, names in dev.segments(topic_id).items()), "the files are gone")
-    with pytest.raises(OffsetOutOfRange) as gone, mq.reader("old", [0], Offset(5)) as reader:
-        reader.poll(DEADLINE_S)
-    assert (gone.value.detail["log_start"], gone.value.detail["high_watermark"]) == ("300", "300")
-    capfd.readouterr()
-    assert run(["consume", "old", "--offset", "5", "-e"]) == Exit.USAGE
-    assert "offset 5 is below the log start 300 [OffsetOutOfRange]" in capfd.readouterr().err
-
-    answer(capfd, "topic", "alter", "old", "--set", "retention_ms=none")
-    send(mq, "old", range(300, 310))
-    create("control", "retention_ms=1s")
-    mq.admin.transfer_leader("control", 0, leader_of(mq, "old"))  # who looks at the one looks at the other
-    send(mq, "control", range(10))
-    until(lambda: dev.log_starts("control") == [10] * 3, "what came later is gone")
-    assert read(mq, "old") == list(range(300, 310))
-    assert dev.log_starts("old") == [300] * 3
-
-
-def test_a_full_topic_refuses_until_it_drops_what_is_oldest(
-    dev: Dev, mq: Client, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create("full", "max_records=100", "on_full=reject")
-
-    def produce(numbers: range, timeout_s: float) -> int:
-        lines = io.BytesIO(b"".join(b"%d\n" % number for number in numbers))
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines))
-        capfd.readouterr()
-        return run(["produce", "full", "--partition", "0", "--timeout", str(timeout_s)])
-
-    assert produce(range(100), DEADLINE_S) == Exit.OK
-    assert produce(range(100, 110), 2.0) == Exit.FAILED
-    said = capfd.readouterr().err
-    assert "0 acknowledged, 10 not" in said
-    assert "not written: the partition is full [QuotaExceeded]" in said
-    assert said.count(f"hint: {HINT}\n") == 1, "once, however many were refused"
-    status, error = asyncio.run(refused(dev.folder.servers, pb.ProduceMessageRequest(topic="full", value=b"x")))
-    assert (status, error.code, error.hint) == (StatusCode.RESOURCE_EXHAUSTED, "QuotaExceeded", HINT)
-    assert int(error.detail["retry_after_ms"]) > 0
-    assert read(mq, "full") == list(range(100))
-
-    answer(capfd, "topic", "alter", "full", "--set", "on_full=drop_oldest")
-    assert produce(range(100, 110), DEADLINE_S) == Exit.OK
-    assert read(mq, "full") == list(range(10, 110))
-
-
-def test_what_is_more_than_is_to_be_kept_goes_from_all_three_disks(dev: Dev, mq: Client, capfd: Capture) -> None:
-    create("large", "segment_bytes=64KiB", "retention_ms=none")
-    send(mq, "large", range(320), size=1024)
-    topic_id = mq.admin.describe_topic("large").topic_id
-    until(lambda: all(len(names) >= 4 for names in dev.segments(topic_id).values()), "all three have it")
-    before = dev.segments(topic_id)
-    whole = record_bytes(dev, mq, "large")
-    assert whole > 320 * 1024
-    bound = 100 * 1024
-    assert answer(capfd, "topic", "alter", "large", "--set", f"retention_bytes={bound}")
-    until(lambda: len(set(dev.log_starts("large"))) == 1 and dev.log_starts("large")[0] > 0, "it goes from all three")
-    (start,) = set(dev.log_starts("large"))
-    batch = whole // (320 // BATCH)
-    assert bound <= record_bytes(dev, mq, "large") <= bound + bound // 128 + batch, "no less stays, and no batch more"
-    assert read(mq, "large") == list(range(start, 320))
-    until(lambda: not any(min(before[n]) in names for n, names in dev.segments(topic_id).items()), "files go")
-
-    dev.kill(leader_of(mq, "large"))
-    send(mq, "large", range(320, 640), size=1024)
-    dev.up()
-    until(lambda: min(dev.log_starts("large")) >= 320 + start, "whoever leads keeps no more")
-    until(lambda: len(set(dev.log_starts("large"))) == 1, "and all three agree")
-    kept = read(mq, "large")
-    assert kept == list(range(kept[0], 640))
-    assert bound <= record_bytes(dev, mq, "large") <= bound + bound // 128 + batch
-
-
-def test_a_partition_never_holds_more_bytes_than_its_bound(dev: Dev, mq: Client, capfd: Capture) -> None:
-    bound = 100 * 1024
-    create("bytes", f"max_bytes={bound}", "on_full=reject")
-    producer = mq.producer(delivery_timeout_ms=2000, batch_bytes_max=16384)
-    for number in range(200):
-        producer.send("bytes", str(number).encode().rjust(1024), partition=0)
-    with pytest.raises(NotDelivered) as full:
-        producer.close()
-    assert {record.error.code for record in full.value.records} == {"QuotaExceeded"}
-    kept = read(mq, "bytes")
-    assert 50 < len(kept) < 100, "what had room is there"
-    assert sorted(kept + [int(record.value or b"") for record in full.value.records]) == list(range(200))
-    assert record_bytes(dev, mq, "bytes") <= bound
-    mq.admin.trim("bytes", 0, Offset(len(kept) // 2))
-    send(mq, "bytes", range(200, 216), size=1024)
-    assert read(mq, "bytes") == [*kept[len(kept) // 2 :], *range(200, 216)], "and there is room again"
-
-    answer(capfd, "topic", "alter", "bytes", "--set", "on_full=drop_oldest")
-    send(mq, "bytes", range(1000, 1100), size=1024)
-    dev.kill(leader_of(mq, "bytes"))
-    send(mq, "bytes", range(1100, 1200), size=1024)
-    dev.up()
-    last = read(mq, "bytes")
-    assert len(last) > 50
-    assert last == list(range(1200 - len(last), 1200))
-    assert record_bytes(dev, mq, "bytes") <= bound
-    until(lambda: len(set(dev.log_starts("bytes"))) == 1, "all three begin at the same record")
-
-
-def test_what_is_held_stays_whoever_leads(dev: Dev, mq: Client, capfd: Capture) -> None:
-    create("held", "segment_bytes=64KiB", "retention_ms=none")
-    send(mq, "held", range(100))
-    made = answer(capfd, "hold", "create", "held", "0", "--offset", "40", "--lease", "10m")
-    answer(capfd, "topic", "alter", "held", "--set", "retention_ms=1s")
-    until(lambda: dev.log_starts("held") == [40] * 3, "what lies before it goes")
-    dev.kill(leader_of(mq, "held"))
-    send(mq, "held", range(100, 110))
-    dev.up()
-    create("loose", "retention_ms=1s")
-    mq.admin.transfer_leader("loose", 0, leader_of(mq, "held"))  # who looks at the one looks at the other
-    send(mq, "loose", range(10))
-    until(lambda: dev.log_starts("loose") == [10] * 3, "what is younger, and not held, goes")
-    assert dev.log_starts("held") == [40] * 3
-    assert read(mq, "held") == list(range(40, 110))
-    assert run(["topic", "trim", "held", "0", "--before-offset", "50", "--timeout", "1"]) != Exit.OK
-    assert "Held" in capfd.readouterr().err
-
-    (listed,) = answer(capfd, "hold", "list", "held")["holds"]
-    assert (listed["hold"], listed["offset"]) == (made["hold"], 40)
-    answer(capfd, "hold", "release", "held", "0", made["hold"])
-    until(lambda: dev.log_starts("held") == [110] * 3, "and then it goes, too")
-
-
-def test_who_sends_more_than_its_share_waits_and_loses_nothing(dev: Dev, mq: Client) -> None:
-    create("shared")
-    before, began = dev.throttled_s(), time.monotonic()
-    sent: list[Delivery] = []
-    over = threading.Event()
-
-    def greedy() -> None:
-        with (
-            Client(dev.folder.servers, client_id="greedy") as client,
-            client.producer(buffer_bytes_max=RATE, batch_bytes_max=RATE // 4) as producer,
-        ):
-            while not over.is_set():
-                sent.append(producer.send("shared", str(len(sent)).encode().rjust(8192), partition=0))
-
-    thread = threading.Thread(target=greedy, daemon=True)
-    thread.start()
-    try:
-        until(lambda: dev.throttled_s() > before + 1, "it is made to wait")
-        with Client(dev.folder.servers, client_id="modest") as modest:
-            alone = modest.send("shared", b"-1", partition=0)
-        assert not all(delivery.done() for delivery in list(sent)[:-1]), "who sends little waits for nobody's turn"
-    finally:
-        over.set()
-        thread.join(DEADLINE_S)
-    assert all(delivery.exception(DEADLINE_S) is None for delivery in sent), "none of it failed"
-    assert time.monotonic() - began > len(sent) * 8192 / RATE - 1.5, "a second's bytes at once, and then its rate"
-    found = read(mq, "shared")
-    assert found.pop(alone.offset) == -1
-    assert found == list(range(len(sent)))
-
-
-def record_bytes(dev: Dev, mq: Client, topic: str) -> int:
-    """Of what partition 0 keeps, as its leader counts them."""
-    topic_id, leader = mq.admin.describe_topic(topic).topic_id, leader_of(mq, topic)
-
-    async def ask() -> pb.ListChannelsReply:
-        async with grpc.aio.insecure_channel(dev.folder.broker(leader).address) as channel:
-            request = pb.ListChannelsRequest(topic_id=topic_id, partitions=[0])
-            return await pb_grpc.ChannelsStub(channel).List(request, timeout=DEADLINE_S)
-
-    (found,) = asyncio.run(ask()).partitions
-    assert not found.HasField("error"), found.error
-    return found.record_bytes
-
-
-async def refused(servers: str, request: pb.ProduceMessageRequest) -> tuple[StatusCode, TinymqError]:
-    """How the brokers answer one message."""
-    async with QueueClient(servers.split(",")) as client:
-        return await client.refused("ProduceMessage", request)
-
-
-# ---- channels ------------------------------------------------------------------------------------------------------
-
-
-def test_a_channel_goes_on_where_it_was_and_has_one_consumer(dev: Dev, mq: Client, capfd: Capture) -> None:
-    create("queue")
-    send(mq, "queue", range(100))
-    with mq.queue("queue", channel="c", auto_commit=False) as first:
-        assert [m.offset for m in first.poll(10)] == list(range(10))
-        first.commit()
-        dev.kill(leader_of(mq, "queue"))
-        assert [m.offset for m in first.poll(10)] == list(range(10, 20))
-        first.commit()
-        dev.kill(*(n for n in ALL if (found := dev.folder.process(n)) is not None and found.alive))
-        dev.up()
-        (channel,) = answer(capfd, "channel", "list", "queue")["channels"]
-        assert (channel["position"], channel["lag"]) == (20, 80)
-        assert [m.offset for m in first.poll(10)] == list(range(20, 30)), "it needs not to be opened again"
-        first.commit()
-        assert [m.offset for m in first.poll(10)] == list(range(30, 40))
-    with mq.queue("queue", channel="c", auto_commit=False) as again:
-        assert [m.offset for m in again.poll(5)] == list(range(30, 35)), "what was not committed comes again"
-        with mq.queue("queue", channel="c", auto_commit=False) as second:
-            assert [m.offset for m in second.poll(100)] == list(range(30, 100))
-            with pytest.raises(Fenced):
-                again.commit()
-            second.commit()
-    (channel,) = answer(capfd, "channel", "list", "queue")["channels"]
-    assert (channel["position"], channel["lag"]) == (100, 0)
+    lost = mq.admin.describe_topic("lost").topic_id
+    assert str(GroupId(TopicId(lost), 0)) in {line["group"] for line in dev.said("memory_topic_lost")}
+    (partition,) = answer(capfd, "topic", "describe", "lost")["partitions"]
+    assert (partition["start_offset"], partition["end_offset"]) == (0, 0)
+    with Client(dev.folder.servers) as client:
+        send(client, "lost", range(7))
+        assert read(client, "lost") == list(range(7))
