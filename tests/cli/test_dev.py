@@ -6,14 +6,13 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import RunBroker
 from tests.metrics.pages import get
 from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.exits import Exit
@@ -89,6 +88,7 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert list(folder.parent.iterdir()) == [], "the lock is gone, too"
 
 
+@pytest.mark.long  # `tinymq dev stop` does the same, in the test above
 def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
     devcluster.up(folder, 1, lambda _: None)
     (process,) = _processes(folder)
@@ -99,8 +99,22 @@ def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
     assert [s.state for s in devcluster.status(folder)] == ["stopped"]
 
 
+def without_metrics(folder: Path) -> devfolder.DevFolder:
+    """Three brokers, as they were made before there were metrics."""
+    devfolder.create(folder, 3)
+    document = json.loads((folder / "cluster.json").read_text())
+    for said in document["brokers"]:
+        del said["metrics_address"]
+        config = folder / f"broker-{said['id']}.toml"
+        config.write_text(re.sub(r"metrics_listen = .*\n", "", config.read_text()))
+    (folder / "cluster.json").write_text(json.dumps(document))
+    return devfolder.load(folder)
+
+
 def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Path) -> None:
-    cluster = devfolder.create(folder, 3)
+    """And a cluster of before there were metrics comes up without: their default is one port, which three brokers of
+    one machine cannot share."""
+    cluster = without_metrics(folder)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])
         taken.bind((devfolder.HOST, port))
@@ -114,28 +128,15 @@ def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Pat
     assert said[-1] == "stopped again: brokers 1, 2, 3"
     assert [s.state for s in devcluster.status(folder)] == ["stopped"] * 3
     assert _processes(folder) == []
-    assert [s.state for s in devcluster.status(devcluster.up(folder, None, lambda _: None).path)] == ["running"] * 3
-
-
-def test_a_cluster_of_before_there_were_metrics_comes_up_without(folder: Path) -> None:
-    """Their default is one port, which three brokers of one machine cannot share."""
-    devfolder.create(folder, 3)
-    document = json.loads((folder / "cluster.json").read_text())
-    for said in document["brokers"]:
-        del said["metrics_address"]
-        config = folder / f"broker-{said['id']}.toml"
-        config.write_text(re.sub(r"metrics_listen = .*\n", "", config.read_text()))
-    (folder / "cluster.json").write_text(json.dumps(document))
     devcluster.up(folder, None, lambda _: None)
     assert [(s.metrics, s.state) for s in devcluster.status(folder)] == [("", "running")] * 3
 
 
-def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_key_names_the_nearest(tmp_path: Path, run_broker: RunBroker) -> None:
     cluster = devfolder.create(tmp_path / "dev", 1)
     config = cluster.config(1)
     config.write_text(config.read_text().replace("peer_listen", "peer_listn"))
-    command = [sys.executable, "-m", "tinymq.cli.main", "broker", "--config", str(config)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    result = run_broker(["--config", str(config)])
     assert result.returncode == Exit.USAGE
     assert "peer_listen" in result.stderr
     assert "Traceback" not in result.stderr
