@@ -92,7 +92,7 @@ def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(fold
     assert devfolder.load(folder).brokers == brokers
 
 
-def test_a_cluster_grows_under_traffic_loses_one_its_leaders_come_home_and_it_comes_up_again(
+def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--dir", str(folder)]
@@ -126,7 +126,7 @@ def test_a_cluster_grows_under_traffic_loses_one_its_leaders_come_home_and_it_co
         until(lambda: not at_home(), "another broker leads what the fourth led")
         assert run(["dev", "start", "4", *where]) == Exit.OK, "its folder knows whom to ask"
         assert run(["dev", "kill", "1", *where]) == Exit.OK
-        assert run(["dev", "start", "1", *where]) == Exit.OK
+        assert run(["dev", "up", *where]) == Exit.OK, "it starts the one that is missing"
         until(at_home, "leaders are at home")
         counts = {"old": old.end(), "new": new.end()}
         for name, count in counts.items():
@@ -142,6 +142,14 @@ def test_a_cluster_grows_under_traffic_loses_one_its_leaders_come_home_and_it_co
     assert f"broker {outsider} holds no replica" in capfd.readouterr().err
     assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
 
+    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True, True]
+
+
+@pytest.mark.long  # above they come up one by one, and all at once in tests/testing/test_growing.py
+def test_a_cluster_that_grew_comes_up_again_as_a_whole(folder: Path) -> None:
+    devcluster.up(folder, None, print)
+    while len(devfolder.load(folder).brokers) < 5:
+        devcluster.add(folder, print)
     devcluster.down(folder, purge=False)
     devcluster.up(folder, None, print)
     assert [(s.id, s.state) for s in devcluster.status(folder)] == [(n, "running") for n in range(1, 6)]
