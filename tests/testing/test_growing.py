@@ -16,6 +16,7 @@ from tinymq.testing.cluster import Cluster, free_ports
 from tinymq.types import METADATA_GROUP
 
 QUICK = Timing(leader_return_s=0.5)
+RETURN_S = 0.2  # where a test waits out several returns
 PREFERRED = 0  # place among the replicas
 
 
@@ -146,13 +147,13 @@ def test_leaders_come_home_after_a_failure_and_writers_hardly_notice() -> None:
 
 
 def test_what_an_operator_moves_stays_until_the_preferred_broker_is_started_again() -> None:
-    with Cluster(3, timing=QUICK) as cluster:
+    with Cluster(3, timing=Timing(leader_return_s=RETURN_S)) as cluster:
         client = cluster.client()
         topic = client.admin.create_topic("t", replication_factor=3)
         first, second, _ = topic.partitions[0].replicas
         assert client.admin.transfer_leader("t", 0) == second
         assert client.admin.transfer_leader("t", 0, second) == second, "it does already"
-        later = cluster.call(lambda: cluster.brokers[second]._clock.monotonic()) + 4 * QUICK.leader_return_s
+        later = cluster.call(lambda: cluster.brokers[second]._clock.monotonic()) + 4 * RETURN_S
         cluster.wait_until(lambda: cluster.brokers[second]._clock.monotonic() > later)
         assert cluster.call(lambda: cluster.leader_of("t")) == second
         cluster.stop(first)
