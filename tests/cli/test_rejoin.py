@@ -90,10 +90,10 @@ def test_a_wiped_broker_joins_by_itself_and_counts(capfd: pytest.CaptureFixture[
         assert read(cluster) == set(range(60))
 
 
-def test_two_brokers_wiped_one_after_the_other() -> None:
+def test_all_brokers_wiped_one_after_the_other() -> None:
     with Cluster(nodes=3) as cluster:
         make(cluster)
-        for broker_id in (1, 2, 3, 1):
+        for broker_id in (1, 2, 3):
             cluster.kill(broker_id)
             cluster.wipe(broker_id)
             cluster.start(broker_id)
