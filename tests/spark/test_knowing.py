@@ -49,9 +49,9 @@ def test_partitions_that_nobody_serves_wait_and_the_others_go_on(
         assert query.batch() == [13, 14]
         assert query.start["alone"] == {"0": 3}
         with pytest.raises(DeadlineExceeded):
-            planned(batch(cluster, subscribe="alone", requestTimeoutMs=1_000))
-        assert mq.admin.offsets("alone", partial=True, timeout=1.0) == {}
-        assert mq.admin.kept_sizes("alone", [0], timeout=1.0) == {}
+            planned(batch(cluster, subscribe="alone", requestTimeoutMs=300))
+        assert mq.admin.offsets("alone", partial=True, timeout=0.3) == {}
+        assert mq.admin.kept_sizes("alone", [0], timeout=0.3) == {}
     finally:
         cluster.start(leader)
     cluster.wait_leader("alone")
@@ -80,8 +80,12 @@ def test_a_range_is_planned_though_its_partition_went_away_meanwhile(
     assert numbers(read(query.reader, tasks)) == [3, 4]
 
 
-def test_a_stream_goes_on_without_a_majority_of_the_brokers(cluster: Cluster, mq: Client) -> None:
+def test_a_stream_goes_on_without_a_majority_of_the_brokers(
+    cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody can say then which topics there are: it has been told, and goes on with those."""
+    monkeypatch.setattr("pyspark_tinymq.lookup.PATIENCE_S", 0.5)
+    monkeypatch.setattr("pyspark_tinymq.lookup.AGAIN_S", 0.5)
     mq.admin.create_topic("left")
     send(cluster, "left", 3)
     query = Query(stream(cluster, subscribe="left", startingOffsets="earliest", requestTimeoutMs=1_500, holdMs=0))
@@ -100,7 +104,7 @@ def test_a_stream_goes_on_without_a_majority_of_the_brokers(cluster: Cluster, mq
         assert query.batch() == [3, 4]
         assert not query.begins(), "there is no more, which is no failure"
         with pytest.raises((DeadlineExceeded, BrokerUnreachable)):
-            Query(stream(cluster, subscribe="left", requestTimeoutMs=1_500)).begins()
+            Query(stream(cluster, subscribe="left", requestTimeoutMs=300)).begins()
     finally:
         cluster.run(cluster._start(2))
         cluster.start(3)
