@@ -51,15 +51,16 @@ class Dev:
         return Client(devfolder.load(self.path).servers)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> ZookeeperServer:
     return shared_server()
 
 
-@pytest.fixture
-def dev(tmp_path: Path, server: ZookeeperServer) -> Iterator[Dev]:
-    path = tmp_path / "dev"
-    chroot = f"{CHROOT}/{tmp_path.name}"
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> Iterator[Dev]:
+    """One for both tests that have it: the one that kills a broker comes last."""
+    path = tmp_path_factory.mktemp("zookeeper") / "dev"
+    chroot = f"{CHROOT}/{path.parent.name}"
     lay_out(path, server.url(chroot))
     devcluster.up(path, 3, lambda line: None)
     zookeeper = KazooClient(f"{server.address}/{chroot}")
@@ -76,9 +77,9 @@ def dev(tmp_path: Path, server: ZookeeperServer) -> Iterator[Dev]:
         devcluster.down(path, purge=False)
 
 
-def lay_out(path: Path, registry: str) -> None:
+def lay_out(path: Path, registry: str, brokers: int = 3) -> None:
     """A new local cluster whose configuration names `registry`."""
-    folder = devfolder.create(path, 3)
+    folder = devfolder.create(path, brokers)
     timing = f"\n[timing]\nregistration_lease_s = {SESSION_S}\nregistration_renew_s = {SESSION_S / 4}\n"
     for broker in folder.brokers:
         config = folder.config(broker.id)
@@ -114,6 +115,38 @@ def read(client: Client, topic: str) -> list[int]:
     return sorted(int(message.value or b"") for message in client.reader(topic, end="latest"))
 
 
+def test_while_zookeeper_is_away_records_are_written_and_read(
+    dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For longer than any session lasts. It is said, and afterwards all is as before."""
+    folder = devfolder.load(dev.path)
+    with dev.client() as client, client.producer() as producer:
+        client.admin.create_topic("while", partitions=3, replication_factor=3)
+        producer.send("while", b"0", partition=0).result()  # it has its id, which the registry gives out
+        count = 1
+        with server.frozen():
+            end_s = time.monotonic() + 2 * SESSION_S
+            while time.monotonic() < end_s:
+                for number in range(count, count + 30):
+                    producer.send("while", b"%d" % number, partition=number % 3)
+                producer.flush()
+                count += 30
+            assert read(client, "while") == list(range(count))
+            with pytest.raises((DeadlineExceeded, OutcomeUnknown, NotReady)):
+                client.admin.create_topic("refused", partitions=1, replication_factor=1, timeout=1.0)
+            capfd.readouterr()
+            run(["cluster", "status", "-s", folder.servers, "-o", "json"])
+            brokers = json.loads(capfd.readouterr().out)["brokers"]
+            assert all("as of version" in broker["reason"] for broker in brokers)
+            assert all("registry_unreachable" in folder.log(number).read_text() for number in (1, 2, 3))
+        until(
+            lambda: dev.registered() == [1, 2, 3] and None not in map(dev.session, (1, 2, 3)), "they do not come back"
+        )
+        send(client, "while", range(count, count + 30))
+        client.admin.create_topic("behind", partitions=1, replication_factor=3)
+        assert read(client, "while") == list(range(count + 30))
+
+
 def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: pytest.CaptureFixture[str]) -> None:
     assert dev.registered() == [1, 2, 3]
     with dev.client() as client:
@@ -143,44 +176,11 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
     capfd.readouterr()
 
 
-def test_while_zookeeper_is_away_records_are_written_and_read(
-    dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """For longer than any session lasts. It is said, and afterwards all is as before."""
-    folder = devfolder.load(dev.path)
-    with dev.client() as client, client.producer() as producer:
-        client.admin.create_topic("t", partitions=3, replication_factor=3)
-        producer.send("t", b"0", partition=0).result()  # it has its id, which the registry gives out
-        count = 1
-        with server.frozen():
-            end_s = time.monotonic() + 2 * SESSION_S
-            while time.monotonic() < end_s:
-                for number in range(count, count + 30):
-                    producer.send("t", b"%d" % number, partition=number % 3)
-                producer.flush()
-                count += 30
-            assert read(client, "t") == list(range(count))
-            with pytest.raises((DeadlineExceeded, OutcomeUnknown, NotReady)):
-                client.admin.create_topic("u", partitions=1, replication_factor=1, timeout=1.0)
-            capfd.readouterr()
-            run(["cluster", "status", "-s", folder.servers, "-o", "json"])
-            brokers = json.loads(capfd.readouterr().out)["brokers"]
-            assert all("as of version" in broker["reason"] for broker in brokers)
-            assert all("registry_unreachable" in folder.log(number).read_text() for number in (1, 2, 3))
-        until(
-            lambda: dev.registered() == [1, 2, 3] and None not in map(dev.session, (1, 2, 3)), "they do not come back"
-        )
-        send(client, "t", range(count, count + 30))
-        client.admin.create_topic("v", partitions=1, replication_factor=3)
-        assert read(client, "t") == list(range(count + 30))
-
-
 def test_without_zookeeper_a_broker_says_so_and_does_not_start(tmp_path: Path) -> None:
     path = tmp_path / "dev"
-    lay_out(path, "zookeeper://127.0.0.1:1/x")
-    for number in (1, 2, 3):
-        config = devfolder.load(path).config(number)
-        config.write_text(config.read_text() + "command_timeout_s = 0.5\n")
+    lay_out(path, "zookeeper://127.0.0.1:1/x", brokers=1)
+    config = devfolder.load(path).config(1)
+    config.write_text(config.read_text() + "command_timeout_s = 0.5\n")
     with pytest.raises(NotReady) as refused:
-        devcluster.up(path, 3, lambda line: None)
+        devcluster.up(path, 1, lambda line: None)
     assert "127.0.0.1:1: Connection refused" in str(refused.value)
