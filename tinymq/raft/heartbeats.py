@@ -45,7 +45,10 @@ class Heartbeats:
         self.stopping = False
 
     def _pair(self, peer: int) -> _Pair:
-        return self._pairs.setdefault(peer, _Pair())
+        pair = self._pairs.get(peer)
+        if pair is None:
+            pair = self._pairs[peer] = _Pair()
+        return pair
 
     def stepped_down(self, peer: int, group: GroupId, term: int) -> None:
         """From now on, until it answers, tell `peer` that we do not lead `group` any more."""

@@ -52,7 +52,10 @@ class Liveness:
         self._peers: dict[int, PeerLife] = {}
 
     def peer(self, broker_id: int) -> PeerLife:
-        return self._peers.setdefault(broker_id, PeerLife())
+        life = self._peers.get(broker_id)
+        if life is None:
+            life = self._peers[broker_id] = PeerLife()
+        return life
 
     # ---- what happens ---------------------------------------------------------------------------------------
 

@@ -53,7 +53,10 @@ class Weather:
 
     def of(self, direction: Direction) -> Conditions:
         """To be changed at will."""
-        return self._conditions.setdefault(direction, Conditions())
+        known = self._conditions.get(direction)
+        if known is None:
+            known = self._conditions[direction] = Conditions()
+        return known
 
     def takes_s(self, direction: Direction) -> float:
         """How long one message is on its way."""

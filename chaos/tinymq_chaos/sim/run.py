@@ -238,6 +238,7 @@ def no_collection() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             gc.collect()  # of the run before, what its result held until now
+            gc.freeze()  # modules and all else that is there now: the collection at the end need not walk over it
             gc.disable()
             yield
             sys.unraisablehook = lambda args: None

@@ -83,7 +83,7 @@ class SyncedFile:
         return len(self._inode.durable)
 
     def read(self, position: int, length: int) -> bytes:
-        return bytes(self._inode.durable[position : position + length])
+        return bytes(memoryview(self._inode.durable)[position : position + length])
 
     def close(self) -> None:
         pass

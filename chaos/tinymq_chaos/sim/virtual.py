@@ -28,6 +28,13 @@ class Killed(Exception):
     """The process in which this was to run is gone."""
 
 
+class _Due(float):
+    """The time of a timer, which is compared as the number that it is: heaps compare a lot."""
+
+    __slots__ = ("timer",)
+    timer: asyncio.TimerHandle
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs what is ready; when nothing is, it is at once the time of the next timer.
 
@@ -36,7 +43,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]  # these three are BaseEventLoop's own
-    _scheduled: list[Any]  # a heap of timers, by time
+    _scheduled: list[_Due]  # type: ignore[assignment]  # a heap of timers, by time
     _timer_cancelled_count: int
 
     def __init__(self) -> None:
@@ -54,6 +61,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now_s
 
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        due = _Due(when)
+        due.timer = timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._scheduled, due)
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
     def _run_once(self) -> None:
         """One turn: what is due and ready now. Replaces BaseEventLoop's, which would ask a selector."""
         ready, scheduled = self._ready, self._scheduled
@@ -65,8 +86,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             assert self._spins < SPINS_MAX, f"t={self._now_s:.3f}: {what}: {list(ready)[:3]}"
         else:
             self._pass_time()
-        while scheduled and scheduled[0]._when <= self._now_s:
-            timer = heapq.heappop(scheduled)
+        now_s = self._now_s
+        while scheduled and scheduled[0] <= now_s:
+            timer: Any = heapq.heappop(scheduled).timer
             timer._scheduled = False
             if timer._cancelled:
                 self._timer_cancelled_count -= 1
@@ -92,21 +114,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _pass_time(self) -> None:
         scheduled = self._scheduled
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
+        while scheduled and (timer := _timer_of(scheduled[0]))._cancelled:
+            heapq.heappop(scheduled)
+            timer._scheduled = False
             self._timer_cancelled_count -= 1
         if not scheduled:
             raise AssertionError(f"t={self._now_s:.3f}: nothing is left to do, and somebody waits")
-        self._now_s = max(self._now_s, scheduled[0]._when)
+        self._now_s = max(self._now_s, float(scheduled[0]))
         self._spins = 0
 
     def _drop_cancelled_timers(self) -> None:
         kept = []
-        for timer in self._scheduled:
-            if timer._cancelled:
+        for due in self._scheduled:
+            if (timer := _timer_of(due))._cancelled:
                 timer._scheduled = False
             else:
-                kept.append(timer)
+                kept.append(due)
         heapq.heapify(kept)
         self._scheduled[:] = kept
         self._timer_cancelled_count = 0
@@ -123,6 +146,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if isinstance(error, Crash | Killed):
             return
         self.raised.append(f"t={self._now_s:.3f} {context.get('message')}: {error!r}")
+
+
+def _timer_of(due: _Due) -> Any:
+    """With what asyncio keeps to itself."""
+    return due.timer
 
 
 class NumberedTask(asyncio.Task[T]):
