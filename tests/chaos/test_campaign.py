@@ -118,7 +118,7 @@ def test_a_replay_ends_with_the_verdict(
 
 
 def test_an_interrupted_campaign_tells_what_was_done() -> None:
-    arguments = ["--seeds", "0:100000", "--processes", "1", "--timing", "0"]
+    arguments = ["--seeds", "0:100000", "--processes", "1", "--timing", "0", "--progress-s", "0", "--run-s", "9"]
     campaign = subprocess.Popen(
         [sys.executable, "-m", "tinymq_chaos.sim", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,

@@ -9,7 +9,7 @@ import random
 import sys
 
 from tinymq_chaos.names import names_of
-from tinymq_chaos.sim.campaign import Campaign, nodes_of
+from tinymq_chaos.sim.campaign import PROGRESS_S, Campaign, nodes_of
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.run import SECONDS, Plan, Result, run
 from tinymq_chaos.sim.transcript import Transcript
@@ -37,6 +37,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--pace", type=float, help="pauses of workloads are so many times as long")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--progress-s", type=float, default=PROGRESS_S, help="at least, between two lines of progress")
     parser.add_argument("--json", help="a file to which each run's result is added, as a line")
     parser.add_argument(
         "--timing", type=int, default=4, help="seeds for each row of the timing table at the end; 0: none"
@@ -69,11 +70,11 @@ def main() -> int:
         return _replay(_plan(options, options.seed))
     if options.seeds is not None:
         plans = (_plan(options, seed) for seed in options.seeds)
-        campaign = Campaign(plans, None, options.processes, options.json)
+        campaign = Campaign(plans, None, options.processes, options.json, options.progress_s)
     else:
         first = random.SystemRandom().randrange(FRESH_SEEDS)
         plans = (_plan(options, seed) for seed in range(first, first + FRESH_SEEDS))
-        campaign = Campaign(plans, options.seconds, options.processes, options.json)
+        campaign = Campaign(plans, options.seconds, options.processes, options.json, options.progress_s)
     failed = campaign.run()
     if options.timing and not failed:
         from tinymq_chaos.sim import timing

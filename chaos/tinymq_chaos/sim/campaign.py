@@ -38,11 +38,19 @@ def run_one(plan: Plan) -> tuple[str, dict[str, Any]]:
 class Campaign:
     """Runs `plans`, for `seconds` of real time or (None) all of them."""
 
-    def __init__(self, plans: Iterable[Plan], seconds: float | None, processes: int, path: str | None) -> None:
+    def __init__(
+        self,
+        plans: Iterable[Plan],
+        seconds: float | None,
+        processes: int,
+        path: str | None,
+        progress_s: float = PROGRESS_S,
+    ) -> None:
         self._plans = iter(plans)
         self._seconds = seconds
         self._processes = processes
         self._path = Path(path) if path else None
+        self._progress_s = progress_s
         self._began_s = self._told_s = time.monotonic()
         self._runs: Counter[int] = Counter()  # by number of brokers
         self._virtual_s = self._cpu_s = 0.0
@@ -108,7 +116,7 @@ class Campaign:
         if values["anomalies"]:
             self.failures.append(command)
             print(f"FAILED  {command}", *values["anomalies"], sep="\n    ", flush=True)
-        if time.monotonic() - self._told_s >= PROGRESS_S:
+        if time.monotonic() - self._told_s >= self._progress_s:
             self._told_s = time.monotonic()
             print(self._line(), flush=True)
 
