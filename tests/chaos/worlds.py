@@ -21,7 +21,7 @@ Pair = tuple[int, int]
 TRIES = 60  # seeds of a fault, until it is what a test looks at
 PARTITIONS = 6  # each broker leads some: everyone has something to say to everyone
 RECORDS = 80
-SEEN_S = 3.0  # so long everyone has something to say, whoever leads
+SEEN_S = 1.0  # so long everyone has something to say, whoever leads
 
 Fault = Iterator[str | None]
 
