@@ -115,12 +115,14 @@ def kept_bytes(history: History) -> list[int]:
     return [weight for _, log, start, end in facts.ends() if (weight := facts.weight(log, start, end)) is not None]
 
 
+@pytest.mark.long  # what is old goes, above, by the same rule
 def test_so_many_bytes_are_kept_and_little_more() -> None:
     history = told("sized", "kill", pace=0.2)
     assert starts(history)[-1] > starts(history)[0]
     assert RETENTION_BYTES <= kept_bytes(history)[-1] < 2 * RETENTION_BYTES
 
 
+@pytest.mark.long  # a room of records, above, goes by the same rule
 def test_bytes_are_bounded() -> None:
     history = told("heavy", "kill", pace=0.2)
     assert starts(history)[-1] > 0
@@ -156,7 +158,7 @@ def test_settings_are_altered_while_they_count() -> None:
 @pytest.mark.parametrize(
     ("workload", "fault", "loses"),
     [
-        ("volatile", "kill", False),
+        pytest.param("volatile", "kill", False, marks=pytest.mark.long),  # less than what follows
         ("volatile", "kill_of_all", True),
         ("delayed", "kill_of_all", False),
         ("delayed", "power_cut_of_all", True),
@@ -172,7 +174,7 @@ def test_topics_that_promise_less_lose_with_a_majority_alone(workload: str, faul
         assert ends[-1] > ends[0], "what is committed is followed from then on"
 
 
-@pytest.mark.parametrize(("seed", "joined"), [(1, []), (3, [4, 5])])
+@pytest.mark.parametrize(("seed", "joined"), [pytest.param(1, [], marks=pytest.mark.long), (3, [4, 5])])
 def test_half_of_the_larger_clusters_have_grown(seed: int, joined: list[int]) -> None:
     """Brokers beyond three voters join while they form, and hold partitions as the others do."""
     result = run(Plan(seed, nodes=5, seconds=12.0, workloads=("lone",), faults=("kill",)))
