@@ -116,7 +116,7 @@ def find_time(data: bytes) -> object:
 def targets() -> list[Target]:
     common = {"alone": True, "head_bytes": METADATA_BYTES, "bytes_max": 32 * MIB}
     return [
-        Target("arrow.produce", payloads, produce, cases=1000, **common),
-        Target("arrow.fetch", fetched_frames, fetch, (reseal.entries, reseal.entries), cases=1000, **common),
-        Target("arrow.time", fetched_frames, find_time, (reseal.entries, reseal.entries), cases=500, **common),
+        Target("arrow.produce", payloads, produce, cases=400, **common),
+        Target("arrow.fetch", fetched_frames, fetch, (reseal.entries, reseal.entries), cases=400, **common),
+        Target("arrow.time", fetched_frames, find_time, (reseal.entries, reseal.entries), cases=200, **common),
     ]

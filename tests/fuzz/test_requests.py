@@ -28,7 +28,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing.cluster import Cluster
 
 QUICK = settings(
-    max_examples=60, derandomize=True, database=None, deadline=None,
+    max_examples=40, derandomize=True, database=None, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 CALL_S_MAX = 20.0

@@ -23,7 +23,7 @@ from tinymq.errors import InvalidConfig, InvalidName, InvalidRequest
 from tinymq.settings import BrokerSettings, LimitsSection, TimingSection, load
 from tinymq.types import Offset, check_topic_name
 
-QUICK = settings(max_examples=150, derandomize=True, database=None, deadline=None)
+QUICK = settings(max_examples=60, derandomize=True, database=None, deadline=None)
 
 LOAD_BYTES_MAX = 64 << 20  # tomllib keeps every prefix of a dotted key: 37 MB for one of 3,000 parts
 

@@ -42,7 +42,7 @@ def promtool(*arguments: str, given: str = "") -> str:
 class Prometheus:
     """Scrapes `targets` from entering to leaving."""
 
-    def __init__(self, folder: Path, targets: Sequence[str], interval: str = "1s") -> None:
+    def __init__(self, folder: Path, targets: Sequence[str], interval: str = "500ms") -> None:
         self._address = f"127.0.0.1:{free_ports(1)[0]}"
         self._log = folder / "prometheus.log"
         self.config = folder / "prometheus.yml"
