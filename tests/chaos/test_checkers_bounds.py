@@ -56,6 +56,28 @@ def quick(s: Story, after_s: float) -> None:
         s.stored(f"s-{n}")
 
 
+def refused_while_held(s: Story, after_s: float) -> None:
+    """A leader has no room while the oldest record is held, for longer than a writer may be without progress. The
+    producer may wait until the end of the lease, `after_s` behind the release."""
+    s.history.topics[T] = {"max_records": "4", "on_full": "drop_oldest"}
+    lease_s = 2.0
+    s.begin("h", "hold", topic=T, partition=0, hold="h1", offset=0, lease_s=lease_s).ok()
+    s.begin("h", "release", topic=T, partition=0, hold="h1").ok()
+    released_s = s.now_s
+    s.history.calm()
+    s.now_s = released_s + after_s - 0.1
+    call = s.begin("a", "send", 4.0, topic=T, partition=0, records=["a-0"], idempotent=True)
+    s.now_s += 3.9
+    call.failed("QuotaExceeded")
+
+
+def unanswered_while_held(s: Story, after_s: float) -> None:
+    """A hold is no reason for any other end than a refusal for want of room."""
+    refused_while_held(s, 0.0)
+    refused = s.history.calls[-1]
+    refused.error = "QuotaExceeded" if after_s < 1 else "DeadlineExceeded"
+
+
 @pytest.mark.parametrize(
     ("told", "within_s", "over_s", "kind"),
     [
@@ -64,6 +86,8 @@ def quick(s: Story, after_s: float) -> None:
         (given_up, 2.45, 2.55, Kind.LINGERING_LEADER),
         (answered, 0.15, 0.17, Kind.NO_ANSWER),
         (quick, 0.119, 0.121, Kind.SLOW),
+        (refused_while_held, 2.19, 2.21, Kind.NO_PROGRESS),
+        (unanswered_while_held, 0.0, 1.0, Kind.NO_PROGRESS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

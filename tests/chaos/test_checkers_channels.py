@@ -135,6 +135,13 @@ def given_up_after_kills(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def given_up_after_one_failed_sync(s: Story) -> None:
+    s.history.topics[T] = {"sync": "100", "replicas": "3"}
+    s.history.changed("broker 1 fails to sync")
+    s.history.changed("broker 1 loses power")
+    s.history.revived(LOG)
+
+
 def a_number_that_was_given(s: Story) -> None:
     for number in (1, 2, 1):
         s.begin("o", "add_partition", topic=T).ok(number)
@@ -186,6 +193,7 @@ BAD: list[tuple[Spoil, Kind]] = [
     (an_epoch_for_two, Kind.GIVEN_TWICE),
     (given_up_without_need, Kind.NEEDLESS_LOSS),
     (given_up_after_kills, Kind.NEEDLESS_LOSS),
+    (given_up_after_one_failed_sync, Kind.NEEDLESS_LOSS),
     (a_commit_that_is_forgotten, Kind.LOST_COMMIT),
     (a_cursor_that_goes_back, Kind.CURSOR_BACK),
     (a_look_behind_a_seek, Kind.CURSOR_BACK),
@@ -284,6 +292,15 @@ def lost_with_a_majority(s: Story) -> None:
     s.history.revived(LOG)
 
 
+def given_up_after_failed_syncs(s: Story) -> None:
+    """Each of the two took records that were not synced: of one the sync failed, of the other the power."""
+    s.history.topics[T] = {"sync": "100", "replicas": "3"}
+    s.history.changed("broker 1 fails to sync")
+    s.history.changed("broker 1 has ended")
+    s.history.changed("broker 2 loses power")
+    s.history.revived(LOG)
+
+
 def lost_under_an_earlier_setting(s: Story) -> None:
     """Its group stood still from the power cut on, until long after the topic was altered."""
     s.history.topics[T] = {"sync": "5000", "replicas": "3"}
@@ -311,6 +328,7 @@ def lost_under_an_earlier_setting(s: Story) -> None:
         as_much_as_has_room,
         a_hold_that_is_over,
         lost_with_a_majority,
+        given_up_after_failed_syncs,
     ],
     ids=lambda tell: tell.__name__,
 )

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tests.chaos.worlds import begun, in_world, write
+from tinymq.errors import SyncFailed
 from tinymq.testing.faulty_files import Crash
 from tinymq_chaos.sim.brokers import LOST
 from tinymq_chaos.sim.disk import Disk, SimFiles
@@ -56,3 +57,17 @@ def test_a_power_cut_may_wait_until_something_is_not_synced() -> None:
         )
 
     assert in_world(check).over
+
+
+@pytest.mark.parametrize("pattern", ["a", "folder"])
+def test_a_failed_sync_is_reported_and_raised(pattern: str) -> None:
+    files, reported = SimFiles(random.Random(1)), []
+    files.on_failed_sync = lambda: reported.append(pattern)
+    files.make_folder("folder")
+    file = files.open("a", create=True)
+    files.fail_sync(pattern)
+    sync = (lambda: files.sync([file])) if pattern == "a" else (lambda: files.sync_folder(pattern))
+    with pytest.raises(SyncFailed):
+        sync()
+    sync()
+    assert reported == [pattern]

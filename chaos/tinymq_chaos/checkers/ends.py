@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from statistics import median
 
 from tinymq_chaos.checkers.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.capacity import QUOTA
 from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.retention import CLOCKS, hold_of
 from tinymq_chaos.history import METADATA, Call, Log, Outcome
 
 LATE_S = 0.1  # that a call may end after its deadline: what it takes to be told
@@ -46,6 +49,8 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
     until = calm_s + within_s
     for log, calls in _asked(facts).items():
         waiting = [c for c in calls if _has_time(c, calm_s, until) and (c.ended_s is None or c.ended_s > calm_s)]
+        held = _held(facts, log)
+        waiting = [c for c in waiting if not _waits_for_hold(c, held)]
         served = [c for c in waiting if c.outcome is Outcome.OK and c.ended_s is not None and c.ended_s <= until]
         if waiting and not served and end_s >= until and not facts.is_gone(log):
             how = waiting[0]
@@ -55,6 +60,28 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
         if call.outcome is not Outcome.OK:
             what = f"could not be read to the end: {call}"
             yield Anomaly(Kind.NO_PROGRESS, what, None, processes=(call.process,), times_s=times(call))
+
+
+def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:
+    """When a hold may keep a leader from making room (`on_full=drop_oldest`), or a producer from trying again: it was
+    told to wait for the end of the lease."""
+    if facts.history.topics.get(log[0], {}).get("on_full") != "drop_oldest":
+        return []
+    released = {hold_of(c): c.ended_s for c in facts.of("release")}
+    return [
+        (c.invoked_s, (released.get(hold_of(c)) or math.inf) + c.args["lease_s"] * (1 + CLOCKS))
+        for c in facts.of("hold")
+        if hold_of(c)[:2] == log and c.outcome is not Outcome.FAILED
+    ]
+
+
+def _waits_for_hold(call: Call, held: list[tuple[float, float]]) -> bool:
+    """Was it refused for want of room while something was held, or is it acknowledged only after that? The leader is
+    there, and says what docs/guarantees.md promises. Any other end is none of a hold's doing."""
+    if call.error != QUOTA and call.outcome not in (Outcome.OK, Outcome.PENDING):
+        return False
+    ended_s = math.inf if call.ended_s is None else call.ended_s
+    return any(since_s <= ended_s and call.invoked_s <= until_s for since_s, until_s in held)
 
 
 def _has_time(call: Call, calm_s: float, until: float) -> bool:

@@ -1,5 +1,6 @@
 """Topics that promise less: in memory, or synced at intervals. They lose only what a majority of their replicas had,
-and only when a majority ended: of processes, or of machines without power. Else all that holds for others holds.
+and only when a majority ended. A replica in memory ends with its process. A replica that is synced at intervals ends
+when its machine loses power or a sync of its disk fails. Else all that holds for others holds.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from tinymq_chaos.checkers.settings import Settings
 from tinymq_chaos.history import Revival
 
 FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
-_ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk)")
-_POWER = "loses power"
+_ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")
+_UNSYNCED = {"loses power", "fails to sync"}  # either may take what is not synced: adr/0029
+_PROCESS = {"loses power", "is killed", "has ended", "has stopped", "loses its disk"}
 _SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
 ANSWERED_S = 1.0  # that an answer of before may be on its way
 SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
@@ -67,7 +69,7 @@ def needless_losses(facts: Facts) -> Iterator[Anomaly]:
         settings = facts.history.topics.get(revival.log[0], {})
         ended, replicas = _ends(facts, revival), int(settings.get("replicas", "3"))
         if 2 * len(ended) < replicas:
-            how = "lost power" if "sync" in settings else "ended"
+            how = "lost power or failed to sync" if "sync" in settings else "ended"
             what = f"went on without a majority of its {replicas} replicas, and brokers {sorted(ended)} {how}"
             yield Anomaly(Kind.NEEDLESS_LOSS, what, revival.log, times_s=(revival.at_s,))
 
@@ -78,11 +80,11 @@ def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
     commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
     stood_s = max(commits, default=revival.at_s)  # since then it has stood still, and nobody was filled
     since_s = max([stood_s - FILLED_S, *others])
-    only_power = "sync" in facts.history.topics.get(revival.log[0], {})
+    counted = _UNSYNCED if "sync" in facts.history.topics.get(revival.log[0], {}) else _PROCESS
     found: dict[int, float] = {}
     for change in facts.history.changes:
         end = _ENDS.match(change.what)
         recent = since_s <= change.at_s <= revival.at_s
-        if recent and end is not None and (end[2] == _POWER or not only_power):
+        if recent and end is not None and end[2] in counted:
             found.setdefault(int(end[1]), change.at_s)
     return found

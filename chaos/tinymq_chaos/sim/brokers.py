@@ -59,6 +59,7 @@ class SimBroker:
         self.id = broker_id
         self.rng = random.Random(f"{world.seed}/broker/{broker_id}")
         self.files = SimFiles(random.Random(f"{world.seed}/disk/{broker_id}"))
+        self.files.on_failed_sync = lambda: world.changed(f"broker {broker_id} fails to sync")
         self.wanted = True  # started again when it ends
         self.damaged = False  # its disk was wiped or damaged, and it has not recovered yet
         self.scarred = False  # damage may lie undiscovered on it

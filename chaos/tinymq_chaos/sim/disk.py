@@ -12,11 +12,13 @@ import contextvars
 import fnmatch
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from tinymq.errors import TinymqError
+from tinymq.errors import SyncFailed, TinymqError
+from tinymq.log.files import File
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 
@@ -111,6 +113,7 @@ class SimFiles(FaultyFiles):
         self._skip = 0
         self._operations_after = 0
         self._bytes_written = 0
+        self.on_failed_sync: Callable[[], None] = lambda: None
 
     def crash_at(self, point: str, *, skip: int, operations_after: int, bytes_written: int) -> None:
         """Stop at this point of POINTS, after it was passed `skip` times, and so many operations further on."""
@@ -131,6 +134,22 @@ class SimFiles(FaultyFiles):
             self._skip -= 1
         del self.trace[:]  # hours of operations are not kept
         return super().step(what, length)
+
+    def sync(self, files: Sequence[File]) -> None:
+        with self._reported():
+            super().sync(files)
+
+    def sync_folder(self, path: str) -> None:
+        with self._reported():
+            super().sync_folder(path)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except SyncFailed:
+            self.on_failed_sync()
+            raise
 
     @property
     def passed_lately(self) -> list[str]:
