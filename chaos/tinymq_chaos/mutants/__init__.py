@@ -17,6 +17,7 @@ from tinymq_chaos.mutants import (
     clients,
     disks,
     elections,
+    levels,
     registry,
     replication,
     reviving,
@@ -26,7 +27,7 @@ from tinymq_chaos.mutants import (
 from tinymq_chaos.mutants.mutant import MUTANTS, Focus, Mutant, Patches, find, mutant
 
 # Imported for what they enter into MUTANTS.
-ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry, clients)
+ROOMS = (replication, elections, disks, serving, bounds, asking, weak, reviving, registry, levels, clients)
 
 REAL = (
     "acks-before-the-sync",  # shows when machines lose power

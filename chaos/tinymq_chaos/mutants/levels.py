@@ -1,0 +1,44 @@
+"""Mutants of the feature level: what a cluster may propose while some of its brokers are of an older build (adr/0037).
+
+The simulator runs one build, so that no broker of its runs knows less than another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinymq.broker import upgrade
+from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.raft import handshake, leading
+from tinymq.registry import commanded, machine
+from tinymq_chaos.mutants.mutant import Patches, mutant
+
+
+def _nothing(*_: Any) -> None:
+    """What a check says that finds nothing wrong."""
+
+
+@mutant(
+    "the feature level is the least that any member knows",
+    test="tests/registry/test_feature_level_races.py::test_no_order_of_events_raises_the_level_over_an_older_build",
+)
+def levels_rise_over_older_members(p: Patches) -> None:
+    p.set(upgrade, "next_level", lambda level, members, heard: KNOWN_LEVEL)
+
+
+@mutant(
+    "a leader proposes only what all members know",
+    test="tests/registry/test_feature_level.py::"
+    "test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself",
+)
+def leaders_propose_what_members_do_not_know(p: Patches) -> None:
+    for module in (leading, machine, commanded):
+        p.set(module, "check", _nothing)
+
+
+@mutant(
+    "a broker that knows less than the cluster's feature level is refused by its peers",
+    test="tests/raft/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
+)
+def older_builds_are_let_in(p: Patches) -> None:
+    p.set(handshake, "check_member", _nothing)
