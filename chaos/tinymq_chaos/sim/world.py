@@ -31,6 +31,7 @@ from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
+TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas behind that are sent what the disk has
 INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
 RETENTION_CHECK_S = 1.0  # a run is short
@@ -58,9 +59,11 @@ class World:
         self.secret = self.rng.randbytes(32)
         chosen = self.rng.choice(SEGMENT_BYTES)
         segment_bytes = like.segment_bytes if like.segment_bytes is not None else chosen
+        share = random.Random(f"{seed}/tails").choice(TAIL_SEGMENTS)
         self.limits = Limits(
-            segment_bytes=segment_bytes, tail_cache_bytes_max=segment_bytes, inflight_bytes_max=INFLIGHT_BYTES
-        )
+            segment_bytes=segment_bytes, tail_cache_bytes_max=int(share * segment_bytes),
+            inflight_bytes_max=INFLIGHT_BYTES,
+        )  # fmt: skip
         self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
         self.clock = VirtualClock(loop)
         self.transcript = transcript
