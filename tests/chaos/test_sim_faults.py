@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.clock_effects import drifts, starts_wrong, wall_jumps
 from tests.chaos.joins import joins, replaced_in_turn
 from tests.chaos.test_sim import HAPPENS
 from tests.chaos.worlds import (
@@ -28,7 +29,6 @@ from tests.chaos.worlds import (
     turns,
     write,
 )
-from tests.chaos.wrong_starts import starts_wrong
 from tinymq.errors import DiskFull, StorageError
 from tinymq.raft import Role
 from tinymq.testing.faulty_inodes import Inode
@@ -37,14 +37,19 @@ from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.synced import Synced
-from tinymq_chaos.sim.virtual import WALL_START_US, Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop, run_virtually
 from tinymq_chaos.sim.world import World
 
-HOUR_US = 3_600_000_000
 SCRATCH = "scratch"  # a file of the test's own
 
 Check = Callable[[World], Awaitable[None]]
-EFFECTS: dict[str, Check] = {"join": joins, "next_disk": replaced_in_turn}
+EFFECTS: dict[str, Check] = {
+    "drift": drifts,
+    "join": joins,
+    "next_disk": replaced_in_turn,
+    "wall_jump": wall_jumps,
+    "wrong_start": starts_wrong,
+}
 
 
 def effect(check: Check) -> Check:
@@ -465,49 +470,6 @@ async def crash_at_point(world: World) -> None:
             await client.send("t", b"v", partition=n % 6)
     assert not process.alive
     assert broker.happened["crash at marks"] == 1
-
-
-# ---- clocks --------------------------------------------------------------------------------------------------
-
-
-@effect
-async def wall_jump(world: World) -> None:
-    def skews_us() -> dict[int, int]:
-        now_us = WALL_START_US + int(world.loop.time() * 1e6)
-        return {b.id: b.clock.wall_us() - now_us for b in world.brokers.values()}
-
-    assert {*skews_us().values()} == {0}
-    for hours in (1, -1, 192, -192):
-        words, fault = begun(world, "wall_jump", f"by {hours:+d} h")
-        moved = skews_us()
-        assert moved.pop(numbers(words)[0]) == hours * HOUR_US
-        assert {*moved.values()} == {0}
-        next(fault, None)
-        assert {*skews_us().values()} == {0}
-
-
-@effect
-async def wrong_start(world: World) -> None:
-    await starts_wrong(world)
-
-
-@effect
-async def drift(world: World) -> None:
-    """What a broker takes for a second is less, or more; what it waits for is due then."""
-
-    async def seconds() -> list[float]:
-        before = [b.clock.monotonic() for b in world.brokers.values()]
-        await world.clock.sleep(1.0)
-        return [round(b.clock.monotonic() - s, 6) for b, s in zip(world.brokers.values(), before, strict=True)]
-
-    assert await seconds() == [1.0, 1.0, 1.0]
-    _, fault = begun(world, "drift", "[0.95, 1.05,")
-    assert (await seconds())[:2] == [0.95, 1.05]
-    began_s = world.loop.time()
-    await world.brokers[2].clock.sleep(1.05)
-    assert world.loop.time() - began_s == pytest.approx(1.0)
-    next(fault, None)
-    assert await seconds() == [1.0, 1.0, 1.0]
 
 
 # ---- damage --------------------------------------------------------------------------------------------------

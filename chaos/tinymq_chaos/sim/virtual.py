@@ -43,7 +43,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     _ready: deque[asyncio.Handle]  # these three are BaseEventLoop's own
-    _scheduled: list[_Due]  # type: ignore[assignment]  # a heap of timers, by time
+    _scheduled: list[_Due]  # a heap of timers, by time
     _timer_cancelled_count: int
 
     def __init__(self) -> None:
