@@ -62,6 +62,18 @@ def test_as_many_as_the_bound_and_no_more(name: str) -> None:
         parse(kind, request.SerializeToString())
 
 
+@pytest.mark.parametrize("name", sorted(REPEATED_MAX))
+def test_an_empty_occurrence_counts_as_one(name: str) -> None:
+    """Otherwise 8 MiB of them are within every bound, and are scanned to their end."""
+    message, field = name.split(".")
+    descriptor = pb.DESCRIPTOR.message_types_by_name[message]
+    empty = bytes((descriptor.fields_by_name[field].number << 3 | 2, 0))
+    kind: Any = GetMessageClass(descriptor)
+    assert parse(kind, empty * REPEATED_MAX[name]) == kind.FromString(empty * REPEATED_MAX[name])
+    with pytest.raises(InvalidRequest, match=f"more than {REPEATED_MAX[name]} {field}"):
+        parse(kind, empty * (REPEATED_MAX[name] + 1))
+
+
 def test_numbers_that_are_not_packed_count_alike() -> None:
     one, most = b"\x10\x01", REPEATED_MAX["ListChannelsRequest.partitions"]
     assert len(parse(pb.ListChannelsRequest, one * most).partitions) == most
