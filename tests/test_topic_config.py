@@ -15,7 +15,7 @@ from tinymq.topic_config import Storage, TopicConfig, make, promise
         ([("storage", "memory"), ("max_bytes", "1000"), ("sync", "100")], "never synced"),
         ([("storage", "tape")], "disk or memory"),
         ([("sync", "0")], "sync=always"),
-        ([("sync", "60001")], "sync_interval_ms is between"),
+        ([("sync", "60001")], "sync, in milliseconds, is between 0 and 60000"),
         ([("sync", "always"), ("sync", "100")], "docs/topics.md"),
         ([("synk", "always")], "'sync'"),
     ],

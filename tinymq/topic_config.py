@@ -55,7 +55,8 @@ class TopicConfig:
         for name, least, most in _RANGES:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                raise InvalidConfig(f"{name} is {value}", hint=f"{name} is between {least} and {most}")
+                shown = "sync, in milliseconds," if name == "sync_interval_ms" else name
+                raise InvalidConfig(f"{shown} is {value}", hint=f"{shown} is between {least} and {most}")
         if self.storage is Storage.MEMORY and self.max_bytes is None:
             raise InvalidConfig("a topic in memory needs max_bytes", hint="say how much memory each partition may take")
         if self.storage is Storage.MEMORY and self.sync_interval_ms:

@@ -252,7 +252,7 @@ def test_the_default_factor_names_the_voters_that_are_missing() -> None:
         while not making.done():
             b.clock.advance(0.01)
             await asyncio.sleep(0)
-        with pytest.raises(NotReady, match="brokers 2, 3 are missing") as missing:
+        with pytest.raises(NotReady, match="brokers 2, 3 missing") as missing:
             making.result()
         assert missing.value.detail["missing"] == "2, 3"
         assert 7.0 <= b.clock.monotonic() - since_s < 7.1

@@ -23,6 +23,7 @@ from tinymq.clock import Clock
 from tinymq.config import Limits, Timing
 from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.log.runner import Runner
+from tinymq.quantity import named, quantity
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.topic_config import TopicConfig
@@ -219,12 +220,12 @@ class Broker:
             if len(registered) >= max(1, min(REPLICATION_FACTOR, len(voters))):
                 return min(REPLICATION_FACTOR, len(registered))
             if self.around.clock.monotonic() >= deadline_s:
-                missing = ", ".join(map(str, sorted(voters - registered)))
+                missing = sorted(voters - registered)
                 raise NotReady(
-                    f"{len(registered)} brokers are registered, too few for the default replication factor: brokers"
-                    f" {missing} are missing",
-                    hint="start them, or say how many replicas there are to be",
-                    missing=missing,
+                    f"{quantity(len(registered), 'broker')} registered, too few for the default replication factor:"
+                    f" {named('broker', missing)} missing",
+                    hint="start what is missing, or give the number of replicas",
+                    missing=", ".join(map(str, missing)),
                 )
             await self.around.clock.sleep(LOOK_S)
 

@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
+from tinymq.quantity import named
 
 if TYPE_CHECKING:
     from tinymq.client.feature_level import FeatureLevel
@@ -39,7 +40,7 @@ def show(*, where: Where = HERE, output: Output = "table") -> None:
 @app.command
 def hold(
     *,
-    level: Annotated[int, Parameter(help="Announce no higher level. [default: the cluster's present one]")] = 0,
+    level: Annotated[int, Parameter(help="Announce no higher level. 0: the cluster's present one.")] = 0,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
@@ -96,6 +97,9 @@ def _print(found: FeatureLevel, output: Output) -> None:
         say(f"broker {broker} does not answer: {why}")
     if any((member.known or member.announced) > found.level for member in found.members):
         held = [str(member.broker_id) for member in found.members if member.held]
-        waits = ", ".join(map(str, found.waits_for))
-        why = f", held by brokers {', '.join(held)}: tinymq cluster feature-level release" if held else ""
-        say(f"it rises once brokers {waits} announce more{why}" if waits else "it is about to rise")
+        why = f", held by {named('broker', held)}: tinymq cluster feature-level release" if held else ""
+        say(
+            f"it rises when {named('broker', found.waits_for)} can use more{why}"
+            if found.waits_for
+            else "it is about to rise"
+        )

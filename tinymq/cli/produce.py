@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tinymq.client import Delivery
 
 FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
-SEPARATOR = r"What lies before the first one in a line is the key. \t, \n, \0, \xNN and \\ are escapes."
+SEPARATOR = r"What lies before the first one in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
@@ -170,7 +170,9 @@ def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
     """Raises BatchTooLarge at a line that no record can hold, without having read all of it."""
     while line := file.readline(line_bytes_max + 1):
         if len(line) > line_bytes_max and not line.endswith(b"\n"):
-            raise BatchTooLarge(f"a line of more than {line_bytes_max} bytes")
+            raise BatchTooLarge(
+                f"a line of more than {line_bytes_max} bytes", hint="one line is one record: split what is longer"
+            )
         yield line.removesuffix(b"\n")
 
 

@@ -113,7 +113,10 @@ class Host:
         timer.cancel()
 
     def _check_handed(self) -> None:
-        if not any(group.is_leader for group in self._handing):
+        # A group that comes back here by an election is not waited for: when this broker says goodbye, the others
+        # elect at once. Two brokers that stop together would otherwise wait until the time is up.
+        self._handing = [group for group in self._handing if group.is_leader]
+        if not self._handing:
             self._handed.set()
 
     # ---- groups ----------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
             names = [""] * len(found)
         else:
-            names = list(request.topics)
+            names = list(dict.fromkeys(request.topics))  # a name that is repeated has one answer
             found = await broker.topics(names)
         reply = pb.MetadataReply(
             cluster_id=broker.around.cluster_id,
