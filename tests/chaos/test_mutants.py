@@ -23,6 +23,7 @@ FEW = [
     "clocks-may-contradict",
     "slow-leaders-are-left-alone",
     "causes-are-forgotten",
+    "levels-rise-over-older-members",
 ]
 
 

@@ -64,7 +64,9 @@ def frames(file: File, position: int = SEGMENT_HEADER_SIZE, bytes_max: int | Non
             if not large and len(slab) - at < header.size:
                 slab, start, at = file.read(position, SLAB_BYTES), position, 0
             if large:
-                payload = file.read(position + HEADER_SIZE, header.length)
+                # A damaged length may claim 64 MiB, which a read would allocate before it finds the file's end.
+                left = max(0, file.size() - position - HEADER_SIZE)
+                payload = file.read(position + HEADER_SIZE, min(header.length, left))
             else:
                 payload = slab[at + HEADER_SIZE : at + header.size]
             if len(payload) < header.length:
