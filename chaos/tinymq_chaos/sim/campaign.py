@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from tinymq_chaos.sim.run import Plan, run
 
 PROGRESS_S = 5.0
+LOOK_S = 0.5  # at least so often the campaign looks whether it was interrupted
 RUNS_PER_PROCESS = 100  # then another one takes its place: memory is bounded
 FAILURES_MAX = 20  # after which there is enough to look at
 
@@ -51,6 +53,7 @@ class Campaign:
         self._processes = processes
         self._path = Path(path) if path else None
         self._progress_s = progress_s
+        self._interrupted = False
         self._began_s = self._told_s = time.monotonic()
         self._runs: Counter[int] = Counter()  # by number of brokers
         self._virtual_s = self._cpu_s = 0.0
@@ -68,26 +71,36 @@ class Campaign:
         pool = ProcessPoolExecutor(
             self._processes, initializer=_leave_interrupts, max_tasks_per_child=RUNS_PER_PROCESS
         )  # fmt: skip
+        before = signal.signal(signal.SIGINT, self._interrupt)
         try:
             self._run_in(pool)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenProcessPool) as ended:
+            if not self._interrupted:
+                raise
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end
             print("interrupted", flush=True)
             for child in multiprocessing.active_children():
                 child.kill()
-            raise
+            raise KeyboardInterrupt from ended
         else:
             pool.shutdown()
+            signal.signal(signal.SIGINT, before)
         finally:
             self._tell()
             for command in self.failures:
                 print(f"  {command}", flush=True)
         return self.failures
 
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
+
     def _run_in(self, pool: ProcessPoolExecutor) -> None:
         pending: set[Future[tuple[str, dict[str, Any]]]] = {pool.submit(run_one, p) for p in self._next(2)}
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            if self._interrupted:  # Python drops an exception that a signal raises in a destructor or a weak reference
+                raise KeyboardInterrupt
             for future in done:
                 self._take(*future.result())
                 pending |= {pool.submit(run_one, p) for p in self._next(1)}
