@@ -1,6 +1,6 @@
 """The log of a broker's process: one event per line on stderr, as JSON or key=value, without control characters.
 
-Clients and other brokers choose some of what is logged (names, ids, reasons), and a person may read it on a terminal.
+Clients and other brokers choose some of the logged text (names, ids, reasons), and a person may read it on a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up(log_format: LogFormat) -> None:
-    """Log transitions to stderr. What libraries log goes the same way, from warnings on."""
+    """Log to stderr. Warnings and errors that libraries log go there, too."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -37,14 +37,14 @@ def set_up(log_format: LogFormat) -> None:
 
 
 def renderers(log_format: LogFormat) -> list[Processor]:
-    """From an event to its line."""
+    """The processors that turn an event into its line."""
     if log_format == "json":
         return [structlog.processors.JSONRenderer(serializer=_json)]
     return [structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]), _visible]
 
 
 class Formatter(logging.Formatter):
-    """Lines of libraries: a message is one line, and a traceback after it has its own."""
+    """Formats what libraries log: each message is one line, and its traceback follows on lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))

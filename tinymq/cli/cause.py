@@ -49,7 +49,7 @@ def tail(path: Path, lines: int) -> list[str]:
 
 
 def lines_from(path: Path, position: int) -> tuple[list[str], int]:
-    """The whole lines of a log from a position on, up to FOLLOWED_BYTES_MAX, and the position after them."""
+    """Return the complete lines of a log from a position on, up to FOLLOWED_BYTES_MAX, and the position after them."""
     with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
         file.seek(position)
         read = file.read(FOLLOWED_BYTES_MAX)

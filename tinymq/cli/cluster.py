@@ -114,9 +114,9 @@ def transfer_leader(
 
 @app.command
 def status(*, where: Where = HERE, output: Output = "table") -> int:
-    """Show every broker and every replica, each asked itself. Exit code 1 unless all are there and well.
+    """Show every broker and every replica, as each broker describes itself. The exit code is 1 unless all are well.
 
-    A broker is missing that votes on the metadata or has replicas, and is not registered: it died some time ago.
+    A broker is missing if it votes on the metadata or has replicas, but is not registered: it died some time ago.
     """
     with where.connect() as mq:
         document = describe(mq.admin.cluster_status())
@@ -185,7 +185,7 @@ def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> di
 
 
 def _missing(status: ClusterStatus) -> list[dict[str, Any]]:
-    """A row for every replica that is assigned to a broker, and not among those that it reports."""
+    """A row for every replica that is assigned to a broker but that the broker does not report."""
     rows = []
     for broker in status.brokers:
         answers = broker.state not in (MISSING, "unreachable")

@@ -9,7 +9,7 @@ app = App(
     help="A replicated, partitioned message log.",
     help_flags=["--help", "-h"],
     version_flags=["--version"],
-    suppress_keyboard_interrupt=False,  # `run` ends it
+    suppress_keyboard_interrupt=False,  # `run` handles Ctrl-C
     default_parameter=Parameter(negative_iterable=()),
 )
 app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
@@ -20,6 +20,6 @@ app.command("tinymq.cli.consume:consume", name="consume", help="Print records.")
 app.command("tinymq.cli.channel:app", name="channel", help="List, move and delete the channels of a topic.")
 app.command("tinymq.cli.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand.")
 app.command("tinymq.cli.hold:app", name="hold", help="Keep records from being removed for a while.")
-app.command("tinymq.cli.scan:app", name="scan", help="See which replicas served a scan, such as a query of Spark.")
-app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, see how it is, recover it.")
-app.command("tinymq.cli.log:app", name="log", help="Look into segment files, offline.")
+app.command("tinymq.cli.scan:app", name="scan", help="See which replicas served a scan, such as a Spark query.")
+app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
+app.command("tinymq.cli.log:app", name="log", help="Inspect segment files offline.")

@@ -51,11 +51,11 @@ def consume(
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
-    r"""Print the records of a topic; go on until interrupted, unless told when to stop.
+    r"""Print the records of a topic until you interrupt the command, or until an option stops it.
 
-    To a terminal, control characters of records are printed as escapes, such as \\x1b and \\n; --raw prints the bytes
-    as they are, as a file or a pipe gets them. -o json prints one JSON object per line; a key or value that is no text
-    comes as key_base64, value_base64.
+    On a terminal, control characters of records are printed as escapes, such as \\x1b and \\n. --raw prints the bytes
+    unchanged, as a file or a pipe always gets them. -o json prints one JSON object per line; a key or value that is not
+    UTF-8 text is printed as key_base64 or value_base64.
     """
     if count is not None and count < 0:
         raise InvalidRequest(f"-n {count}: a number of records is 0 or more")
@@ -107,7 +107,7 @@ def _copy(reader: Reader, show: Callable[[Shown], bytes], count: int | None) -> 
 
 
 def shows(format: str | None, output: Output, raw: bool) -> Callable[[Shown], bytes]:
-    """How records are printed. Raises InvalidRequest."""
+    """Return the function that prints a record. Raises InvalidRequest for options that exclude one another."""
     if output == "table":
         return compile_template(DEFAULT_FORMAT if format is None else format, record_bytes(raw))
     if format is not None or raw:

@@ -59,7 +59,7 @@ def add(
     """Add brokers to a cluster that runs, and wait until they serve. New topics use them; they join as with
     `tinymq broker --join`, and have no vote on the cluster's metadata."""
     if brokers < 1:
-        raise InvalidRequest(f"-n {brokers}: a number of brokers is 1 or more", hint="tinymq dev add -n 1")
+        raise InvalidRequest(f"-n {brokers}: the number of brokers must be 1 or more", hint="tinymq dev add -n 1")
     for _ in range(brokers):
         broker = devcluster.add(dir, say)
         say(f"broker {broker.id} serves on {broker.address}")

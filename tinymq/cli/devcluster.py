@@ -49,7 +49,7 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.AN
     with devfolder.locked(path):
         folder = _load_or_create(path, brokers, first_port)
         if mode := open_to_others(path):
-            say(f"warning: others may enter {path}, which has mode {mode}; chmod 700 {path} keeps them out")
+            say(f"warning: others may enter {path}, which has mode {mode}; to keep them out: chmod 700 {path}")
         started: list[DevBroker] = []
         try:
             for broker in folder.brokers:

@@ -208,7 +208,7 @@ def create(path: Path, brokers: int, first_port: int = ANY_PORT) -> DevFolder:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other commands from changing the cluster in `path` at the same time. Raises FolderInUse; UnsafePath when the
-    folder is another user's, or the lock's file a link.
+    folder belongs to another user, or when the lock file is a symbolic link.
 
     The lock's file goes when there is no cluster at the end.
     """

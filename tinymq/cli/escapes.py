@@ -1,9 +1,10 @@
-r"""Escapes, in both directions: hostile characters made visible, and \t in an option made a tab. Pure.
+r"""Escapes, in both directions: makes hostile characters visible, and turns \t in an option into a tab. Pure.
 
 A terminal obeys control characters wherever they come from: a record, a broker's error, a log. ESC and the C1
 controls begin sequences that move the cursor, write the clipboard or answer as if the user had typed; a newline
-forges a line; bidirectional controls show text in another order than it has. `visible` writes each of them as Python
-writes it in a string: \x1b, \n, \u202e. It leaves the backslash as it is, for text with escapes is for reading.
+forges a line; bidirectional controls change the order in which text is shown. `visible` writes each of these characters
+as a Python string literal does: \x1b, \n, \u202e. It does not escape the backslash, because its output is for people to
+read and is not parsed.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def visible(text: str, keep: str = "") -> str:
-    """`text` on one line, with every hostile character escaped, but for those in `keep`."""
+    """Return `text` on one line, with every hostile character escaped except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(_shown(c) if unicodedata.category(c) in HOSTILE and c not in keep else c for c in text)
 
 
 def visible_bytes(data: bytes) -> bytes:
-    r"""Bytes of a record for a terminal: UTF-8 with hostile characters escaped, tabs as they are, and what is no
-    UTF-8 as \xNN."""
+    r"""Return a record's bytes for a terminal: hostile characters are escaped, tabs are kept, and bytes that are not
+    UTF-8 become \xNN."""
     return visible(data.decode(errors="backslashreplace"), keep="\t").encode()
 
 
 def visible_json(value: Any, *, indent: int | None = None, ascii_only: bool = True) -> str:
-    r"""`value` as JSON without a hostile character: the standard asks for \u escapes of C0 alone, this adds the others.
-    Lines are broken by `indent` only."""
+    r"""Return `value` as JSON without a hostile character. The JSON standard requires \u escapes of C0 only; this
+    function also escapes the others. Only `indent` breaks lines."""
     text = json.dumps(value, indent=indent, default=str, ensure_ascii=ascii_only)
     if text.isprintable():
         return text
@@ -44,9 +45,9 @@ def visible_json(value: Any, *, indent: int | None = None, ascii_only: bool = Tr
 
 
 def unescape(text: str) -> list[bytes | str]:
-    r"""Split `text` into plain characters (str) and what its escapes stand for (bytes): \n \t \r \0 \xNN \\.
+    r"""Split `text` into plain characters (str) and the bytes that its escapes stand for: \n \t \r \0 \xNN \\.
 
-    Raises InvalidRequest for another escape.
+    Raises InvalidRequest for any other escape.
     """
     pieces: list[bytes | str] = []
     place = 0

@@ -1,4 +1,4 @@
-"""`tinymq cluster feature-level`: what the brokers of a cluster may use of what they know; hold it for an upgrade."""
+"""`tinymq cluster feature-level`: show which features the brokers of a cluster may use, and hold that level."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="feature-level",
-    help="""See what the brokers may use of what they know, and hold it for an upgrade: show, hold, release.
+    help="""Show the feature level that the brokers may use, and hold it during an upgrade: show, hold, release.
 
 Each build of tinymq knows features up to a level, and a cluster uses them up to the least level that any member
 announces: every voter, every registered broker, and every broker that holds a replica. A broker that is down counts
@@ -31,7 +31,7 @@ MARKS = {True: "yes", False: "no"}
 
 @app.command
 def show(*, where: Where = HERE, output: Output = "table") -> None:
-    """Show the cluster's level, what each broker knows and announces, and who keeps the level where it is."""
+    """Show the cluster's level, what each broker knows and announces, and which brokers keep the level down."""
     with where.connect() as mq:
         found = mq.admin.feature_level(timeout=where.timeout)
     _print(found, output)
@@ -40,14 +40,15 @@ def show(*, where: Where = HERE, output: Output = "table") -> None:
 @app.command
 def hold(
     *,
-    level: Annotated[int, Parameter(help="Announce no higher level. 0: the cluster's present one.")] = 0,
+    level: Annotated[int, Parameter(help="The highest level to announce. 0: the cluster's present level.")] = 0,
     where: Where = HERE,
     output: Output = "table",
 ) -> None:
-    """Keep the cluster's level from rising, until `release`; also when brokers restart.
+    """Keep the cluster's level from rising until `release`, even when brokers restart.
 
-    Every broker that answers, and knows feature levels, announces no more than this from now on. One such broker is
-    enough to hold the cluster. Do this once the first broker runs the new build, and before the last one does.
+    From now on, every broker that answers and knows feature levels announces no higher level than this. One such broker
+    is enough to hold the cluster. Hold the level after the first broker runs the new build, and before the last one
+    does.
     """
     with where.connect() as mq:
         found = mq.admin.hold_feature_level(level, timeout=where.timeout)
@@ -56,14 +57,17 @@ def hold(
 
 @app.command
 def release(*, where: Where = HERE, output: Output = "table") -> None:
-    """End a hold on every broker that answers. The level rises within moments, if all members know a higher one."""
+    """End a hold on every broker that answers.
+
+    If all members know a higher level, the cluster's level rises within moments.
+    """
     with where.connect() as mq:
         found = mq.admin.release_feature_level(timeout=where.timeout)
     _print(found, output)
 
 
 def describe(found: FeatureLevel) -> dict[str, Any]:
-    """The document that is printed as JSON. Pure."""
+    """Return the document that is printed as JSON. Pure."""
     return {
         "feature_level": found.level,
         "waits_for": list(found.waits_for),

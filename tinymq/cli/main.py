@@ -1,8 +1,8 @@
-"""The `tinymq` command: how a run of it ends. tinymq/cli/commands.py has its verbs.
+"""The `tinymq` command: runs a verb and turns its end into an exit code. tinymq/cli/commands.py has the verbs.
 
-A verb's module is imported when the verb is used, and gRPC and Arrow when it needs them, so that help and mistyped
-commands answer at once. Every error that ends a verb becomes a message and an exit code here, and so does a package
-that the base install leaves out, cyclopts included.
+A verb's module is imported when the verb is used, and gRPC and Arrow when the verb needs them, so that help and
+mistyped commands answer at once. This module turns every error that ends a verb into a message and an exit code. It
+does the same when a package that the base install leaves out is missing, cyclopts included.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with one of `Exit`."""
     try:
         code = run(sys.argv[1:] if argv is None else argv)
-    except Exception as bug:  # not an operating error: show all of it
+    except Exception as bug:  # a bug, not an operating error: show the whole traceback
         output.say_traceback(bug)
         code = Exit.FAILED
     sys.exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command line `argv`; return the exit code. Raises what is a bug."""
+    """Run the command line `argv` and return the exit code. Bugs propagate as exceptions."""
     try:
         with extras.required("the tinymq command"):
             return _run(argv)
@@ -50,7 +50,7 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        output.abandon_stdout()  # its reader left, as `head` does
+        output.abandon_stdout()  # the reader of stdout has left, as `head` does
         return Exit.OK
     except Exception as error:
         code = exit_of(error)

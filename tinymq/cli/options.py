@@ -1,4 +1,4 @@
-"""Options that many verbs share: how data is printed."""
+"""The options for printing data, which many verbs share."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from cyclopts import Parameter
 
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print data.")]
 Raw = Annotated[
-    bool, Parameter(negative="", help="Print control characters of records as they are, to a terminal, too.")
+    bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")
 ]

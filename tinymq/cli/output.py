@@ -1,8 +1,8 @@
-"""What a command prints: data on stdout as a table or JSON, everything else on stderr. The one way to a terminal.
+"""Prints data on stdout as a table or JSON, and everything else on stderr. All output of a command goes through here.
 
-Nothing else in tinymq/cli writes to stdout or stderr (a test holds it), so that no text of a broker, a record, a log or
-an error reaches a terminal with its control characters (tinymq/cli/escapes.py). Records that go to a file or a pipe
-are the bytes that they are. Colour and progress are for terminals only, and NO_COLOR is honoured (by rich).
+Nothing else in tinymq/cli writes to stdout or stderr (a test checks that), so that no text of a broker, a record, a log
+or an error reaches a terminal with its control characters (tinymq/cli/escapes.py). Records that go to a file or a pipe
+are written unchanged. Only terminals get colour and progress, and rich honours NO_COLOR.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PADDING = re.compile(r" +(\x1b\[0m)?$")
 
 
 def print_line(text: object = "") -> None:
-    """One line on stdout."""
+    """Print one line on stdout."""
     print(visible(str(text)))
 
 
@@ -38,12 +38,12 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def print_json_line(value: Mapping[str, Any]) -> None:
-    """One JSON document on one line."""
+    """Print one JSON document on one line."""
     print(visible_json(value))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Columns of text; numbers to the right. Every cell is printed whole, on one line."""
+    """Print columns of text, with numbers aligned right. Every cell is printed whole, on one line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # a cell that is text is taken literally: no markup, no :emoji:
@@ -63,12 +63,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def record_bytes(raw: bool) -> Callable[[bytes], bytes] | None:
-    """How bytes of a record are shown: escaped on a terminal, unless they are wanted `raw`; None: as they are."""
+    """Return the function that escapes a record's bytes for a terminal. None: print the bytes unchanged, which is so
+    for `raw` and wherever stdout is not a terminal."""
     return None if raw or not sys.stdout.isatty() else visible_bytes
 
 
 def write_record(data: bytes) -> None:
-    """A record as `record_bytes` or JSON shows it; see `flush`."""
+    """Write a record that `record_bytes` or JSON has rendered. It is buffered until `flush`."""
     sys.stdout.buffer.write(data)
 
 
@@ -78,7 +79,7 @@ def flush() -> None:
 
 
 def abandon_stdout() -> None:
-    """The reader of stdout has left: nothing more can be written to it, at exit either."""
+    """Discard all further output, also at exit, because the reader of stdout has left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -91,16 +92,16 @@ def say(message: str) -> None:
 
 
 def say_mistyped(error: Exception) -> None:
-    """What is wrong with a command line, in a box as cyclopts draws it."""
+    """Print what is wrong with a command line, in the box that cyclopts draws."""
     from cyclopts import CycloptsPanel
-    from rich.console import Console  # which takes a tenth of a start: nobody else needs it
+    from rich.console import Console  # importing it takes a tenth of a start, and nothing else needs it
 
-    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts breaks lines; within its box none is forged
+    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts wraps lines: within its box none is forged
     Console(stderr=True).print(CycloptsPanel(text))
 
 
 def say_traceback(error: BaseException) -> None:
-    """All of a bug."""
+    """Print the whole traceback of a bug."""
     for part in traceback.format_exception(error):
         for line in part.removesuffix("\n").split("\n"):
             say(line)
@@ -108,7 +109,8 @@ def say_traceback(error: BaseException) -> None:
 
 @contextmanager
 def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes sent on stderr, for a terminal. It has an end when the sizes of `files` are known."""
+    """Show a bar of the bytes sent, on stderr, if that is a terminal. The bar has an end when there are `files` with
+    known sizes."""
     if not sys.stderr.isatty():
         yield lambda _bytes: None
         return
@@ -123,5 +125,5 @@ def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
 
 
 def log_stream() -> TextIO:
-    """Where a broker's process logs. tinymq/cli/broker.py escapes each line."""
+    """The stream to which a broker's process logs. tinymq/cli/broker_log.py escapes each line."""
     return sys.stderr

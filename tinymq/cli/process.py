@@ -54,8 +54,8 @@ class Process:
 
 def start(command: Sequence[str], log: Path) -> Process:
     """Run `command` in a session of its own, so that this terminal's Ctrl-C does not reach it; its output
-    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables: they are meant for others.
-    Raises UnsafePath when `log` is a link."""
+    is appended to `log`. It outlives this process, and sees no TINYMQ_ variables, because they configure other
+    processes. Raises UnsafePath when `log` is a symbolic link."""
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as output:
         child = subprocess.Popen(
             command,

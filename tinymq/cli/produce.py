@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tinymq.client import Delivery
 
 FILES = r"Files to read lines from; else standard input. Only the \n at its end is not part of a record."
-SEPARATOR = r"What lies before the first one in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
+SEPARATOR = r"The text before the first separator in a line is the key. \t, \n, \r, \0, \xNN and \\\\ are escapes."
 LINE_BYTES_MAX = Limits().record_bytes_max
 PROGRESS_EVERY = 1_000
 ERRORS_SHOWN_MAX = 5
@@ -37,7 +37,7 @@ class Tally:
 
     lines: int = 0
     bytes: int = 0
-    sent: int = 0  # handed to the producer, which then owes an answer for each
+    sent: int = 0  # records handed to the producer, each of which gets an answer
     acknowledged: int = 0
     errors: list[TinymqError] = field(default_factory=list)
 
@@ -66,8 +66,8 @@ def produce(
     """Send each line of standard input or of files as one record, and wait until all are acknowledged.
 
     A record that is not acknowledged within --timeout has failed. The counts at the end say how many lines were
-    acknowledged and how many were not, also after an interrupt or an error, unless it came before the first record was
-    sent. With -K, a line without the separator is such an error.
+    acknowledged and how many were not. They are also printed after an interrupt or an error, unless no record was sent
+    before it. With -K, a line without the separator is such an error.
     """
     headers = parse_headers(header or [])
     split = splitter(key, key_separator, optional=key_optional)
@@ -124,10 +124,11 @@ Place = tuple[str, int]
 def splitter(
     key: str | None, separator: str | None, *, optional: bool = False
 ) -> Callable[[bytes, Place], tuple[bytes | None, bytes]]:
-    """How a line becomes key and value. Raises InvalidRequest: options that exclude one another, an empty separator,
-    or an unknown escape in it.
+    """Return the function that splits a line into key and value. Raises InvalidRequest for options that exclude one
+    another, an empty separator, or an unknown escape in the separator.
 
-    With a separator, a line without it has no key if that is `optional`, and raises InvalidRequest if not.
+    With a separator, a line that lacks it becomes a record without a key if the key is `optional`. Otherwise the
+    returned function raises InvalidRequest.
     """
     if key is not None and separator is not None:
         raise InvalidRequest("--key and --key-separator exclude one another")
@@ -171,7 +172,7 @@ def without_ends(file: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
     while line := file.readline(line_bytes_max + 1):
         if len(line) > line_bytes_max and not line.endswith(b"\n"):
             raise BatchTooLarge(
-                f"a line of more than {line_bytes_max} bytes", hint="one line is one record: split what is longer"
+                f"a line of more than {line_bytes_max} bytes", hint="one line is one record: split longer lines"
             )
         yield line.removesuffix(b"\n")
 

@@ -60,7 +60,7 @@ def describe(scan_id: ScanId, /, *, where: Where = HERE, output: Output = "table
     print_table(["topic", "partition", "broker", "role", "bytes", "records", "last ago"], rows)
     say(f"{quantity(found.bytes_by('follower'), 'byte')} by followers, {found.bytes_by('leader')} by leaders")
     if found.silent:
-        say(f"not answered by {named('broker', found.silent)}, which may have served the scan, too")
+        say(f"{named('broker', found.silent)} did not answer, and may also have served the scan")
 
 
 def _summary(scan: ScanSummary) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     %T timestamp (ISO 8601, UTC)    %h headers (name=value, comma between)    %% a percent sign
     \\n \\t \\r \\0 \\xNN \\\\ as usual
 
-Keys, values and headers are printed as the bytes that they are, or as `show` makes them; a null prints nothing.
+Keys, values and headers are printed unchanged, or as `show` renders them. A null prints nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FIELDS: dict[str, Piece] = {
 
 
 def compile_template(text: str, show: Callable[[bytes], bytes] | None = None) -> Callable[[Shown], bytes]:
-    """The function that prints a record as `text` says; `show` is applied to what comes from the record, and not to
-    `text`. Raises InvalidRequest for a letter or an escape that it does not know."""
+    """Return the function that prints a record as the template `text` says. `show` renders what comes from the record,
+    not the text of the template. Raises InvalidRequest for an unknown letter or escape."""
     pieces: list[Piece] = []
     characters = iter(unescape(text))
     for character in characters:

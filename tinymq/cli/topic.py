@@ -50,8 +50,8 @@ def create(
     Parameters
     ----------
     replication_factor
-        Copies of each partition. [default: 3, or the number of brokers if there are fewer; waits until the voters
-        among them are registered]
+        Copies of each partition. [default: 3, or the number of brokers if there are fewer; the command waits until as
+        many brokers are registered as the metadata has voters, or 3]
     """
     wanted = units.parse_settings(settings or [])
     topic_config.make(wanted.items())  # what is wrong with them is said before a broker is asked

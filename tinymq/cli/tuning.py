@@ -33,7 +33,7 @@ def tune() -> None:
 
 
 def raise_open_files(connections_max: int) -> None:
-    """Raise the limit of open files as far as the system lets this process, and say in the log what it is now."""
+    """Raise the limit of open files as far as the system allows this process, and log the new limit."""
     import structlog
 
     from tinymq import descriptors
