@@ -96,7 +96,7 @@ def say_mistyped(error: Exception) -> None:
     from cyclopts import CycloptsPanel
     from rich.console import Console  # importing it takes a tenth of a start, and nothing else needs it
 
-    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts wraps lines: within its box none is forged
+    text = "\n".join(map(visible, str(error).split("\n")))  # cyclopts wraps lines; text cannot forge one within the box
     Console(stderr=True).print(CycloptsPanel(text))
 
 

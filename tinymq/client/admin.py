@@ -50,9 +50,9 @@ class AsyncAdmin(AsyncChannelAdmin):
     ) -> TopicDescription:
         """Create a topic, and wait until its partitions have leaders.
 
-        `replication_factor`: by default 3, or the number of brokers if there are fewer. For that, as many of them must
-        be registered as the metadata has voters, or 3; otherwise this waits, and raises NotReady at its deadline, with
-        the brokers that are missing. A number is taken at its word.
+        `replication_factor`: by default 3, or the number of brokers if there are fewer. The default needs as many
+        registered brokers as the metadata has voters, or 3. Until then the call waits; at its deadline it raises
+        NotReady, which names the missing brokers. An explicit number is used as given.
 
         `settings`: by name, such as {"retention_ms": 86_400_000, "max_bytes": None}; docs/topics.md has them all.
         Raises InvalidName, TopicExists, InvalidRequest (more replicas than brokers), InvalidConfig (settings),
@@ -66,7 +66,7 @@ class AsyncAdmin(AsyncChannelAdmin):
         timeout_s = self._timeout_s(timeout)
         left = self._cluster.countdown(timeout_s)
         by_default = replication_factor is None
-        if replication_factor is None:  # a number for brokers of earlier builds, which do not decide it themselves
+        if replication_factor is None:  # for brokers of earlier builds, which do not choose the default themselves
             view = await self._cluster.refresh(timeout_s=timeout_s)
             replication_factor = min(3, max(1, sum(b.alive for b in view.brokers.values())))
         wait_s = min(LEADERS_WAIT_S_MAX, left())
@@ -198,8 +198,8 @@ class AsyncAdmin(AsyncChannelAdmin):
         return {p: a.offset for p, a in answers.items()}
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Every broker's own account of itself; those that do not answer are in it, too, and so are those that the
-        cluster counts on and that are not registered: every metadata voter, every broker that has a replica."""
+        """Return the state of every broker, as each describes itself. The result also lists brokers that do not answer,
+        and metadata voters and replica holders that are not registered."""
         left = self._cluster.countdown(self._timeout_s(timeout))
         view = await self._cluster.refresh(timeout_s=left())
         per_broker_s = min(STATUS_TIMEOUT_S, max(0.001, left()))
@@ -211,21 +211,22 @@ class AsyncAdmin(AsyncChannelAdmin):
         return cluster_status.summarise(view.cluster_id, brokers, replies, _newest_topics(topics))
 
     async def feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
-        """What the cluster may propose, and which brokers keep it there: docs/operations.md."""
+        """Return the cluster's feature level, and which brokers keep it there: docs/operations.md."""
         return await self._feature_level(pb.FeatureLevelRequest(), timeout)
 
     async def hold_feature_level(self, level: int = 0, *, timeout: float | None = None) -> FeatureLevel:
-        """Have every broker that answers announce no higher level than this, 0: the present one, so that the cluster's
-        does not rise; also after restarts, until `release_feature_level`. One broker that holds it is enough.
+        """Make every broker that answers announce at most this level (0: the present one), so that the cluster's level
+        does not rise. The hold survives restarts and lasts until `release_feature_level`. One broker that holds the
+        level is enough.
 
-        Raises InvalidRequest (below the present level, or above what a broker knows), UnsupportedVersion.
+        Raises InvalidRequest (the level is below the present one, or above what a broker knows), UnsupportedVersion.
         """
         hold = pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.HOLD, level=level)
         return await self._feature_level(hold, timeout)
 
     async def release_feature_level(self, *, timeout: float | None = None) -> FeatureLevel:
-        """End what `hold_feature_level` did, on every broker that answers. The cluster's level rises once all members
-        announce a higher one, and never falls."""
+        """End the hold on every broker that answers. The cluster's level rises once all members announce a higher one,
+        and never falls."""
         return await self._feature_level(pb.FeatureLevelRequest(action=pb.FeatureLevelRequest.RELEASE), timeout)
 
     async def _feature_level(self, request: pb.FeatureLevelRequest, timeout: float | None) -> FeatureLevel:

@@ -40,8 +40,8 @@ class AsyncClient:
             await mq.send("orders", b"...")
 
     `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
-    Connects when first used. From then on it belongs to the event loop that used it: on any other one every call raises
-    WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
+    Connects when first used. From then on it belongs to the event loop that used it, and every call on another loop
+    raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class AsyncClient:
         return sending
 
     def producers(self) -> list[AsyncProducer]:
-        """Those that have not ended, of queues, too."""
+        """Return the producers that have not ended, those of queues included."""
         queues = [each.pushing for each in self._opened if isinstance(each, AsyncQueue)]
         made = [each for each in self._opened if isinstance(each, AsyncProducer)]
         return [each for each in (*made, *queues) if each is not None and not each.ended]

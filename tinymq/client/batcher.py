@@ -293,14 +293,16 @@ class Batcher:
         return [batch.lane for batch in sealed], min(dues_s, default=None)
 
     def place(self, sink: Sink, usable: Sequence[int], left: frozenset[int]) -> None:
-        """Batches of records without a key go to one of `usable` from now on, and leave those of `left`."""
+        """From now on send batches of records without a key to one of the partitions `usable`, and away from those in
+        `left`."""
         with self.lock:
             sink.usable, sink.left = usable, left
             if sink.sticky.partition in left:
                 sink.turn(self._rng)
 
     def move(self, sink: Sink, lane: Lane) -> list[Lane]:
-        """Give what is not bound to the lane to others that can be sent to: those lanes. The lane is the loop's."""
+        """Move batches that are not bound to the lane's partition to usable lanes, and return those lanes. The loop
+        owns the lane."""
         with self.lock:
             if sink.sticky is lane:
                 sink.turn(self._rng)

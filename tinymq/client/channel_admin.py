@@ -179,9 +179,9 @@ class AsyncChannelAdmin:
         OutcomeUnknown. What was held meanwhile ends with its lease, or by a release. With `partial`, only
         OffsetOutOfRange is raised for partitions: others that could not be held are said in the log, and left out.
 
-        `light`: the leader keeps the hold in memory and writes nothing. A light hold delays retention; it refuses no
-        trim and no producer, and a new leader does not know of it until it is renewed there. A reader of records that
-        went all the same gets OffsetOutOfRange.
+        `light`: the leader keeps the hold in memory and writes nothing. A light hold delays retention, but refuses no
+        trim and no producer. A new leader does not know the hold until it is renewed there. A reader of records that
+        were removed in spite of the hold gets OffsetOutOfRange.
         """
         check_topic(topic)
         wanted = read_ranges(ranges)

@@ -38,7 +38,7 @@ LOG = logging.getLogger("tinymq.client")
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5
-CHANGE_S_MIN = 0.1  # what a last try of a change needs: a shorter one would only leave its outcome unknown
+CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change: less would only leave its outcome unknown
 UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
 REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
 NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
@@ -53,7 +53,7 @@ class Cluster:
     def __init__(
         self, servers: Sequence[str], config: ClientConfig, connector: Connector, clock: Clock, rng: random.Random
     ) -> None:
-        self.loop = asyncio.get_running_loop()  # everything here belongs to it
+        self.loop = asyncio.get_running_loop()  # everything in this object belongs to this loop
         self.view = View()
         self.config = config
         self.clock = clock
@@ -106,7 +106,7 @@ class Cluster:
         return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
 
     def reach(self, broker_id: int) -> Reach:
-        """How well a leader can be sent to, as far as this client has seen."""
+        """How well this client can send to a leader, as far as it has seen."""
         broker = self.view.brokers.get(broker_id)
         if not broker_id:
             return Reach.NOBODY
@@ -115,11 +115,11 @@ class Cluster:
         return Reach.SLOW if self.health.cost(broker.address, self.clock.monotonic())[0] else Reach.GOOD
 
     def opened(self, address: str) -> None:
-        """A connection was made: the broker is there."""
+        """Note that a connection to `address` was made, so its broker is alive."""
         self.health.forgive(address)
 
     def retry_s(self, broker_id: int) -> float:
-        """Seconds until a partition's leader may be tried again: no other broker can stand in for it."""
+        """Seconds until this client may try a partition's leader again. No other broker can stand in for a leader."""
         address = self.view.address(broker_id)
         return self.health.retry_s(address, self.clock.monotonic()) if address else 0.0
 
@@ -130,8 +130,8 @@ class Cluster:
             self.health.forgive(address)
 
     def check_loop(self) -> None:
-        """Raises WrongEventLoop unless the caller runs on the event loop that the client belongs to: on any other loop
-        it would wait for what that one never hears of."""
+        """Raises WrongEventLoop unless the caller runs on the event loop that the client belongs to. On any other loop
+        the caller could wait for ever."""
         here = asyncio.get_running_loop()
         if here is not self.loop:
             raise wrong_loop(self.loop)
@@ -158,7 +158,7 @@ class Cluster:
 
         Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
         taken effect, else BrokerUnreachable (with every address and its reason, the last that it had time to say),
-        QuotaExceeded, or NotReady that names what is missing, if that was the last answer, or DeadlineExceeded. An
+        QuotaExceeded, or a NotReady that names missing brokers, if that was the last answer; else DeadlineExceeded. An
         error answered after an attempt of unknown outcome has the detail `unclear`.
         """
         whole_s = attempt_s or self.attempt_s

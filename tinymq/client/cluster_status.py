@@ -1,7 +1,7 @@
-"""The state of a cluster as its brokers tell it, beside what the cluster counts on. Pure.
+"""The state of a cluster: what its brokers report, compared with the brokers that the cluster needs. Pure.
 
-A broker that died is unregistered after a while, and nobody asks it any more. So the answers are held against what
-should be there: every voter of the metadata, and every broker to which a replica is assigned.
+A broker that died is unregistered after a while, and then it is not asked any more. So this module compares the answers
+with the brokers that should exist: every metadata voter, and every broker to which a replica is assigned.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ MISSING = "missing"
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic and where its partitions are, by number, which may leave some out; `leader` is 0 while nobody is known to
-    lead."""
+    """A topic and where its partitions are, by number (which may have gaps). `leader` is 0 while no leader is known."""
 
     name: str
     topic_id: bytes
@@ -53,31 +52,31 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One broker. `state` is what it says itself; or "unreachable": it is registered and does not answer; or
-    "missing": it is not registered, though the cluster counts on it. Of the last two `reason` says more."""
+    """One broker. `state` is what the broker reports, or "unreachable" (it is registered but does not answer), or
+    "missing" (it is not registered, although it votes or holds replicas). `reason` explains the last two."""
 
     broker_id: int
-    address: str  # "": not known, of a broker that is missing
+    address: str  # "": unknown, because the broker is missing
     rack: str
     alive: bool  # registered
     state: str
     reason: str
     version: str
     replicas: tuple[ReplicaStatus, ...]
-    metrics_address: str = ""  # where it serves /metrics and /status; "": nowhere
+    metrics_address: str = ""  # where the broker serves /metrics and /status; "": nowhere
     votes: bool = False  # on the metadata
-    heard_s: float | None = None  # how long ago another broker heard it; None: not since they were started
+    heard_s: float | None = None  # how long ago another broker heard it; None: never since the others started
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All brokers, each asked itself."""
+    """The state of all brokers, as each describes itself."""
 
     cluster_id: bytes
     metadata_leader: int
     feature_level: int
     brokers: tuple[BrokerStatus, ...]
-    topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: not one said
+    topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: no broker answered
 
 
 def summarise(
@@ -86,8 +85,8 @@ def summarise(
     replies: Sequence[Any],
     topics: tuple[TopicDescription, ...] | None,
 ) -> ClusterStatus:
-    """`replies`: of each of the registered `brokers`, its ClusterStatusReply or why there is none. Raises what is no
-    TinymqError."""
+    """`replies`: for each of the registered `brokers`, its ClusterStatusReply or the error instead of it. Raises any
+    error that is not a TinymqError."""
     answers = [reply for reply in replies if isinstance(reply, pb.ClusterStatusReply)]
     voters = {broker_id for reply in answers for broker_id in reply.metadata_voters}
     heard_s = _last_heard_s(answers)

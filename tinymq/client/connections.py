@@ -61,7 +61,7 @@ class Connections:
         return pipe
 
     async def written(self) -> None:
-        """Wait until all batches that were submitted have left, or their streams are broken."""
+        """Wait until all submitted batches have left this process, or until their streams are broken."""
         for pipe in list(self._produce.values()):
             await pipe.written()
 

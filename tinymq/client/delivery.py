@@ -63,7 +63,7 @@ class Pending:
         # that no interrupt can strike between them; headers are rare: by row.
         self.cells: list[Any] = []
         self.headers: dict[int, Headers] = {}
-        self.bound = False  # some record has to go to this partition: it has a key, or names the partition
+        self.bound = False  # some record must go to this partition, because it has a key or names the partition
         self.count = 0
         self.bytes = 0  # what the buffer's bound counts
         # Set when encoded.
@@ -71,7 +71,7 @@ class Pending:
         self.codec = 0
         # The lane's.
         self.sent = False  # an attempt is on its way
-        self.unknown = False  # nobody will ever say whether some earlier attempt was written
+        self.unknown = False  # whether an earlier attempt was written can no longer be found out
         self.unanswered: frozenset[int] = frozenset()  # requests of earlier attempts whose answers may still come
         self.epoch = 0
         self.first_sequence = -1
@@ -89,7 +89,7 @@ class Pending:
 
     @property
     def unclear(self) -> bool:
-        """May an earlier attempt have been written? The batch keeps its sequence then, and never leaves its epoch."""
+        """May an earlier attempt have been written? If so, the batch keeps its sequence number and its epoch."""
         return self.unknown or bool(self.unanswered)
 
     def encode(self, codec: Codec) -> None:
@@ -165,11 +165,12 @@ class Pending:
         await ended
 
     def check_home(self) -> None:
-        """Raises Closed where nothing is left to end it: in a forked child, or after its event loop has ended."""
+        """Raises Closed where nothing can end this delivery any more: in a forked child, or after its event loop has
+        ended."""
         if self.process != os.getpid():
             raise Closed("this record was sent before this process forked: only the parent is told", hint=FORK_HINT)
         if self.lane.loop_ended():
-            raise Closed("the event loop that was to deliver this record has ended", hint=LOOP_HINT)
+            raise Closed("the event loop that should deliver this record has ended", hint=LOOP_HINT)
 
     def metadata(self) -> BatchMetadata:
         assert self.done, "asked before the end"

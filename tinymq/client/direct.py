@@ -36,7 +36,7 @@ from tinymq.proto import tinymq_pb2 as pb
 LOG = logging.getLogger("tinymq.client")
 
 LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
-MOVED_S = 0.1  # a former leader has so long to answer: what it refuses is of a known outcome
+MOVED_S = 0.1  # how long a former leader may still answer: if it refuses, the outcome is known
 REOPEN_S = 1.0  # after a connection was lost
 NO_PORT_S = 30.0  # after there was none to be had
 TIMEOUT_S_MIN = 0.001
@@ -261,7 +261,7 @@ class Direct:
             self._end(stream)
 
     def _look(self) -> None:
-        """The view has changed: answers of a former leader are not waited for, but for a moment."""
+        """The view has changed: wait for the answer of a former leader for MOVED_S only."""
         way = self._under_way
         if way is not None:
             at = partition_of(self._cluster, way.lane)
@@ -275,7 +275,7 @@ class Direct:
                 self._end(stream)
 
     def _give_up(self, way: Way) -> None:
-        """Break off what is still under way to a former leader: the loop sends it to the new one."""
+        """Abort the attempt that is still waiting for a former leader, so that the loop sends it to the new leader."""
         if self._under_way is way:
             self._moved = True
             way.stream.shut()

@@ -4,7 +4,7 @@ Started by the first call and not before, so that a process may fork between mak
 child starts its own. What was used before a fork is dead in the child: every call of it is answered with Closed at
 once, and so is a new Client's, since gRPC does not live through a fork (tinymq/client/channel.py).
 
-An engine that nothing refers to any more closes its client, and ends its thread, by itself.
+When nothing refers to an engine any more, it closes its client and ends its thread by itself.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Engine:
         self._thread.start()
         self.client = make()
         self._stopped = False
-        # Everything that a client makes refers to its engine: without that, nobody can close the client any more.
+        # Everything that a client makes refers to its engine. Once the engine is collected, no caller can close the
+        # client.
         self._unused = weakref.finalize(self, _end_unused, self._pid, self._loop, self.client)
-        self._unused.atexit = False  # tinymq/client/exit.py flushes the producers then
+        self._unused.atexit = False  # at exit, tinymq/client/exit.py flushes the producers instead
 
     @property
     def alive(self) -> bool:
@@ -102,7 +103,7 @@ def forked() -> Closed:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """What the thread does."""
+    """Run the loop in the engine's thread, and close it."""
     try:
         loop.run_forever()
     finally:
@@ -110,7 +111,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: AsyncClient) -> None:
-    """Close the client and end its loop, in any thread, without waiting for it."""
+    """Close the client and end its loop. Callable from any thread; does not wait."""
 
     async def end() -> None:
         try:
@@ -118,7 +119,7 @@ def _end_unused(pid: int, loop: asyncio.AbstractEventLoop, client: AsyncClient) 
                 await exit.close_and_report(producer)
             await client.close()
         except TinymqError as error:
-            LOG.debug("a client that nothing refers to: %s", error)
+            LOG.debug("closing a client that nothing refers to: %s", error)
         finally:
             await _settle()
             loop.stop()

@@ -1,14 +1,14 @@
-"""What becomes of records that are not acknowledged yet when a program ends without closing their producer.
+"""Delivers or reports records that are still unacknowledged when a program ends without closing their producer.
 
-Here is the registry of this process's producers, and what happens to those in it at the interpreter's exit: each is
-flushed and closed on its event loop, if that still runs, with delivery_timeout_ms as the deadline. Whatever is left is
-counted and reported. The report is an error of the logger `tinymq.client`, which Python prints on stderr in a program
-that configures no logging, and a ResourceWarning, which Python ignores unless it is told otherwise.
+This module registers the producers of this process. At the interpreter's exit it flushes and closes each of them on its
+event loop, if that still runs, with delivery_timeout_ms as the deadline. Then it counts and reports the records that
+are left. The report is an error of the logger `tinymq.client`, which Python prints on stderr in a program that
+configures no logging, and a ResourceWarning, which Python ignores unless it is told otherwise.
 
-At that time no thread pool takes work any more, and concurrent.futures.thread cannot even be imported: it is imported
-here, for pyarrow's sake, and tinymq/client/streams.py resolves names without a pool.
+At that time thread pools accept no work, and concurrent.futures.thread cannot even be imported. So this module imports
+it early, because pyarrow needs it, and tinymq/client/streams.py resolves names without a pool.
 
-What ends a process without the interpreter's exit (SIGKILL, os._exit, a signal's default action) ends it without this.
+None of this happens when a process ends without the interpreter's exit (SIGKILL, os._exit, a signal's default action).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tinymq.errors import NotDelivered, TinymqError
 
 LOG = logging.getLogger("tinymq.client")
 
-LATE_S = 1.0  # a producer that is not closed so long after its deadline is waited for no longer
+LATE_S = 1.0  # how long after its deadline the exit still waits for a producer to close
 
 
 class Unclosed(Protocol):
-    """A producer, as far as it matters here."""
+    """The part of a producer that this module needs."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -44,27 +44,27 @@ class Unclosed(Protocol):
 
     @property
     def close_s(self) -> float:
-        """How many seconds `close` takes at most."""
+        """The longest time that `close` takes, in seconds."""
         ...
 
     @property
     def unfinished(self) -> int:
-        """Records that are not acknowledged, and that nobody was told about."""
+        """The number of records that are neither acknowledged nor reported as failed."""
         ...
 
     async def close(self) -> None:
-        """Raises NotDelivered. Called again it waits until the first call has ended."""
+        """Raises NotDelivered. A second call waits until the first one has ended."""
         ...
 
 
 _producers: weakref.WeakSet[Unclosed] = weakref.WeakSet()
-_lock = threading.Lock()  # of the set: producers enter it on their own loops
+_lock = threading.Lock()  # guards _producers: producers enter it on their own loops
 _finished = False
-_process = 0  # whose producers these are: a forked child begins with none
+_process = 0  # the process id of these producers' owner: a forked child begins with none
 
 
 def enter(producer: Unclosed) -> None:
-    """A producer was made."""
+    """Register a new producer."""
     global _process
     with _lock:
         if _process != os.getpid():
@@ -75,18 +75,18 @@ def enter(producer: Unclosed) -> None:
 
 
 def finished() -> bool:
-    """Has the process reached its end? Whatever was left then is reported already."""
+    """Has the process reached its end? If so, all records that were left have been reported."""
     return _finished
 
 
 def leave(producer: Unclosed) -> None:
-    """A producer is closed: whatever it could not deliver was raised."""
+    """Unregister a closed producer. `close` has raised an error for the records that it could not deliver."""
     with _lock:
         _producers.discard(producer)
 
 
 def _register_in_child() -> None:
-    """A child of multiprocessing runs its own finalizers, and no function of atexit."""
+    """Register `finish` in a child of multiprocessing, which runs its own finalizers but no function of atexit."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing import util
@@ -96,7 +96,7 @@ def _register_in_child() -> None:
 
 @atexit.register
 def finish() -> None:
-    """Close every producer of this process that is not closed, and report what is left."""
+    """Close every producer of this process that is still open, and report the records that are left."""
     global _finished
     with _lock:
         left = list(_producers) if _process == os.getpid() else []
@@ -113,7 +113,7 @@ def finish() -> None:
             except (TinymqError, TimeoutError, concurrent.futures.CancelledError) as error:
                 count, why = producer.unfinished, str(error)
             lost, reason = lost + count, reason or why
-    except BaseException as interrupt:  # Ctrl-C: the program is to end now
+    except BaseException as interrupt:  # Ctrl-C: the user wants the program to end now
         lost += sum(producer.unfinished for producer, _ in closing)
         reason = reason or type(interrupt).__name__
         raise
@@ -122,7 +122,7 @@ def finish() -> None:
 
 
 def close_unused(producer: Unclosed) -> None:
-    """Nothing refers to the producer any more: close it on its loop, from any thread, and wait for nothing."""
+    """Close a producer that nothing refers to any more, on its loop. Callable from any thread; does not wait."""
     if _process != os.getpid() or producer.closed or producer.loop.is_closed():
         return
     closing = close_and_report(producer)
@@ -133,13 +133,14 @@ def close_unused(producer: Unclosed) -> None:
 
 
 async def close_and_report(producer: Unclosed) -> None:
-    """On the producer's loop."""
+    """Close the producer and report what it could not deliver. Runs on the producer's loop."""
     count, why = await _close(producer)
     report(count, "when the producer was dropped", why)
 
 
 def report(count: int, when: str, reason: str = "") -> None:
-    """Tell the user, whatever the filters of warnings say, of so many records that may be lost; of none, nothing."""
+    """Tell the user, whatever the warning filters say, that `count` records may be lost. Does nothing if `count` is
+    0."""
     if count <= 0:
         return
     what = "1 record was" if count == 1 else f"{count} records were"

@@ -1,6 +1,6 @@
-"""The cluster's feature level as `client.admin` tells of it. Pure: replies of brokers in, values out.
+"""The cluster's feature level, as `client.admin` returns it. Pure: turns replies of brokers into values.
 
-A broker of a build before feature levels does not know the call: it is in the answer, and knows level 1.
+A broker whose build has no feature levels does not know the call. The answer lists it with level 1.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 from tinymq.errors import BrokerUnreachable, TinymqError, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
-OLD_LEVEL = 1  # of a build that knows no feature levels
+OLD_LEVEL = 1  # the level of a build that has no feature levels
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMember:
-    """One broker that has a say: the cluster's level is at most what it announces."""
+    """One broker that counts: the cluster's level is at most the level that it announces."""
 
     broker_id: int
     announced: int  # when it last registered
     registered: bool
     voter: bool
     replicas: int
-    known: int | None  # that its build knows; None: it does not answer
-    held: int  # the level above which an operator has it announce nothing; 0: none
+    known: int | None  # the level that its build knows; None: the broker does not answer
+    held: int  # the highest level that an operator lets it announce; 0: it is not held
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """What the cluster may propose, and what it could."""
+    """The cluster's level, and the levels that its members announce and know."""
 
     level: int
     members: tuple[LevelMember, ...]  # by id
@@ -38,12 +38,13 @@ class FeatureLevel:
 
     @property
     def waits_for(self) -> tuple[int, ...]:
-        """Members that keep the cluster at its level: they announce no more."""
+        """Members that keep the cluster at its level, because they announce no higher one."""
         return tuple(member.broker_id for member in self.members if member.announced <= self.level)
 
 
 def read(replies: Mapping[int, Any]) -> FeatureLevel:
-    """What the brokers say, by id: a FeatureLevelReply each, or an error. Raises the last one's when nobody answers."""
+    """Combine the brokers' replies, by id: a FeatureLevelReply each, or an error. Raises the last error if no broker
+    answers."""
     answers = {broker_id: reply for broker_id, reply in replies.items() if isinstance(reply, pb.FeatureLevelReply)}
     old = {broker_id for broker_id, reply in replies.items() if isinstance(reply, UnsupportedVersion)}
     silent = {

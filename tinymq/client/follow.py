@@ -277,7 +277,7 @@ class Follower:
         self._refusals[address] = error
         if self._shunned.doubts(broker, error):
             return
-        if isinstance(error, QuotaExceeded):  # it serves, but has no new record, and no room for a fetch that waits
+        if isinstance(error, QuotaExceeded):  # the broker serves, without a new record or room for a wait
             self._served_s = self.cluster.clock.monotonic()
         if isinstance(error, NotLeader):
             if self.cluster.learn(self.topic.name, self.cursor.partition, error):

@@ -1,10 +1,10 @@
-"""How each broker answered lately, and what follows for the next question. Pure: the time is an argument.
+"""How each broker answered lately, and when to ask it again. Pure: the time is an argument.
 
-Two questions, two answers. *Which of several brokers is asked?* `cost` ranks them. A broker that was slow goes behind
-the others for a while, by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms counts
-for 2, 5, 6, 10 or 30 s. A broker that failed goes behind them for a time that doubles with each failure in a row.
-*When is the only broker that can answer asked again?* A partition has one leader: `retry_s` says so, and nothing but
-failures in a row delays that, by RETRY_S_MAX at most. A slow answer delays it by nothing.
+This module answers two questions. *Which of several brokers is asked?* `cost` ranks them. A broker that was slow goes
+behind the others for a while, by RocketMQ's latency fault tolerance: an answer after 550, 1800, 3000, 5000 or 15000 ms
+counts for 2, 5, 6, 10 or 30 s. A broker that failed goes behind them for a time that doubles with each failure in a
+row. *When is the only broker that can answer asked again?* A partition has one leader, and `retry_s` says when to try
+it. Only failures in a row delay the next attempt, by at most RETRY_S_MAX. A slow answer delays nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Record:
     """What is remembered of one broker."""
 
     latency_s: float = 0.0
-    failures: int = 0  # in a row: since its last answer
+    failures: int = 0  # in a row, since its last answer
     failed_s: float = 0.0  # when the last of them was
     aside_until_s: float = 0.0
     reason: str = ""
@@ -83,12 +83,12 @@ class Health:
         return (max(0.0, record.aside_until_s - now_s), record.latency_s)
 
     def failing(self, address: str) -> bool:
-        """Did the broker fail since it last answered?"""
+        """Has the broker failed since its last answer?"""
         record = self._records.get(address)
         return record is not None and record.failures > 0
 
     def retry_s(self, address: str, now_s: float) -> float:
-        """Seconds until a broker that nobody can stand in for may be tried again; 0: now."""
+        """Seconds until a broker may be tried again when no other broker can stand in for it; 0: now."""
         record = self._records.get(address)
         if record is None or not record.failures:
             return 0.0

@@ -254,8 +254,8 @@ class AsyncHold:
         self._renewing = asyncio.create_task(self._renew())
 
     async def release(self) -> None:
-        """What `async with` does at its end. Raises nothing of brokers: a hold that is not released ends with its
-        lease."""
+        """Release the hold at the end of `async with`. Errors of brokers are not raised, because an unreleased hold
+        ends with its lease."""
         self._cluster.check_loop()
         renewing, self._renewing = self._renewing, None
         if renewing is None:

@@ -1,7 +1,7 @@
 """One partition of one producer: which batch goes next, and what an answer means for it. Pure.
 
     QUEUED -take-> SENT -acknowledged-> (ended)
-                   SENT -refused-> AGAIN     definitely not written: may be numbered anew
+                   SENT -refused-> AGAIN     definitely not written: may get a new number
                    SENT -lost----> AGAIN     may have been written (unclear): keeps its sequence and epoch
                    SENT -given up> AGAIN     the same, until a late answer says that this attempt was not written
                    AGAIN -take-> SENT        only when nothing else is on its way, and in order
@@ -59,7 +59,7 @@ class Lane:
         numbered: bool,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
-        """`loop_ended`: is the event loop that sends its batches closed?"""
+        """`loop_ended` returns True once the event loop that sends the lane's batches is closed."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -181,14 +181,15 @@ class Lane:
         return []
 
     def given_up(self, batch: Pending, now_s: float) -> None:
-        """Another leader is sent to before the former one has answered. It may still answer: see `answered_late`."""
+        """Give up an attempt at a former leader that has not answered, because a new leader is known. The former leader
+        may still answer: see `answered_late`."""
         assert self._numbered, "without sequences two attempts could both be written"
         batch.unanswered |= {batch.request_id}
         self._fail(batch, now_s, None)
 
     def answered_late(self, batch: Pending, request_id: int, *, unknown: bool) -> None:
-        """An attempt that was given up is answered, and not with an acknowledgement. It was not written, or `unknown`:
-        its connection has broken, and nobody will ever say."""
+        """An attempt that was given up has failed. Either it was not written, or its outcome stays `unknown` because
+        its connection has broken."""
         batch.unanswered -= {request_id}
         batch.unknown = batch.unknown or unknown
         self.hurry()
@@ -203,12 +204,13 @@ class Lane:
             self._remove(batch)
             self._drain()
             return [(batch, _unknown(batch, error))]
-        # With attempts that are unanswered it goes again under its number; once all were refused, under a new epoch.
+        # While attempts are unanswered, the batch is sent again under its number. Once all are refused, it gets a new
+        # epoch.
         self._fail(batch, now_s, None)
         return []
 
     def back_off(self, now_s: float) -> None:
-        """Send nothing for a while, which grows with every failure in a row."""
+        """Send nothing for a while. The pause grows with every failure in a row."""
         self.resume_s = max(self.resume_s, now_s + min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(self.failures, 10)))
         self.failures += 1
 
@@ -251,9 +253,9 @@ class Lane:
         return ended
 
     def withdraw(self) -> list[Pending]:
-        """Take back, in order, what may go to another partition: batches that are not bound to this one, and certainly
-        not written. Under the batcher's lock, by the owner."""
-        still = not any(batch.sent or batch.unclear for batch in self._flight)  # else those keep their numbers
+        """Remove and return, in order, the batches that may go to another partition: they are not bound to this one,
+        and certainly not written. The owner calls this under the batcher's lock."""
+        still = not any(batch.sent or batch.unclear for batch in self._flight)  # otherwise they keep their numbers
         free = [batch for batch in self._flight if still and not batch.bound]
         for batch in free:
             self._remove(batch)

@@ -59,7 +59,7 @@ class ProducePipe:
         self._task: asyncio.Task[None] | None = None
         self._stream: ProduceStream | None = None
         self._outbox: deque[tuple[int, PackedBatch, int]] = deque()
-        self._written = asyncio.Event()  # the transport has all of that, or the stream is broken
+        self._written = asyncio.Event()  # the transport has every submitted batch, or the stream is broken
         self._written.set()
         self._more: asyncio.Future[None] | None = None  # the writer waits
         self._waiting: dict[int, tuple[Answered, int, float]] = {}  # (told, bytes, since) by request id
@@ -92,8 +92,8 @@ class ProducePipe:
             self._more.set_result(None)
 
     async def written(self) -> None:
-        """Wait until the transport took what was submitted, as far as the stream lives: of a batch that nobody answers,
-        nothing else tells that it left."""
+        """Wait until the transport has taken every submitted batch, or the stream is broken. For a batch without an
+        answer, nothing else shows that it has left."""
         await self._written.wait()
 
     def silent_for(self, now_s: float) -> float:

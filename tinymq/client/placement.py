@@ -1,6 +1,7 @@
-"""Where a producer's records without a key go: to partitions whose leaders can be sent to, as long as there are any.
+"""Chooses partitions for a producer's records without a key: those with a reachable leader, as long as there are any.
 
-What waits for another partition, is bound to none and is certainly not written moves to one of those. On the loop.
+Batches that wait for another partition move to one of those, unless they are bound to theirs or may have been written.
+All calls on the loop.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tinymq.client.sinks import Sink
 from tinymq.clock import Timer
 from tinymq.errors import BrokerUnreachable, Closed, NotLeader, NotReady
 
-RENEWAL_S = 0.5  # while some leader cannot be sent to, this often it is looked whether it can
+RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
 
 
 class Placement:
-    """Of one producer. `look` is called when something may have changed with time."""
+    """The placement of one producer. It calls `look` when time alone may have changed which leaders are reachable."""
 
     def __init__(self, cluster: Cluster, batcher: Batcher, look: Callable[[], None]) -> None:
         self._cluster = cluster
@@ -31,7 +32,7 @@ class Placement:
         self._closed = False
 
     def renew(self) -> None:
-        """The view or a connection has changed: topics and partitions come and go, and so do their leaders."""
+        """Update all topics after the view or a connection has changed: topics, partitions and leaders come and go."""
         cluster, sinks = self._cluster, self._batcher.sinks
         left = False
         for sink in list(sinks.by_topic.values()):
@@ -53,7 +54,8 @@ class Placement:
             self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
 
     def move(self, lane: Lane, *, gone: bool = False) -> list[Lane]:
-        """Move what a lane of the loop's does not have to keep; to these lanes. `gone`: its partition was deleted."""
+        """Move the batches that need not stay in this lane, and return the lanes that got them. The loop owns the lane.
+        `gone`: its partition was deleted."""
         sink = self._batcher.sinks.by_topic.get(lane.topic)
         if sink is None or sink.topic_id != lane.topic_id or not (gone or lane.partition in sink.left):
             return []
@@ -65,7 +67,7 @@ class Placement:
             self._renewal.cancel()
 
     def _probe(self, at: Partition) -> None:
-        """Connect, now and then, to a leader that gets no records any more: nothing else tells that it is back."""
+        """Connect, now and then, to a leader that gets no more records, because nothing else shows that it is back."""
         pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
         if pipe is not None and pipe.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
             pipe.open()
@@ -76,7 +78,8 @@ class Placement:
 
 
 def _reach(cluster: Cluster, sink: Sink, now_s: float, at: Partition) -> Reach:
-    """A leader that has just said that it does not lead, or is not ready, cannot be sent to for a while."""
+    """How well a partition's leader can be reached. One that has just refused because it does not lead, or is not
+    ready, counts as LOST for a while."""
     lane = sink.by_number[at.partition]
     refuses = isinstance(lane.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and lane.resume_s > now_s
     return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)

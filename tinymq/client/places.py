@@ -16,7 +16,7 @@ Place = Literal["earliest", "latest"] | Offset | datetime
 """The first kept record; what comes after the last; an offset; the first record at or after a time."""
 
 OffsetLike = Offset | int
-"""An offset, where nothing but an offset can be meant. A `Place` may also be a time, and takes no plain int."""
+"""An offset, in calls where nothing else makes sense. A `Place` may also be a time, so it accepts no plain int."""
 
 Places = Place | Mapping[int, Place]
 """One place for all partitions, or one for each."""
@@ -61,7 +61,7 @@ def read_offset(offset: object, name: str = "offset") -> int:
     plain = isinstance(offset, int) and not isinstance(offset, bool)
     place = read_place(Offset(offset) if plain else offset) if plain or isinstance(offset, Offset) else None  # type: ignore[arg-type]
     if not isinstance(place, Known):
-        raise InvalidRequest(f"{name}={offset!r} is no offset", hint="pass an int, or tinymq.Offset(5)")
+        raise InvalidRequest(f"{name}={offset!r} is not an offset", hint="pass an int, or tinymq.Offset(5)")
     return place.offset
 
 

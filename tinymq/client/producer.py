@@ -40,7 +40,7 @@ class AsyncProducer:
         """`wake` makes a call on the loop, soon, from any thread."""
         self.config = config
         self._cluster = cluster
-        self.loop = cluster.loop  # the producer belongs to it
+        self.loop = cluster.loop  # the loop that the producer belongs to
         self._closed = False
         self._ended = asyncio.Event()  # `close` has ended
         self._batcher = Batcher(
@@ -56,7 +56,7 @@ class AsyncProducer:
         self._soon = wake
         self._direct: Direct | None = None
         self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
-        self._process = os.getpid()  # the last attribute: what has it is whole
+        self._process = os.getpid()  # set last: an object that has it is fully initialised
         exit.enter(self)
 
     async def send(
@@ -134,7 +134,7 @@ class AsyncProducer:
     async def close(self, timeout: float | None = None) -> None:
         """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
 
-        Raises NotDelivered with those records. Called again, it waits for the first call, and raises nothing.
+        Raises NotDelivered with those records. A second call waits for the first one, and raises nothing.
         """
         self._cluster.check_loop()
         check_wait(timeout)
@@ -165,13 +165,13 @@ class AsyncProducer:
             error.add_note(f"and {undelivered}")
 
     def __del__(self) -> None:
-        """Reports records that are lost with the producer: its loop ended before it was closed."""
+        """Report records that are lost with the producer, because its loop ended before the producer was closed."""
         if getattr(self, "_process", 0) == os.getpid() and not self._closed and not exit.finished():
             exit.report(self.unfinished, "when the producer was dropped", "its event loop has ended")
 
     @property
     def closed(self) -> bool:
-        """Was `close` called? Nothing more is taken then."""
+        """Was `close` called? After that the producer accepts no records."""
         return self._closed
 
     @property
@@ -181,12 +181,12 @@ class AsyncProducer:
 
     @property
     def close_s(self) -> float:
-        """How many seconds `close` takes at most, if not told otherwise."""
+        """The longest time that `close` takes without a timeout of its own, in seconds."""
         return self.config.delivery_timeout_ms / 1000
 
     @property
     def unfinished(self) -> int:
-        """Records that are not acknowledged yet, or that failed and whose Delivery nobody asked."""
+        """The number of records that are not acknowledged yet, or that failed without anyone asking their Delivery."""
         return self._batcher.sinks.waiting + self._sender.undelivered
 
     async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:

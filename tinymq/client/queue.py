@@ -160,7 +160,7 @@ class AsyncQueue(AsyncPartition):
                 claim.commit_every(self.config.commit_interval_ms / 1000, self._wake_up)
 
     async def commit(self, upto: OffsetLike | Message | None = None) -> None:
-        """Commit now: all that was handed out; or what lies below an offset; or a Message, and all before it.
+        """Commit now: all that was handed out, or all below an offset, or a Message and all before it.
 
         Returns when a majority has it on disk. Raises Fenced, InvalidRequest (beyond what was handed out),
         DeadlineExceeded, OutcomeUnknown.

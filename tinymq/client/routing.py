@@ -231,17 +231,18 @@ def learn_from(view: View, topic: str, partition: int, error: NotLeader) -> View
 
 
 class Reach(IntEnum):
-    """How well a partition's leader can be sent to. Values rise as it gets worse."""
+    """How well a partition's leader can be reached. Higher values are worse."""
 
     GOOD = 0
     SLOW = 1
-    LOST = 2  # its broker fails, is gone, or says that it does not lead
+    LOST = 2  # the leader's broker fails, is gone, or says that it does not lead
     NOBODY = 3  # no leader is known
 
 
 def spread(topic: Topic, reach_of: Callable[[Partition], Reach]) -> tuple[list[int], frozenset[int]]:
-    """(partitions for records without a key, partitions that such records leave): as long as any leader can be sent to,
-    only to those that can, and to slow ones only where there is no better one."""
+    """Return (the partitions for records without a key, the partitions that such records leave). Records go only to
+    partitions with the best reach of the topic: a slow leader is used only if none is better. They leave lost leaders
+    if any leader can be reached."""
     reach = {at.partition: reach_of(at) for at in topic.partitions}
     best = min(reach.values(), default=Reach.NOBODY)
     usable = [partition for partition, each in reach.items() if each is best]

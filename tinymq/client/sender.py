@@ -98,7 +98,7 @@ class Sender:
             self._drive(lane)
 
     def _leader_moved(self, lane: Lane, leader: int) -> None:
-        """The former leader may be stopped: the new one is sent to before that has answered. A resend is safe."""
+        """Send to the new leader before the former one has answered, because that may be stopped. A resend is safe."""
         self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
         if self._config.numbered:
             for batch in lane.flight:
@@ -123,7 +123,7 @@ class Sender:
             return
         self._move(lane)
         if lane.idle:
-            self._drive(lane)  # it is nobody's from now on
+            self._drive(lane)  # the lane has no owner from now on
             return
         at = partition_of(self._cluster, lane)
         if at is None:
@@ -155,7 +155,7 @@ class Sender:
             self._retries.set(lane, lane.resume_s - now_s)
 
     def _move(self, lane: Lane) -> None:
-        """Let what is not bound to a partition go where it can be sent to."""
+        """Move batches that are not bound to a partition to lanes with a reachable leader."""
         for other in self._placement.move(lane):
             self._drive(other)
 
@@ -194,7 +194,7 @@ class Sender:
     def _answered(self, batch: Pending, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
         late = batch.request_id != request_id or not batch.sent
         if late and (batch.done or request_id not in batch.unanswered):
-            return  # to nobody
+            return  # no attempt waits for this answer
         lane = batch.lane
         if isinstance(result, TinymqError) or result.HasField("error"):
             error = result if isinstance(result, TinymqError) else read_error(result.error)
@@ -215,7 +215,8 @@ class Sender:
         if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
             lane.refusal = error
         if isinstance(error, NotLeader):
-            # Refused before the new leader is learnt: with that the lane goes on, and this attempt is not given up.
+            # Note the refusal before learning the new leader, which drives the lane: otherwise it would give this
+            # attempt up.
             lane.refused(batch, now_s, 0.0)
             if not self._cluster.learn(lane.topic, lane.partition, error):
                 lane.back_off(now_s)
@@ -280,7 +281,7 @@ class Sender:
 
     @property
     def undelivered(self) -> int:
-        """Records that failed since the last telling, and whose Delivery nobody asked."""
+        """The number of records that failed since the last report and whose Delivery nobody asked."""
         return self._undelivered.count
 
     async def flush(self, timeout_s: float | None) -> None:

@@ -39,7 +39,7 @@ class Sink:
         self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
         self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
         self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
-        self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of those
+        self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of `usable`
         self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
         self.records_max = UNBOUNDED.records_max
         self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
@@ -87,7 +87,7 @@ class Sinks:
         rng: random.Random,
         loop_ended: Callable[[], bool] = bool,
     ) -> None:
-        """`loop_ended`: is the event loop that sends what is appended closed?"""
+        """`loop_ended` returns True once the event loop that sends the batches is closed."""
         self.by_topic: dict[str, Sink] = {}
         # By topic id and partition: a partition that is seen again goes on in its lane, for the same numbers given
         # twice would be answered as duplicates.
@@ -115,7 +115,7 @@ class Sinks:
 
     @property
     def waiting(self) -> int:
-        """Records that are not acknowledged, and have not failed. About as many, while other threads send."""
+        """The number of records that are neither acknowledged nor failed. Approximate while other threads send."""
         count = 0
         for lane in list(self.lanes.values()):
             batches = [*lane.sealed.copy(), *lane.flight, *([lane.open] if lane.open is not None else [])]

@@ -220,10 +220,10 @@ def _check_welcome(head: bytes) -> None:
 
 async def _connected(host: str, port: int) -> socket.socket:
     """A socket that does not block. Raises OSError."""
-    loop, problem = asyncio.get_running_loop(), OSError(f"no address of {host}")
+    loop, problem = asyncio.get_running_loop(), OSError(f"no address found for {host}")
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except RuntimeError:  # at the interpreter's exit no thread pool takes work
+    except RuntimeError:  # at the interpreter's exit no thread pool accepts work
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for family, kind, protocol, _, address in found:
         sock = socket.socket(family, kind, protocol)

@@ -1,4 +1,4 @@
-"""Admin: the synchronous facade of AsyncAdmin. The same names; every method is thin."""
+"""Admin: the synchronous facade of AsyncAdmin. It has the same names, and every method is thin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinymq.client.sync_queue import ChannelAdmin
 
 
 class Admin(ChannelAdmin):
-    """What `client.admin` can do: AsyncAdmin, synchronous."""
+    """The synchronous `client.admin`: see AsyncAdmin."""
 
     def create_topic(
         self,

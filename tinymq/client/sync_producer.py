@@ -23,8 +23,8 @@ from tinymq.errors import Closed, NotDelivered
 class Producer:
     """Sends records in batches, from any thread. Made by Client.producer(). Close it, or use it in `with`.
 
-    A producer that is not closed is flushed and closed when the program ends, or when nothing refers to it any more;
-    what cannot be delivered then is only counted (tinymq/client/exit.py).
+    A producer that is not closed is flushed and closed when the program ends, or when nothing refers to it any more.
+    Records that cannot be delivered then are only counted (tinymq/client/exit.py).
     """
 
     def __init__(self, engine: Engine, core: AsyncProducer) -> None:
@@ -60,7 +60,7 @@ class Producer:
         self._engine.run(self._core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """As AsyncProducer.close. Raises NotDelivered. Closing twice is nothing."""
+        """As AsyncProducer.close. Raises NotDelivered. A second call does nothing."""
         if not self._core.closed:
             self._engine.run(self._core.close(timeout))
 

@@ -15,8 +15,8 @@ from tinymq.topic_config import SETTINGS_MAX
 
 TEXT_CHARS_MAX = 1000
 NUMBER_MAX = (1 << 63) - 1
-KEPT_BATCHES_MIN = 8  # that a partition with retention_bytes consists of, unless they were smaller than
-AIM_BYTES_MIN = 16 * 1024
+KEPT_BATCHES_MIN = 8  # retention_bytes should hold at least this many batches
+AIM_BYTES_MIN = 16 * 1024  # but no batch is made smaller than this for retention's sake
 
 
 class Bounds(NamedTuple):
@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
 
     records_max: int = NUMBER_MAX
     bytes_max: int = NUMBER_MAX  # of a batch as stored
-    batch_bytes_aim: int = NUMBER_MAX  # of a batch of more than one record: what is too old goes by whole batches
+    batch_bytes_aim: int = NUMBER_MAX  # the largest size of a batch of several records: retention removes whole batches
 
 
 UNBOUNDED = Bounds()

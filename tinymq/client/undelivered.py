@@ -18,7 +18,7 @@ class Undelivered:
 
     @property
     def count(self) -> int:
-        """Records that nobody has been told about."""
+        """The number of failed records that were not reported to anyone."""
         return self._left_out + sum(batch.count - len(batch.seen or ()) for batch in self._batches)
 
     def add(self, batch: Pending) -> None:
