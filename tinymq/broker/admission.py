@@ -11,23 +11,23 @@ from tinymq.config import KIB, Limits
 from tinymq.entry import crc32c
 from tinymq.errors import BatchTooLarge, InvalidBatch, InvalidName
 
-LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # of a compressed batch that is validated on the loop: a third of a millisecond
-LIGHT_VALUES_MAX = 32 * 1024  # records and headers of a batch that is validated on the loop: about a millisecond
-PACKED_COST = 4  # of a compressed batch on the loop, as many as of others (tinymq/broker/slices.py)
+LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # a compressed batch up to this is validated on the loop: 0.3 ms
+LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: 1 ms
+PACKED_COST = 4  # what a compressed batch costs the loop, in uncompressed ones (tinymq/broker/slices.py)
 
 
 def declare(payload: bytes, payload_crc: int, limits: Limits) -> Declared:
-    """What a batch says about itself; unpacks nothing. Raises InvalidBatch, BatchTooLarge."""
+    """Read what a batch says about itself, without unpacking it. Raises InvalidBatch, BatchTooLarge."""
     try:
         return read_declared(payload, limits)
     except (InvalidBatch, BatchTooLarge):
         if len(payload) <= limits.batch_bytes_max:
-            _check_crc(payload, payload_crc)  # what was damaged on its way says nothing about the sender
+            _check_crc(payload, payload_crc)  # for a batch damaged on its way, say that instead
         raise
 
 
 def admit(payload: bytes, payload_crc: int, limits: Limits, declared: Declared | None = None) -> CheckedBatch:
-    """Every check that needs the bytes alone. `declared`: what `declare` has found, if it was called already.
+    """Make every check that needs only the bytes. `declared`: the result of `declare`, if the caller has it already.
 
     Raises InvalidBatch, BatchTooLarge.
     """
@@ -46,7 +46,7 @@ def _check_crc(payload: bytes, payload_crc: int) -> None:
 def is_heavy(declared: Declared, payload_bytes: int) -> bool:
     """Does validating this batch take so long that the loop has to do something else meanwhile?
 
-    Decided by what Arrow's metadata declares. The header's codec byte is informative, and a few kilobytes may unpack to
+    Arrow's metadata decides. The header's codec byte is only informative, and a few kilobytes may unpack to
     batch_uncompressed_bytes_max.
     """
     layout = declared.layout
@@ -56,7 +56,7 @@ def is_heavy(declared: Declared, payload_bytes: int) -> bool:
 
 
 def cost_of(declared: Declared) -> int:
-    """What a batch costs the loop that is not heavy, in the cost of one small batch."""
+    """What a batch that is not heavy costs the loop, in units of one small batch."""
     return PACKED_COST if declared.layout.compressed else 1
 
 

@@ -32,7 +32,7 @@ from tinymq.types import GroupId, TopicId, check_topic_name
 REFRESH_S = 2.0  # for asking the registry's leader what exists
 UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist
 LOOK_S = 0.01  # between two looks for the leaders of a new topic, or for brokers to hold it
-REPLICATION_FACTOR = 3  # by default, as far as there are brokers
+REPLICATION_FACTOR = 3  # the default, if there are as many brokers
 REGISTERED_S_MAX = 5.0  # for brokers that are heard to be registered, too: usually a second after their start
 
 logger = structlog.get_logger("tinymq.broker")
@@ -195,8 +195,8 @@ class Broker:
     ) -> TopicRecord:
         """Make a topic, and wait up to `timeout_s` for every partition to have a leader: it exists in any case.
 
-        `replication_factor` None: three, or as many as there are brokers, once that is known. Raises NotReady when it
-        is not known in time, and as `RegistryService.register_topic`.
+        `replication_factor` None: three, or the number of brokers if there are fewer, once that number is known. Raises
+        NotReady when it is not known in time, and as `RegistryService.register_topic`.
         """
         deadline_s = self.around.clock.monotonic() + timeout_s
         if replication_factor is None:
@@ -209,10 +209,10 @@ class Broker:
         return topic
 
     async def _default_factor(self, deadline_s: float) -> int:
-        """How many replicas a partition has by default. Of a cluster that has just started, not every broker is
-        registered yet: a topic that was made then would keep fewer replicas for good, and nobody would know.
+        """Wait until the default number of replicas is known, and return it. In a cluster that has just started, some
+        brokers are not registered yet. A topic made then would silently keep fewer replicas for good.
 
-        Raises NotReady at the deadline, and names the brokers that are missing (detail: missing).
+        Raises NotReady at the deadline. The error names the missing brokers (detail: missing).
         """
         while True:
             registered = {broker.broker_id for broker in self.registry.get_all_brokers()}
@@ -224,15 +224,16 @@ class Broker:
                 raise NotReady(
                     f"{quantity(len(registered), 'broker')} registered, too few for the default replication factor:"
                     f" {named('broker', missing)} missing",
-                    hint="start what is missing, or give the number of replicas",
+                    hint="start the missing brokers, or give the number of replicas",
                     missing=", ".join(map(str, missing)),
                 )
             await self.around.clock.sleep(LOOK_S)
 
     async def _wait_registered(self, count: int, deadline_s: float) -> None:
-        """Return once every broker that is heard is registered, or does not come to be: of a cluster that has just
-        started some are heard and not registered yet. A topic that was made then would lie on the others alone, or be
-        refused for want of them. At once if fewer than `count` are heard: it will be refused."""
+        """Wait until every broker that is heard is registered, but for REGISTERED_S_MAX at most. In a cluster that has
+        just started, some brokers are heard but not registered yet. A topic made then would use only the others, or
+        would be refused if they are too few. If fewer than `count` brokers are heard, return at once, because the
+        request will be refused."""
         until_s = min(deadline_s, self.around.clock.monotonic() + REGISTERED_S_MAX)
         while count <= self.around.leaders.count_alive() > len(self.registry.get_all_brokers()):
             if self.around.clock.monotonic() >= until_s:

@@ -12,7 +12,7 @@ from typing import Protocol
 from tinymq.clock import Clock
 
 BUCKET_S = 0.02
-ENDED_MAX = 64  # in one turn of the loop
+ENDED_MAX = 64  # waits that one turn of the loop ends
 
 
 class Expiring(Protocol):

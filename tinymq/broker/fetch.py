@@ -114,7 +114,7 @@ class Fetch:
         ready: Callable[[Fetch], None],
         share: FetchShare | None = None,
     ) -> None:
-        """`share`: of the fetches that may wait; None: for a fetch that never waits."""
+        """`share`: the stream's share of the waiting fetches; None: this fetch never waits."""
         self._partition = partition
         self._ask = ask
         self._deadlines = deadlines
@@ -130,7 +130,7 @@ class Fetch:
         return self._ask.bytes_max
 
     def begin(self) -> None:
-        """Call `ready` now, or watch the partition until there is enough or the time is up.
+        """Call `ready` now, or watch the partition until it has enough records or the time is up.
 
         Raises QuotaExceeded when too many fetches wait; then `ready` is not called.
         """

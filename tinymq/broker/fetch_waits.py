@@ -1,7 +1,7 @@
-"""The fetches that wait on one broker, over all its streams and partitions: a bounded number, shared among the streams.
+"""Bounds how many fetches wait on one broker, over all streams and partitions, and shares that among the streams.
 
-At the bound, a fetch of the stream with the most waiting fetches is refused. A fetch of any other stream is let in: the
-oldest wait of the largest stream ends early instead, and is answered with what there is.
+At the bound, a further fetch of the stream with the most waiting fetches is refused. A fetch of any other stream may
+wait; in exchange, the oldest wait of the largest stream ends early, and is answered with the records that there are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Waiting(Protocol):
 
 
 class FetchWaits:
-    """Of one broker."""
+    """The waiting fetches of one broker."""
 
     def __init__(self, fetches_max: int) -> None:
         self._fetches_max = fetches_max
-        self._shares: dict[FetchShare, None] = {}  # those with waiting fetches, in order: a replay ends them alike
+        self._shares: dict[FetchShare, None] = {}  # those with waiting fetches; a replay needs the same order
         self._count = 0  # invariant: the sum of the shares' lengths
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class FetchShare:
         return len(self._fetches)
 
     def enter(self, fetch: Waiting) -> None:
-        """`fetch` waits from now on, until it calls `leave`. Raises QuotaExceeded, and then it does not."""
+        """Let `fetch` wait until it calls `leave`. Raises QuotaExceeded if it may not wait."""
         self._waits.make_room(self)
         self._fetches[fetch] = None
         self._waits.entered(self)

@@ -1,4 +1,4 @@
-"""Which brokers hold a replica of anything, as the registry says: those whose clocks count (raft/cluster_time.py)."""
+"""Tracks which brokers hold any replica, by the registry: their clocks tell the time (raft/cluster_time.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinymq.registry.values import QueueRecord
 
 
 class Holders:
-    """Follows the registry from `start` on, and says which brokers these are whenever that is another set."""
+    """Follows the registry from `start` on, and calls `changed` with the set of these brokers whenever it differs."""
 
     def __init__(self, registry: RegistryService, changed: Callable[[frozenset[int]], None]) -> None:
         self._registry = registry

@@ -74,7 +74,8 @@ class Holds:
         return made
 
     def extend(self, now_us: int, jump_us: int) -> None:
-        """The append clock jumps from `now_us` on: what holds something then does so for as long as it would have."""
+        """Extend every live hold by `jump_us`, because the append clock jumps by that from `now_us` on. Each hold lasts
+        as long as it would have without the jump."""
         for hold_id, hold in self.live(now_us):
             self._holds[hold_id] = hold._replace(until_us=min(hold.until_us + jump_us, _TIME_MAX))
 

@@ -27,8 +27,8 @@ from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.types import METADATA_GROUP, GroupId
 
 OPENING_MAX = 16  # groups opened or deleted side by side
-RETRY_S_MIN = 1.0  # before what failed for a reason that may pass is tried again; doubles up to
-RETRY_S_MAX = 30.0
+RETRY_S_MIN = 1.0  # the first pause before a retriable failure is tried again; each next one is twice as long
+RETRY_S_MAX = 30.0  # and at most this long
 
 logger = structlog.get_logger("tinymq.broker")
 
@@ -73,7 +73,7 @@ class Hosting:
         self._open: dict[tuple[bytes, int], Partition] = {}
         self._failed: dict[GroupId, TinymqError] = {}
         self._pending: dict[GroupId, QueueRecord | None] = {}  # to open; None: to delete
-        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (seconds waited for, the timer that ends the wait)
+        self._retries: dict[GroupId, tuple[float, Timer]] = {}  # (the last pause in seconds, the timer that ends it)
         self._up_to_date = False  # the registry: what has no data here may be begun
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -212,7 +212,7 @@ class Hosting:
             self._retries.pop(group, None)
 
     def _fail(self, group: GroupId, wanted: QueueRecord | None, error: TinymqError) -> None:
-        """Note why, and try again later if the reason may pass: no file descriptor is left, or no room on the disk."""
+        """Note the error, and try again later if it is retriable: no file descriptor is left, or the disk is full."""
         before = self._failed.get(group)
         self._failed[group] = error
         if before is None or before.code != error.code:
@@ -223,7 +223,7 @@ class Hosting:
             self._retries[group] = delay_s, self._clock.call_later(delay_s, lambda: self._retry(group, wanted))
 
     def _retry(self, group: GroupId, wanted: QueueRecord | None) -> None:
-        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # nothing newer is
+        if group not in self._pending and (group.topic_id, group.partition) not in self._open:  # nothing newer to do
             self._pending[group] = wanted
             self.opened.clear()
             self._wake.set()

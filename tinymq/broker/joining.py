@@ -56,7 +56,7 @@ def decide(voters: Collection[int], told: Mapping[int, Told]) -> Told:
     if refusals:
         return refusals[0]
     not_formed = NotReady("no broker that it reaches belongs to a cluster", hint="form one: tinymq cluster init")
-    return not_formed if not silent else NotReady(f"asks {named('broker', silent)} for their cluster")
+    return not_formed if not silent else NotReady(f"waits for the cluster id of {named('broker', silent)}")
 
 
 class Joining:

@@ -113,7 +113,7 @@ class Member:
         self._filled = METADATA_GROUP in on_disk
         self._machine.attach(await host.open_group(METADATA_GROUP, first_entry, self._machine))
         await self._registry.start(set(on_disk) - {METADATA_GROUP})
-        self._holders.start()  # before a partition is led: its append times rest on these brokers' clocks
+        self._holders.start()  # before this broker leads a partition, whose append times depend on these clocks
         upgrade = self.upgrade.start()
         for task in (self._hosting.start(on_disk), self._registration.start(), self._revival.start(), upgrade):
             task.add_done_callback(self._ended)
@@ -155,7 +155,8 @@ class Member:
         self._registration.peers_changed()
 
     def _registry_reachable(self) -> bool:
-        """Is a majority of the voters alive, this broker among them? Another registry is not theirs to write."""
+        """Is a majority of the voters alive, as far as this broker knows? Only the replicated registry depends on
+        them."""
         config, voters = self._means.config, self._voters()
         alive = sum(voter == config.broker_id or self._means.host.alive(voter) for voter in voters)
         return config.registry != "replicated" or 2 * alive > len(voters)

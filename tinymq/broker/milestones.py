@@ -16,7 +16,7 @@ from tinymq.errors import CorruptData
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
-UNKNOWN_US = (1 << 63) - 1  # the append time of records whose leader did not know the time: they are not old yet
+UNKNOWN_US = (1 << 63) - 1  # the append time of records whose leader did not know the time: they count as new
 MILESTONES_MAX = 1024
 RUNS = 256  # that what is kept is divided into, about
 
@@ -42,7 +42,8 @@ class Milestones:
 
     @property
     def time_is_unknown(self) -> bool:
-        """Append times that come now may be too early: `find_time` says when that has ended."""
+        """Is the time unknown at the end of the log? If so, append times may be too early until `find_time` is
+        called."""
         return self.last_append_us == UNKNOWN_US
 
     @property
@@ -73,14 +74,14 @@ class Milestones:
         self._plan()
 
     def lose_time(self, end: int, end_bytes: int) -> None:
-        """Of records from `end` on nobody knows when they were appended."""
+        """From `end` on the append times of records are unknown."""
         if self._marks and self._marks[-1].offset < end and not self.time_is_unknown:
             self._append(end, end_bytes)
         self.last_append_us = UNKNOWN_US
         self._plan()
 
     def find_time(self, append_us: int) -> None:
-        """It is `append_us` now: no record before this was appended later."""
+        """The time is known again, and it is `append_us` now: no earlier record was appended later than this."""
         if self.time_is_unknown:
             self._marks = [m._replace(append_us=min(m.append_us, append_us)) for m in self._marks]
             self.last_append_us = append_us

@@ -58,7 +58,7 @@ class Partition:
         self._overlay = Overlay()
         self._uncommitted = Uncommitted()
         self._moving = 0  # index of the last entry of this leader's that moves the log start
-        self._moving_to = 0  # the offset that this entry names
+        self._moving_to = 0  # the offset to which that entry moves the start
         self._waiters = Waiters(name, deadlines)
         self._queue = CommandQueue(name, deadlines, soon, self._propose_commands)
         self._commanding = Commanding(
@@ -197,10 +197,10 @@ class Partition:
         return self._propose_commands([pb.Command(move_start=pb.MoveStart(offset=offset, reason=reason))])
 
     def promise(self, said: pb.Hold) -> Hold:
-        """Make or renew a light hold, which this leader alone remembers. Raises NotLeader, and as Holds.hold."""
+        """Make or renew a light hold, which only this leader remembers. Raises NotLeader, and as Holds.hold."""
         self._check_leading()
         at = self.state.extent(self.group.stamp_now_us())
-        if self._moving > self.state.applied_index:  # what is about to go cannot be kept
+        if self._moving > self.state.applied_index:  # records that a proposed move of the start removes cannot be held
             at = at._replace(log_start=max(at.log_start, min(self._moving_to, at.end)))
         return self.promises.make(said, self.state.holds, at)
 

@@ -1,9 +1,10 @@
 """Light holds: a leader remembers them in memory, and they keep its retention away until their lease ends.
 
-A hold is an entry in the log, on three disks: it binds. It refuses trims, and a full partition refuses its producers
-rather than drop what is held. A light hold binds nobody but the leader's own retention, by age and by size. A trim and
-`drop_oldest` pass over it, and it ends with the leadership. The reader therefore has to notice that records are gone,
-and to say so. A scan of a thousand partitions costs a thousand dictionary entries rather than a thousand log entries.
+A normal hold is binding: it is an entry in the log, on three disks. It refuses trims, and a full partition refuses its
+producers rather than drop held records. A light hold delays only the leader's own retention, by age and by size. A trim
+and `drop_oldest` ignore it, and it ends with the leadership. The reader therefore has to notice when records are gone,
+and to report it. In exchange, a scan of a thousand partitions costs a thousand dictionary entries rather than a
+thousand log entries.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Promises:
         self._made = Holds()
 
     def make(self, said: pb.Hold, binding: Holds, at: Extent) -> Hold:
-        """Make or renew one. `binding` are the partition's holds in the log, which count to the same bound.
+        """Make or renew a light hold. `binding` are the partition's holds in the log, which count towards the same
+        bound.
 
         Raises as Holds.hold.
         """
@@ -35,7 +37,7 @@ class Promises:
         return self._made.hold(said, at)
 
     def find(self, hold_id: bytes) -> Hold | None:
-        """The light hold of that id, which may have run out."""
+        """Return the light hold with that id, even if its lease has run out."""
         return self._made.find(hold_id)
 
     def release(self, hold_id: bytes) -> None:
@@ -50,9 +52,9 @@ class Promises:
         return self._made.lowest(now_us) if len(self._made) else None
 
     def live(self, now_us: int) -> list[tuple[bytes, Hold]]:
-        """Those that keep something, with their ids, by offset."""
+        """Return the live light holds with their ids, by offset."""
         return self._made.live(now_us) if len(self._made) else []
 
     def clear(self) -> None:
-        """Another broker leads."""
+        """Drop all light holds, because another broker leads."""
         self._made = Holds()

@@ -26,11 +26,11 @@ class Registration:
         self, registry: RegistryService, broker: BrokerRecord, clock: Clock, timing: Timing,
         on_registered: Callable[[], None] = lambda: None, reachable: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
-        """`reachable`: can the registry be written now, as far as this broker knows? `peers_changed` says that the
-        answer may be another one."""
+        """`reachable` returns whether the registry can be written now, as far as this broker knows. `peers_changed`
+        tells this object that the answer may have changed."""
         self.registered = asyncio.Event()
         self._reachable = reachable
-        self._goodbye: asyncio.Task[None] | None = None  # the end of the registration, on its way
+        self._goodbye: asyncio.Task[None] | None = None  # the task that ends the registration
         self._on_registered = on_registered
         self._registry = registry
         self._broker = broker
@@ -40,7 +40,7 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
 
     def announce(self, feature_level: int) -> None:
-        """Register as a broker that knows this level from now on, at once."""
+        """Register again at once, and from now on announce this level."""
         if feature_level != self._broker.feature_level:
             self._broker = replace(self._broker, feature_level=feature_level)
             self._wake.set()
@@ -51,8 +51,9 @@ class Registration:
         return self._task
 
     async def stop(self, *, leave: bool) -> None:
-        """Renew no more. With `leave`, end the registration now. This takes `drain_s` at most, and no time when the
-        registry cannot be written: the last brokers of a cluster that stops as a whole have no majority left."""
+        """Stop renewing. With `leave`, also end the registration now, which takes at most `drain_s`. If the registry
+        cannot be written, return at once instead: when a whole cluster stops, its last brokers have no majority
+        left."""
         if self._task is None:
             return
         self._task.cancel()
@@ -75,7 +76,8 @@ class Registration:
             raise error
 
     def peers_changed(self) -> None:
-        """Another broker came or went. A registration that nobody can end any more is left to expire."""
+        """React to a broker that came or went: if the registry cannot be written any more, leave the registration to
+        expire."""
         if self._goodbye is not None and not self._reachable():
             self._goodbye.cancel()
 
@@ -99,7 +101,7 @@ class Registration:
             await self._pause(self._timing.registration_renew_s)
 
     async def _pause(self, pause_s: float) -> None:
-        """That long, or until there is something else to announce."""
+        """Sleep for `pause_s`, or until there is another level to announce."""
         timer = self._clock.call_later(pause_s, self._wake.set)
         await self._wake.wait()
         self._wake.clear()

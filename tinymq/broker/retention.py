@@ -1,7 +1,8 @@
 """Where a log may start: what is due to go by age and by bytes, and what a move of the start comes to. Pure.
 
-Age is counted in append times alone, up to the one that an entry would get now (raft/stamps.py). Nothing goes by age
-while its leader does not hear the clocks of a majority of the brokers that hold anything (raft/cluster_time.py).
+A record's age is the append time that an entry would get now, less the record's own (raft/stamps.py). No record is
+removed for its age while the leader does not hear the clocks of a majority of the brokers that hold any replica
+(raft/cluster_time.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Kept(Protocol):
 
 def due_start(config: TopicConfig, kept: Kept, now_us: int, expiry_us: int | None) -> int:
     """The greatest offset that the log may start at: all that is below it is too old, or more than is to be kept.
-    Holds are judged at `now_us`, ages at `expiry_us` (None: nothing goes by age).
+    Holds count at `now_us`, ages at `expiry_us` (None: nothing is removed for its age).
 
     Nothing younger than `retention_ms` goes by age, and what stays is at least `retention_bytes`. Never below the
     present start, and nothing that is held goes.

@@ -1,9 +1,9 @@
-"""Automatic quorum recovery: groups that go on after a majority of their replicas ended by a risk that was taken.
+"""Automatic quorum recovery: resumes groups that lost a majority of their replicas to a risk that their topic accepts.
 
-Every broker looks at its own groups twice a second, and asks all members about one that stands still. The broker whose
-log the group goes on with prepares that, and leads; the others wait. What is decided, and why it is safe:
-raft/reviving.py. The topic's present setting decides only how soon the members are asked: groups that take no risk now
-rarely have taken one before, and there may be many of them.
+Every broker looks at its own groups twice a second, and asks all members of a group that stands still. The broker whose
+log survives prepares the recovery, and leads afterwards; the others wait. raft/reviving.py has the decision, and says
+why it is safe. The topic's present setting decides only how soon the members are asked: groups that take no risk now
+rarely took one before, and there may be many of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tinymq.types import METADATA_GROUP, GroupId
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
 CHECK_S = 0.5
-LOOKS_MIN = 4  # before the members of a group are asked that takes no risk now; then after 8, 16, …
-LOOKS_MAX = 120  # and at last after each so many
+LOOKS_MIN = 4  # looks before a group that takes no risk now is asked about; then after 8, 16, …
+LOOKS_MAX = 120  # from then on after every so many looks
 PROMISE_S = 2.0
 AT_ONCE_MAX = 16  # groups that are asked about side by side
 FIRST_ENTRY = 1  # a log that ends there has nothing in it
@@ -43,10 +43,10 @@ class Still:
     """A group that stands still."""
 
     seen: Seen
-    looks: int = 0  # that have found it like this since the first one, with all of its brokers alive
+    looks: int = 0  # looks after the first one that found the group unchanged, with all its brokers alive
 
     def is_due(self, *, risky_now: bool) -> bool:
-        """Are its members asked at this look?"""
+        """Does this look ask the group's members?"""
         if risky_now:
             return self.looks >= 1
         power_of_two = self.looks >= LOOKS_MIN and self.looks & (self.looks - 1) == 0
@@ -62,7 +62,7 @@ class Revival:
         self._broker_id = broker_id
         self._host = host
         self._clock = clock
-        self._still: dict[GroupId, Still] = {}  # as the last look found them
+        self._still: dict[GroupId, Still] = {}  # the groups that stood still at the last look
         self._task: asyncio.Task[None] | None = None
         host.serve(METHOD, self._promise)
 
@@ -84,7 +84,7 @@ class Revival:
                 await asyncio.gather(*(self._try(group) for group in stuck[at : at + AT_ONCE_MAX]))
 
     def _look(self) -> list[Group]:
-        """Groups that stand still, and whose members are asked now. The metadata group takes no risk at any time."""
+        """Return the groups that stand still and whose members are asked now. The metadata group never takes a risk."""
         still = {
             group.id: self._again(group, seen)
             for group in self._host.groups.values()

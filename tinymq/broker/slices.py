@@ -1,11 +1,11 @@
-"""Large requests share the loop: in each turn of it one of them goes on, for one slice of its work."""
+"""Lets large requests share the loop: in each turn of the loop one request does one slice of its work."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 
-SLICE_COST = 8  # in the cost of one small batch: about a millisecond
+SLICE_COST = 8  # in small batches: about a millisecond
 
 
 class Slices:
@@ -15,7 +15,7 @@ class Slices:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next(self) -> None:
-        """Wait until this request may do its next slice. Others that wait have theirs first."""
+        """Wait until this request may do its next slice. Requests that already wait go first."""
         loop = asyncio.get_running_loop()
         granted = loop.create_future()
         self._waiting.append(granted)
@@ -26,7 +26,7 @@ class Slices:
     def _grant(self) -> None:
         while self._waiting:
             granted = self._waiting[0]
-            if not granted.done():  # else its request was cancelled
+            if not granted.done():  # otherwise its request was cancelled
                 break
             self._waiting.popleft()
         if not self._waiting:
@@ -40,12 +40,12 @@ class Slice:
     """What one request has done since it last let others on the loop."""
 
     def __init__(self, slices: Slices, cost_max: int = SLICE_COST) -> None:
-        """`cost_max`: of one slice, in a unit of the caller's."""
+        """`cost_max`: the cost of one slice, in units of the caller's choice."""
         self._slices = slices
         self._cost_max = self._left = cost_max
 
     def spend(self, cost: int) -> bool:
-        """Some of the work is done. At the end of a slice this is True: go on after `rest`."""
+        """Count work that is done. Returns True at the end of a slice: then call `rest` before going on."""
         self._left -= cost
         return self._left <= 0
 

@@ -102,8 +102,8 @@ class PartitionState:
         return None
 
     def _note_time(self, entry: Entry) -> None:
-        """The leader does not know the time, or learned it. Of what was appended in between only that is known: it was
-        there by now. Leases that were given in between go on for what is left of them."""
+        """Note that the leader does not know the time, or that it has learned the time. Of the records appended in
+        between, it is only known that they exist by now. Leases given in between last as long as was left of them."""
         note, now_us = parse_noop(entry.payload), entry.header.append_time_us
         if not note.known:
             self.milestones.lose_time(entry.header.base_offset, self.record_bytes)

@@ -1,6 +1,6 @@
-"""Batches that take long to validate or unpack, away from the loop: a bounded number at a time, in the order of asking.
+"""Validates and unpacks heavy batches away from the loop: a bounded number at a time, first come, first served.
 
-The log's writer uses the same threads: without the bound, clients that send many such batches keep it from syncing.
+The log's writer uses the same threads. Without the bound, clients that send many heavy batches would delay its syncs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ JOBS_MAX = 2  # at once; each takes at most batch_uncompressed_bytes_max of memo
 
 
 class Offload(Protocol):
-    """Runs what would keep the loop busy: an UnpackQueue, or any Runner."""
+    """Runs calls that would block the loop: an UnpackQueue, or any Runner."""
 
     async def run(self, call: Callable[[], T]) -> T: ...
 
 
 class UnpackQueue:
-    """Of one broker."""
+    """The queue of one broker."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -31,7 +31,7 @@ class UnpackQueue:
     async def run(self, call: Callable[[], T]) -> T:
         """Make `call` in a thread and return what it returns, or raise what it raises.
 
-        A caller that is cancelled does not wait any longer; its call keeps its place until the thread is done with it.
+        A cancelled caller stops waiting, but its call occupies its slot until the thread has finished.
         """
         await self._free.acquire()
         job = asyncio.ensure_future(self._runner.run(call))
@@ -41,4 +41,4 @@ class UnpackQueue:
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._free.release()
         if not job.cancelled():
-            job.exception()  # the caller may have gone
+            job.exception()  # retrieve it: the caller may have gone

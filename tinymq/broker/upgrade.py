@@ -1,10 +1,10 @@
-"""The cluster's feature level, as one broker sees to it: when it rises, who holds it back, who is turned away.
+"""Raises the cluster's feature level: decides when it rises, which members keep it down, and which brokers are refused.
 
-The rule is `next_level`, pure: the level is the least that any member announces. Members are the voters, every broker
-that is registered, and every broker that holds a replica; one that is down counts with what it last announced. The
-leader of the metadata (with another registry: every broker) looks whenever something changes, and raises the level by a
-command that only counts in the state that it looked at. An operator holds the level by having one broker announce less
-than its build knows.
+`next_level` is the rule, and it is pure: the level is the lowest one that any member announces. Members are the voters,
+every registered broker, and every broker that holds a replica. A member that is down counts with the level that it last
+announced. The leader of the metadata (with another registry: every broker) looks whenever something changes. It raises
+the level by a command that takes effect only if the state is still the one that it looked at. An operator holds the
+level by making one broker announce a lower level than its build knows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ logger = structlog.get_logger("tinymq.broker")
 
 @dataclass(frozen=True, slots=True)
 class MemberLevel:
-    """One broker that has a say in the feature level."""
+    """One broker that counts for the feature level."""
 
     broker_id: int
-    announced: int  # at its last registration; FIRST_LEVEL if it never announced any
+    announced: int  # at its last registration; FIRST_LEVEL if it never announced a level
     registered: bool
     voter: bool
-    replicas: int  # of partitions, that it holds
+    replicas: int  # how many replicas of partitions it holds
 
 
 class Peers(Protocol):
-    """What is asked of the Raft host (tinymq.raft.Host)."""
+    """The part of the Raft host that Upgrade uses (tinymq.raft.Host)."""
 
     feature_level: int
 
@@ -48,7 +48,7 @@ class Peers(Protocol):
 
 
 class Folder(Protocol):
-    """What is asked of the data folder (tinymq.log.Store)."""
+    """The part of the data folder that Upgrade uses (tinymq.log.Store)."""
 
     @property
     def identity(self) -> Identity: ...
@@ -56,13 +56,14 @@ class Folder(Protocol):
 
 
 def announced_level(identity: Identity) -> int:
-    """What a broker announces: what it knows, or less while it is held; never less than the cluster has already."""
+    """The level that a broker announces: the one that it knows, or a lower one while it is held, but never one below
+    the cluster's."""
     held = identity.held_level or KNOWN_LEVEL
     return max(identity.feature_level, min(KNOWN_LEVEL, held))
 
 
 def members_of(registry: RegistryService, voters: Collection[int]) -> list[MemberLevel]:
-    """Every broker that has a say, by id."""
+    """Return every broker that counts for the feature level, by id."""
     holds = Counter(replica.broker_id for queue in registry.get_all_queues() for replica in queue.replicas)
     registered = {broker.broker_id for broker in registry.get_all_brokers()}
     return [
@@ -75,19 +76,20 @@ def members_of(registry: RegistryService, voters: Collection[int]) -> list[Membe
 
 
 def next_level(level: int, members: Iterable[MemberLevel], heard: Mapping[int, int]) -> int:
-    """What the feature level is to be. `heard`: by broker that is alive, what its build knows: one that was started
-    with an older build, or that joins, has not registered yet."""
+    """Return the feature level that the cluster should have. `heard` maps every live broker to the level that its build
+    knows, because a broker that joins, or that restarted with an older build, has not registered yet."""
     return max(level, min([KNOWN_LEVEL, *(member.announced for member in members), *heard.values()]))
 
 
 class Upgrade:
-    """From `start` to `stop`. All calls on the loop."""
+    """Runs from `start` to `stop`. All calls on the loop."""
 
     def __init__(
         self, broker_id: int, registry: RegistryService, peers: Peers, folder: Folder,
         voters: Callable[[], Collection[int]], announce: Callable[[int], None], clock: Clock, every_s: float,
     ) -> None:  # fmt: skip
-        """`announce`: register with another level. `every_s`: between two looks while nothing seems to change."""
+        """`announce` registers this broker with another level. `every_s`: the time between two looks while nothing
+        changes."""
         self._broker_id = broker_id
         self._registry = registry
         self._peers = peers
@@ -98,12 +100,12 @@ class Upgrade:
         self._every_s = every_s
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._entered = 0  # the level that is noted, and below which nobody is a peer
+        self._entered = 0  # the level that is stored durably: brokers that do not know it are refused
         self._trouble = ""
 
     def start(self) -> asyncio.Task[None]:
-        """The task ends with `stop`, or by a broken invariant. Raises UnsupportedVersion for a registry at a level that
-        this build does not know."""
+        """Start the task, which ends with `stop` or by a broken invariant. Raises UnsupportedVersion if the registry is
+        at a level that this build does not know."""
         check_member(self._broker_id, KNOWN_LEVEL, self._registry.feature_level)
         self._registry.watch(self._changed)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -114,7 +116,7 @@ class Upgrade:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # ---- what an operator asks -----------------------------------------------------------------------
+    # ---- operators' requests -------------------------------------------------------------------------
 
     @property
     def level(self) -> int:
@@ -122,15 +124,15 @@ class Upgrade:
 
     @property
     def held(self) -> int:
-        """The level above which this broker announces nothing; 0: it is not held."""
+        """The highest level that this broker may announce; 0: it is not held."""
         return self._folder.identity.held_level
 
     def members(self) -> list[MemberLevel]:
         return members_of(self._registry, self._voters())
 
     async def hold(self, level: int = 0) -> None:
-        """Announce no higher level from now on, by default the present one, so that the cluster's does not rise.
-        Durable. Raises InvalidRequest for a level that this build does not know, or below the present one."""
+        """From now on announce at most `level` (0: the present one), so that the cluster's level does not rise.
+        Durable. Raises InvalidRequest for a level that this build does not know, or that is below the present one."""
         level = level or self.level
         if not self.level <= level <= KNOWN_LEVEL:
             why = f"the cluster is at feature level {self.level}, and broker {self._broker_id} knows {KNOWN_LEVEL}"
@@ -138,7 +140,7 @@ class Upgrade:
         await self._hold(level)
 
     async def release(self) -> None:
-        """Announce what this build knows. Durable."""
+        """Announce the level that this build knows again. Durable."""
         await self._hold(0)
 
     async def _hold(self, level: int) -> None:
@@ -147,7 +149,7 @@ class Upgrade:
         self._announce(announced_level(self._folder.identity))
         self._wake.set()
 
-    # ---- what happens ----------------------------------------------------------------------------------
+    # ---- the task --------------------------------------------------------------------------------------
 
     def _changed(self, effects: Sequence[Effect]) -> None:
         self._peers.feature_level = max(self._peers.feature_level, self._registry.feature_level)
@@ -159,7 +161,7 @@ class Upgrade:
                 await self._look()
                 self._trouble = ""
             except (NotLeader, VersionConflict):
-                pass  # another broker sees to it; or somebody registered meanwhile, which wakes this one again
+                pass  # another broker raises it, or a broker registered meanwhile, which wakes this task again
             except TinymqError as error:
                 if self._trouble != error.code:
                     logger.warning("feature_level_stays", level=self.level, error=error.code, reason=str(error))

@@ -1,6 +1,6 @@
-"""Who is told when a partition has something new: once per turn of the loop, however much came in it.
+"""Tells watchers that a partition has something new: once per turn of the loop, however much has come.
 
-Many watchers are told in slices, so that the loop serves others in between.
+If there are many watchers, it tells them in slices, so that the loop serves others in between.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-WOKEN_MAX = 32  # in one turn of the loop
+WOKEN_MAX = 32  # watchers woken in one turn of the loop
 
 
 class Watchers:
@@ -17,9 +17,9 @@ class Watchers:
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
         self._soon = soon
         self._watchers: dict[Callable[[], None], None] = {}  # in order: a replay wakes them alike
-        self._waking = False  # a pass over all watchers will begin, or is under way
+        self._waking = False  # a pass over all watchers is scheduled or under way
         self._due: deque[Callable[[], None]] = deque()  # the rest of the pass that is under way
-        self._again = False  # something came since it began
+        self._again = False  # something has come since that pass began
 
     def add(self, woken: Callable[[], None]) -> None:
         self._watchers[woken] = None
