@@ -43,7 +43,8 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[Connection, TinymqError], None],
         room: FrameRoom | None = None,
     ) -> None:
-        """`room`: of the large frames of all accepted connections, which have deadlines, too (unfinished.py)."""
+        """`room` bounds the large frames of all accepted connections. With it, frames have deadlines, too
+        (unfinished.py)."""
         self.handshake = shake
         self.remote = remote  # for people; an acceptor learns it when the connection is made
         self.opened = False  # the handshake was completed, whatever came later
@@ -57,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lost: asyncio.Future[TinymqError] = self._loop.create_future()
         self._reader = FrameReader(handshake.FRAME_BYTES_MAX, handshake.FRAME_BYTES_MAX, asks=room is not None)
         self._room_of_all = room
-        self._claim: Claim | None = None  # with `room`, while it is connected
+        self._claim: Claim | None = None  # with `room`, while the connection is open
         self._frame_deadline: FrameDeadline | None = None  # likewise
         self._transport: asyncio.Transport | None = None
         self._deadline: Timer | None = clock.call_later(HANDSHAKE_TIMEOUT_S, self._expire)
@@ -202,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.flush()
 
     def _ask_for_room(self) -> None:
-        """A large frame has begun: its buffer is made when there is room for it, and nothing is read until then."""
+        """Ask for room for a large frame that has begun. Nothing is read until there is room for its buffer."""
         assert self._claim is not None
         if self._claim.ask(self._reader.wanted_bytes):
             self._reader.begin()

@@ -190,7 +190,7 @@ class RaftCore(LeadingReplica):
         return False
 
     def _apply(self, entry: Entry) -> None:
-        check_known(entry)  # it was appended by a newer build, on this disk
+        check_known(entry)  # a newer build may have appended it on this disk
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
             if self.is_listed and not self.is_member:

@@ -34,6 +34,6 @@ def explain_candidate() -> str:
 
 
 def explain_led(reason: str, leader: int) -> str:
-    """The reason that a replica gave, for who knows from others that its group is led: nothing is to be recovered."""
+    """Rewrite a replica's reason when other brokers know the leader of its group: nothing needs recovery then."""
     waiting = f"waiting to hear from its leader (broker {leader})"
     return reason.replace(NO_LEADER, waiting).replace(NO_MAJORITY, waiting)

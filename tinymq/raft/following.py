@@ -16,13 +16,13 @@ from tinymq.raft.voting import VotingReplica
 
 
 def check_known(entry: Entry) -> None:
-    """Raises UnsupportedVersion for an entry of a newer build."""
+    """Raises UnsupportedVersion for an entry that only a newer build knows."""
     header = entry.header
     if not knows_entry(header.kind, header.version):
         raise UnsupportedVersion(
             f"entry {entry.index} is of kind {header.kind}, version {header.version}; this build knows feature level"
             f" {KNOWN_LEVEL}",
-            hint="install the newer tinymq on this broker that its cluster has",
+            hint="install the cluster's newer tinymq on this broker",
         )
 
 

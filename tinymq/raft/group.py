@@ -161,21 +161,21 @@ class Group:
         machine is given it; its outcome is unknown when `follow` comes first. Raises NotLeader, and
         QuotaExceeded when too much is uncommitted. `payload_crc`, if given, was verified by the caller.
 
-        Raises UnsupportedVersion for a `version` above the cluster's feature level, unless the entry raises that
-        (`raises_level`): then the caller has seen that every member knows the level.
+        Raises UnsupportedVersion for a `version` above the cluster's feature level, unless the entry raises that level
+        (`raises_level`). In that case the caller has checked that every member knows the new level.
         """
         return self._core.propose(
             kind, payload, record_count, max_timestamp_us, payload_crc, version=version, raises_level=raises_level
         )
 
     def stamp_now_us(self) -> int:
-        """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.
+        """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.
         Raises NotLeader."""
         return self._core.stamp_now_us()
 
     def expiry_now_us(self) -> int | None:
-        """The same, if records may be removed for their age: this broker hears the clocks of a majority of the brokers
-        that hold anything. Raises NotLeader."""
+        """Return the append time now if records may be removed for their age; see LeadingReplica.expiry_now_us. Raises
+        NotLeader."""
         return self._core.expiry_now_us()
 
     def report(self) -> Report:

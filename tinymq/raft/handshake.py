@@ -21,8 +21,9 @@ nonces make a recorded handshake worthless, labels keep a proof from being sent 
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
 fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
 
-The range of protocols in a Hello is a range of feature levels (tinymq/feature_level.py): from the level of the cluster,
-as its sender knows it, up to the one that its sender's build knows. A broker that knows less is turned away.
+The range of protocols in a Hello is a range of feature levels (tinymq/feature_level.py): from the cluster's level, as
+the sender knows it, to the highest level that the sender's build knows. A broker that does not know the cluster's level
+is refused.
 
 What belongs here: who may talk to us. What may not: sockets, deadlines, frames.
 """

@@ -66,8 +66,8 @@ class Host:
         self._neighbours.on_deaf = self._peer_deaf
         self._neighbours.on_stepped_down = self._peer_stepped_down
         self._neighbours.time.on_known = self._time_known
-        self._members: Counter[int] = Counter()  # how many groups are open here of which a broker is a member
-        self._holders: frozenset[int] = frozenset()  # of replicas anywhere, as far as somebody said
+        self._members: Counter[int] = Counter()  # by broker: how many of the groups open here have it as a member
+        self._holders: frozenset[int] = frozenset()  # brokers with any replica, as last told
         self._requests = Requests(self._send_control, clock)
         self._schedule = Schedule(clock, self._tick)
         repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
@@ -113,8 +113,8 @@ class Host:
         timer.cancel()
 
     def _check_handed(self) -> None:
-        # A group that comes back here by an election is not waited for: when this broker says goodbye, the others
-        # elect at once. Two brokers that stop together would otherwise wait until the time is up.
+        # Do not wait for a group that an election brings back here: when this broker says goodbye, the others elect at
+        # once. Two brokers that stop together would otherwise wait until the time is up.
         self._handing = [group for group in self._handing if group.is_leader]
         if not self._handing:
             self._handed.set()
@@ -141,7 +141,7 @@ class Host:
             read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
             take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
         )  # fmt: skip
-        members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # the same brokers for good
+        members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # these brokers never change
         self._members.update(members)
         self._count_clocks()  # before it can lead anything
         try:
@@ -186,13 +186,13 @@ class Host:
         return self._groups[group_id].core.hand_over(to, until, by_hand)
 
     def known_levels(self) -> dict[int, int]:
-        """By broker that is alive, without this one: the feature level that its build knows."""
+        """Map every other live broker to the feature level that its build knows."""
         identities = [self._transport.identity(peer) for peer in self.liveness.all_alive()]
         return {who.broker_id: who.feature_level for who in identities if who is not None}
 
     async def enter_level(self, level: int) -> None:
-        """The cluster is at this feature level: what needs it may be proposed here, and once that is noted in the data
-        folder, nobody who knows less is a peer any more. Raises StorageError."""
+        """Allow proposals that need this feature level, because the cluster is at it. Once the level is stored in the
+        data folder, refuse peers that do not know it. Raises StorageError."""
         self.feature_level = max(self.feature_level, level)
         await self._store.note_feature_level(level)
         self._transport.turn_away(level)
@@ -215,8 +215,8 @@ class Host:
     # ---- the cluster's time ----------------------------------------------------------------------------
 
     def set_holders(self, brokers: frozenset[int]) -> None:
-        """Brokers that hold a replica of anything, as the registry says: their clocks count, and those of the members
-        of the groups that are open here."""
+        """Let the clocks of these brokers count, which hold replicas according to the registry. The members of groups
+        that are open here count, too."""
         self._holders = brokers
         self._count_clocks()
 
@@ -229,7 +229,8 @@ class Host:
                 self._schedule.wake(group.id)
 
     def status(self, group: Group) -> GroupStatus:
-        """As the group says it. One that waits for a leader that another broker announced needs no recovery."""
+        """Return the group's own status. If another broker has announced a leader that this replica does not know yet,
+        the reason says that it waits to hear from that leader, because nothing needs recovery."""
         status = group.status()
         leader = self.leader_of(group.id)
         if status.leader is not None or leader is None:

@@ -67,7 +67,7 @@ class Leadership(Followers):
         self.term = term
         self.first_of_term = first_of_term  # index of this term's NOOP: commits count from here (paper, 5.4.2)
         self.stamps = stamps
-        self.known_at: int | None = None  # index of the NOOP from which on append times can be trusted
+        self.known_at: int | None = None  # index of the NOOP after which append times can be trusted
         self.uncommitted_bytes = 0  # invariant: bytes of this term's entries above the applied index
         self.transfer_to: int | None = None
         self.transfer_until = 0.0

@@ -67,13 +67,14 @@ class LeadingReplica(HandingReplica):
         self._append_noop(self._leadership)
 
     def _append_noop(self, leadership: Leadership) -> None:
-        """Tell every replica whether append times from here on can be trusted, and by how much they jumped."""
+        """Append a NOOP that tells every replica whether append times can be trusted from here on, and by how much they
+        jumped."""
         stamps = leadership.stamps
         position = self._append_as_leader(leadership, Kind.NOOP, pack_noop(NoopNote(stamps.known, stamps.jump_us)))
         leadership.known_at = position.index if stamps.known else None
 
     def learn_time(self) -> None:
-        """The cluster's time may be known by now: a leader that began without it says so."""
+        """If this leader began without the cluster's time and the time is known now, append a NOOP that says so."""
         leadership = self._leadership
         if leadership is None or leadership.stamps.known or leadership.transfer_to is not None:
             return
@@ -162,19 +163,20 @@ class LeadingReplica(HandingReplica):
         )  # fmt: skip
 
     def stamp_now_us(self) -> int:
-        """The append time now, by which to judge what is applied; an entry that is appended later gets no earlier one.
+        """The append time now, for decisions on the applied state. No entry that is appended later gets an earlier one.
         Raises NotLeader."""
         leadership = self._leadership
         if leadership is None:
             raise NotLeader(f"{self._group} is not led here", leader=self.leader_id, leader_epoch=self.term)
         stamp = leadership.stamps.stamp(self._around.cluster_us(), self._around.now())
         if leadership.known_at is not None and leadership.known_at > self.applied_index:
-            return stamp - leadership.stamps.jump_us  # leases that are applied do not know of the jump yet
+            return stamp - leadership.stamps.jump_us  # the applied leases do not include the jump yet
         return stamp
 
     def expiry_now_us(self) -> int | None:
         """The append time now, if records may be removed for their age. None: this broker does not hear the clocks of a
-        majority of the brokers that hold anything, or append times are not settled yet. Raises NotLeader."""
+        majority of the brokers that hold any replica, or this term's append times cannot be trusted yet. Raises
+        NotLeader."""
         now_us, leadership = self.stamp_now_us(), self._leadership
         assert leadership is not None
         settled = leadership.known_at is not None and leadership.known_at <= self.applied_index
@@ -185,8 +187,9 @@ class LeadingReplica(HandingReplica):
         max_timestamp_us: int | None = None, payload_crc: int | None = None, version: int = ENTRY_VERSION,
         raises_level: bool = False,
     ) -> Position:  # fmt: skip
-        """The one place where a leader makes entries, and the gate of the feature level: none passes that a member may
-        not know. `raises_level`: the entry raises that level, and its proposer has seen that every member knows it."""
+        """Make an entry; no other code of a leader does. Refuses an entry that some member may not know (the feature
+        level). `raises_level`: the entry raises that level, and its proposer has checked that every member knows the
+        new one."""
         needed = entry_level(kind, version)
         if needed > FIRST_LEVEL and not raises_level:
             check(f"entry version {version} of {kind.name}", needed, self._around.feature_level)

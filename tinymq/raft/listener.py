@@ -55,8 +55,8 @@ class Listener:
         self._on_rejected = on_rejected
         self.places = Places("peers", descriptors.share(descriptors.limit(), limits.connections_max).peers)
         self._strangers_max = max(1, min(HANDSHAKES_MAX, self.places.connections_max // 2))
-        self._strangers: dict[Connection, Place] = {}  # accepted and not yet open; the oldest first
-        self._taken: dict[Connection, Place] = {}  # of all of them
+        self._strangers: dict[Connection, Place] = {}  # connections without a completed handshake, oldest first
+        self._taken: dict[Connection, Place] = {}  # the places of all accepted connections
         self._room = FrameRoom(limits.peer_unfinished_bytes_max)
         self._logged: set[tuple[str, str]] = set()  # (host, code) of rejections: each is logged once
         self._acceptor: Acceptor | None = None
@@ -114,7 +114,8 @@ class Listener:
         return connection
 
     def _oldest_stranger(self) -> Connection:
-        """Of the host that has most of them: another host's handshake is not cut short by it."""
+        """Return the oldest connection without a handshake of the host that has most of them, so that other hosts'
+        handshakes go on."""
         hosts = Counter(place.host for place in self._strangers.values())
         most = max(hosts.values())
         return next(each for each, place in self._strangers.items() if hosts[place.host] == most)

@@ -16,7 +16,7 @@ from tinymq.config import Timing
 from tinymq.raft.pace import Gaps, RoundTrips, election_s
 
 NEVER = float("inf")
-CLOCKS_KEPT = 4  # heartbeats of which the quickest tells a broker's clock: a slow one makes it look late
+CLOCKS_KEPT = 4  # the quickest of so many heartbeats tells a broker's clock: a slow one makes it look late
 
 
 class Verdict(Enum):
@@ -39,7 +39,7 @@ class PeerLife:
     echo: int = 0  # newest of our own sequences that it has echoed
     echoed_at: float = -NEVER
     excused: bool = False  # a standstill of ours was taken off this silence already
-    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic
+    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall clock, less our monotonic
     gaps: Gaps = field(default_factory=Gaps)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
@@ -121,7 +121,7 @@ class Liveness:
         return sum(life.alive for life in self._peers.values())
 
     def ages_s(self, now: float) -> dict[int, float]:
-        """How long ago each broker that was ever heard was heard last."""
+        """Map every broker that was ever heard to the seconds since it was heard last."""
         return {b: max(0.0, now - life.heard_at) for b, life in self._peers.items() if life.heard_at > -NEVER}
 
     def alive(self, broker_id: int) -> bool:
@@ -160,7 +160,7 @@ class Liveness:
         return election_s(self._timing, max(live, default=0.0))
 
     def clocks_us(self, brokers: Collection[int]) -> list[int]:
-        """Of those of `brokers` that are alive: wall clock less our monotonic clock."""
+        """For each live broker of `brokers`, return its wall clock less our monotonic clock."""
         lives = [self._peers[broker_id] for broker_id in brokers if broker_id in self._peers]
         return [max(life.clocks_us) for life in lives if life.alive and life.clocks_us]
 

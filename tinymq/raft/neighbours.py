@@ -128,7 +128,8 @@ class Neighbours:
         self._reached.add(peer)
         if here := self.here():
             self._send(peer, pb.Peer(here=pb.Here(peer_address=here)))
-        # The heartbeat first: a receiver that learns from it of a restart forgets what this broker led before.
+        # Send the heartbeat first: a receiver that learns of a restart from it forgets which groups this broker led
+        # before.
         self._send(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
         self._send(peer, announcement(led))
 

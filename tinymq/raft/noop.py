@@ -1,13 +1,13 @@
-"""What a NOOP entry says of append times: whether its leader knows the cluster's time.
+"""The payload of a NOOP entry: does its leader know the cluster's time, and did append times jump?
 
-The payload of a NOOP is empty, which says that the time is known and that append times did not jump; or:
+An empty payload says that the time is known and that append times did not jump. Otherwise:
 
     offset size field
          0    1 flags    u8   1: the leader does not know the time. Append times may be too early from this entry on,
                               up to the next NOOP without this flag
          1    8 jump_us  u64  by how much this append time is later than the append clock was right before it
 
-Little-endian. A payload of another length, of a later version, says what an empty one does.
+Little-endian. A payload of any other length, from a later version, means the same as an empty one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pack_noop(note: NoopNote) -> bytes:
 
 
 def parse_noop(payload: bytes | memoryview) -> NoopNote:
-    """Total: it is committed, whatever it says."""
+    """Unpack any payload without an error, because the entry is committed, whatever it says."""
     if len(payload) != _NOOP.size:
         return NoopNote()
     flags, jump_us = _NOOP.unpack(payload)

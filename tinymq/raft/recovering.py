@@ -37,7 +37,7 @@ class Report:
     newest: Membership  # in its log, committed or not
     before_take_over: tuple[int, int]  # its position without a take-over that it does not know to be committed
     reason: str = ""
-    fault_count: int | None = None  # see Mark.fault_count; None: its broker is of an earlier version, and does not say
+    fault_count: int | None = None  # see Mark.fault_count; None: its broker's version does not report it
 
     @property
     def broker_id(self) -> int:

@@ -32,7 +32,7 @@ from tinymq.value import value
 
 logger = structlog.get_logger("tinymq.raft")
 
-REOPEN_S = 1.0  # between two attempts to open a log for which no file descriptor was left
+REOPEN_S = 1.0  # between attempts to reopen a log after the file descriptors ran out
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -209,7 +209,7 @@ class Replicas:
         await self._whole(group, self._begin_anew(group))
 
     async def _reopen(self, group: Group) -> None:
-        """No file descriptor was left. The log is opened again from what the disk has, as at a start of the broker."""
+        """Open the log again from the disk, as when the broker starts, after the file descriptors ran out."""
         while True:
             await self._schedule.sleep(REOPEN_S)
             try:

@@ -1,25 +1,28 @@
-"""Automatic quorum recovery: may a group that lost its quorum go on without an operator, and with which log. Pure.
+"""Automatic quorum recovery: decides whether a group without a quorum may go on without an operator, and with which
+log. Pure.
 
-A replica in memory becomes another one (a higher incarnation count) when its process ends, and so does one that is
-synced at intervals when its machine loses power: each may lack what it acknowledged. When that happened to a majority
-of the listed replicas, no CONFIG is left under which a leader could be elected. What they lost was at risk by the
-topic's setting, and waiting brings nothing back, so the group goes on by itself (docs/adr/0016). It does so by the same
-take-over as `tinymq cluster recover` (recovering.py), under narrower conditions:
+A replica in memory gets a new identity (a higher incarnation count) when its process ends. A replica that is synced at
+intervals gets one when its machine loses power. Either may then lack entries that it acknowledged. If this happens to a
+majority of the listed replicas, no CONFIG is left under which a leader could be elected. The topic's setting put the
+lost entries at risk, and waiting does not bring them back, so the group goes on by itself (docs/adr/0016). It uses the
+same take-over as `tinymq cluster recover` (recovering.py), under narrower conditions:
 
-- every member's broker answers, and none of their replicas is damaged or failed: one that is silent may know more
-- a listed identity that is not there has ended for certain: its data folder is there, with a higher count. Another
-  folder's disk may come back, and is waited for
-- it ended by a risk that was taken, and by nothing else (docs/adr/0029). Each replica keeps, with its count, the count
-  at which a fault last raised it: lost files, lost votes. What a fault took was promised to be safe
-- no replica can be elected, and a leader can commit nothing: of what it has applied, a majority is gone
+- every member's broker answers, because a silent one may know more, and none of their replicas is damaged or failed
+- every listed identity that is missing has ended for certain: its data folder reports a higher count. If the broker has
+  another data folder now, the disk with the old one may come back, so the group waits for it
+- every missing identity ended by a risk that the topic accepted, and by nothing else (docs/adr/0029). Each replica
+  stores, with its count, the count at which a fault last raised it: lost files, lost votes. Entries that a fault took
+  were promised to be safe, so a group that lost some waits for an operator
+- no replica can be elected, and no leader can commit, because a majority of the replicas in its applied CONFIG is gone
 
-The topic's present setting decides nothing here: what counts is how a replica kept what it acknowledged at that time.
+The topic's present setting decides nothing here. The setting under which a replica acknowledged its entries counts.
 
-CONFIGs that are older than the newest one that any replica has applied are over. Nothing can be committed under them,
-so identities that only they list are neither waited for nor missed.
+CONFIGs older than the newest one that any replica has applied do not count. Nothing can be committed under them any
+more, so identities that only they list are ignored.
 
-Two brokers at once may each decide so. The one that takes over first has every member promise, durably, to take part in
-no lower term, and judges again by the reports that come with the promises: they include what another take-over did.
+Two brokers may decide so at the same time. A broker that takes over first makes every member promise, durably, to take
+part in no lower term. Then it decides again by the reports that come with the promises: they include the effects of any
+other take-over.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from tinymq.raft.recovering import NOBODY, Lost, Report, can_win, lost
 
 
 def revive(reports: Sequence[Report], members: Sequence[int], *, risky_now: bool = False) -> Lost | None:
-    """How the group goes on, if it cannot by itself; None when it can, or when that is not certain. `risky_now`: its
-    present setting takes risks, which answers for brokers that do not say how their replicas ended."""
+    """Return how to resume the group. None: it can go on by itself, or that cannot be excluded. `risky_now`: the
+    group's present setting accepts risks. It decides for brokers that do not report how their replicas ended."""
     present = {r.broker_id: r for r in reports}
     if set(present) != set(members) or not all(r.healthy for r in reports):
         return None
@@ -46,7 +49,7 @@ def revive(reports: Sequence[Report], members: Sequence[int], *, risky_now: bool
 
 
 def _listed(reports: Sequence[Report]) -> Iterator[Replica]:
-    """Every identity that may have a part in the newest commit."""
+    """Every identity that may have taken part in the newest commit."""
     newest_applied = max(_age(r.applied) for r in reports)
     for report in reports:
         for membership in (report.applied, report.newest):
@@ -59,7 +62,7 @@ def _age(membership: Membership) -> tuple[int, int]:
 
 
 def _is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: bool) -> bool:
-    """Is this identity there, or has it ended for good by a risk that its topic took?"""
+    """Is this identity present, or has it ended for certain by a risk that its topic accepted?"""
     there = present[listed.broker_id]
     if listed.incarnation == NOBODY or listed == there.replica:
         return True

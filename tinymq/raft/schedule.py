@@ -71,7 +71,7 @@ class Schedule:
         return task
 
     async def sleep(self, delay_s: float) -> None:
-        """For what was spawned, by the broker's clock."""
+        """Sleep by the broker's clock. For coroutines that were spawned here."""
         await self._clock.sleep(delay_s)
 
     def stop(self) -> None:

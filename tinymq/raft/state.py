@@ -65,7 +65,7 @@ class Surroundings(Line, Protocol):
 
     @property
     def feature_level(self) -> int:
-        """Of the cluster, as known here: what needs a higher one is not proposed."""
+        """The cluster's feature level, as known here. Entries that need a higher one are not proposed."""
         ...
 
     def session(self, peer: int) -> int | None:
@@ -99,7 +99,7 @@ class Surroundings(Line, Protocol):
         ...
 
     def cluster_us(self) -> int | None:
-        """What time it is, by the clocks of a majority of the brokers that hold anything; None: nobody can tell."""
+        """The cluster's time, by the clocks of a majority of the brokers that hold any replica; None: it is unknown."""
         ...
 
 

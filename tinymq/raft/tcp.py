@@ -92,7 +92,7 @@ class TcpTransport:
         self._limits = limits
         self._tls = tls
         self._token_bytes = token_bytes
-        self.known_level = KNOWN_LEVEL  # of the build as which this broker passes
+        self.known_level = KNOWN_LEVEL  # the level of the build that this broker claims to run
         self._stopped = False
         self._links: dict[tuple[int, Channel], Link] = {}
         self._proven: dict[int, PeerIdentity] = {}
@@ -160,7 +160,7 @@ class TcpTransport:
                     self._close((peer, channel), UnsupportedVersion(f"it does not know feature level {below}"))
 
     def _close(self, key: tuple[int, Channel], reason: TinymqError) -> None:
-        """End what is open, both ways. A link dials again."""
+        """Close the peer's connections on this channel, in both directions. A link dials again."""
         link = self._links.get(key)
         for connection in (self._listener.accepted.get(key), link.connection if link is not None else None):
             if connection is not None:
@@ -173,7 +173,7 @@ class TcpTransport:
 
     @property
     def places(self) -> Places:
-        """Of the connections that other brokers opened."""
+        """The places of the connections that other brokers opened."""
         return self._listener.places
 
     async def start(self) -> None:
@@ -310,8 +310,8 @@ class TcpTransport:
                 link.hurry()
 
     def _prove(self, connection: Connection) -> bool:
-        """Remember who this is; what older processes of that broker may still have in flight is cut off. False: the
-        feature level was raised while it was connecting, and it does not know the new one."""
+        """Remember the peer's identity, and close connections of older processes of that broker. False: the feature
+        level was raised while the peer was connecting, and the peer does not know the new one."""
         peer = connection.peer
         try:
             check_member(peer.broker_id, peer.feature_level, self._identity().feature_level)

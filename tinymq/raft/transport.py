@@ -70,7 +70,7 @@ class PeerIdentity:
     broker_id: int
     incarnation: bytes  # of its data folder, 16 bytes
     session: int  # random per process start: another one means that it restarted
-    feature_level: int = FIRST_LEVEL  # that its build knows
+    feature_level: int = FIRST_LEVEL  # the level that its build knows
 
 
 @value
@@ -98,7 +98,7 @@ class LocalIdentity(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """Of the cluster, as it is known here: peers that know less are turned away."""
+        """The cluster's feature level, as known here: peers that do not know it are refused."""
         ...
 
 
@@ -175,8 +175,8 @@ class Transport(Protocol):
         ...
 
     def turn_away(self, below: int) -> None:
-        """Close what is open with peers whose build knows a lower feature level than `below`, both ways. It is up to
-        this broker's identity to have their next handshakes refused."""
+        """Close all connections with peers whose build does not know feature level `below`, in both directions. Their
+        next handshakes fail only if this broker's identity has the new level."""
         ...
 
     async def ask(self, host: str, port: int) -> Invitation:

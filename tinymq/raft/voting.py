@@ -109,7 +109,7 @@ class VotingReplica(RaftState):
 
     @property
     def _may_stand(self) -> bool:
-        """Observers and learners never stand."""
+        """May this replica stand for election? Observers and learners never do."""
         return self._configs.counts(self._me) and self.is_member
 
     def _stand(self, *, pre: bool, given: Given = Given.WON) -> None:
@@ -136,10 +136,10 @@ class VotingReplica(RaftState):
         self._outbox.post(lambda: self._count_vote(ballot, self._me.broker_id), "our own vote")
 
     def _ask_for_leader(self) -> None:
-        """Ask every member that is heard to send what follows the end of this log; only the leader does so.
+        """Ask every live member for the entries after the end of this log. Only the leader sends them.
 
-        A replica that stands is noticed by its leader, because it asks for votes. An observer or a learner asks for
-        none, and the leader of a resting group has no other reason to speak to it.
+        A leader notices a replica that stands for election, because it asks for votes. An observer or a learner never
+        asks for votes, and the leader of a resting group has no other reason to send to it.
         """
         last = self._log.last_index
         for peer in self._peers:

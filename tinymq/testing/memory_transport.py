@@ -69,7 +69,7 @@ class MemoryTransport:
         self._session = session
         self._clock = clock
         self._rng = rng
-        self.known_level = KNOWN_LEVEL  # of the build as which this broker passes
+        self.known_level = KNOWN_LEVEL  # the level of the build that this broker claims to run
         self.silent = False  # its machine is off: what is sent there is neither taken nor refused
         self._running = False
         self._stopped = False
