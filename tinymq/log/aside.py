@@ -3,13 +3,13 @@
 What may be its group's last copy is not removed by a machine. Each step is durable before the next one:
 
     1. the aside folder, and in it how far the log was known to be committed
-    2. the mark: count + 1, nothing durable, ASIDE, and no fault: the leader has granted this with a majority besides,
-       so the group does without all that this replica held (raft/repair.py). From here on the log counts no more
+    2. the mark: count + 1, nothing durable, ASIDE, and no fault: the leader has granted this with a majority of other
+       replicas, so the group does not need what this replica held (raft/repair.py). From here on the log counts no more
     3. its files, one by one; a file of an earlier time that is there already stays, and the newer one goes
     4. the mark without ASIDE; then an empty folder, in which a log can begin
 
-After a crash, ASIDE in the mark says that 3 is to be done again. A log of which an earlier one is still aside is
-removed instead (DELETING): its replica was no member since, so the earlier one holds more.
+After a crash, ASIDE in the mark says that step 3 has to be repeated. If an earlier log of the group is still
+aside, the new one is removed instead (DELETING): its replica was no member since, so the earlier log holds more.
 """
 
 from __future__ import annotations

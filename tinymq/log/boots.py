@@ -46,5 +46,5 @@ def after_boot(mark: Mark) -> Mark:
 
 
 def forgetful(mark: Mark) -> Mark:
-    """What was acknowledged under this identity may be lost, as its topic allowed: it is another one from now on."""
+    """Give the replica a new identity, because entries acknowledged under this one may be lost, as its topic allows."""
     return replace(mark, count=mark.count + 1, flags=mark.flags & ~LAZY)

@@ -94,7 +94,8 @@ class DiskEngine:
             await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
         before = mark or Mark(group)
         if before.fault_count is None:
-            # Why earlier versions raised the count is not known. They decided by the setting of the moment: once more.
+            # Earlier versions did not store why they raised the count. They judged by the topic's present setting, so
+            # do that once more.
             before = replace(before, fault_count=0 if config.takes_risks else before.count)
         segment_bytes = config.segment_bytes
         recovered = await self._runner.run(

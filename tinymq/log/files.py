@@ -62,8 +62,8 @@ class Files(Protocol):
     """One data folder. What exists or changes survives a power cut only when synced:
     contents by `sync`, names (created, renamed, removed) by `sync_folder` of the folder they are in.
 
-    Raises StorageError: DiskFull when there is no room, OutOfDescriptors when no file can be opened. A missing path is
-    FileNotFoundError.
+    Raises StorageError: DiskFull when there is no room, OutOfDescriptors when no file can be opened. A missing path
+    raises FileNotFoundError.
     """
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -213,13 +213,13 @@ class RealFiles:
     def __init__(self, root: Path) -> None:
         self._root = root
         root.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # one that is there keeps its mode: see `open_to_others`
+        with contextlib.suppress(FileExistsError):  # an existing folder keeps its mode: see `open_to_others`
             root.mkdir(FOLDER_MODE)
         self._reserve = Reserve()
         self._threads = ThreadPoolExecutor(SYNC_THREADS_MAX, thread_name_prefix="tinymq-sync")
 
     def _opened(self, path: str, flags: int) -> int:
-        """A new descriptor of what lies there. Raises OSError."""
+        """Return a new descriptor of the file or folder `path`. Raises OSError."""
         return self._reserve.use(lambda: os.open(self._at(path), flags, FILE_MODE))
 
     def _at(self, path: str) -> str:
@@ -243,7 +243,7 @@ class RealFiles:
     def make_folder(self, path: str) -> None:
         with _mapped("make", path):
             made = self._root
-            for name in Path(path).parts:  # os.makedirs gives its mode to the last one alone
+            for name in Path(path).parts:  # os.makedirs gives its mode to the last folder only
                 made /= name
                 if not made.is_dir():
                     made.mkdir(FOLDER_MODE, exist_ok=True)

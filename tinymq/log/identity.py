@@ -3,10 +3,10 @@ cluster's topics are, one word in `registry`, written when the broker first take
 
 One JSON object, a line for each field, readable by a person: `format`, `broker_id`, `incarnation` (16 random bytes in
 hex, new with each folder), `cluster_id` (hex, "" until the cluster is formed), and `crc32c` of the object without that
-field, its keys sorted and no space in it. `held_level` is there while an operator holds the cluster's feature level.
+field, its keys sorted and no space in it. `held_level` is present while an operator holds the cluster's feature level.
 
-`format` is 1 until the broker has seen its cluster at a feature level above 1. Then it is 2, and `feature_level` says
-which level: a build that knows no feature levels does not open such a folder.
+`format` is 1 until the broker has seen its cluster at a feature level above 1. Then it is 2, and `feature_level` holds
+that level. A build that has no feature levels does not open such a folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tinymq.log.files import Files
 from tinymq.log.layout import IDENTITY, REGISTRY
 from tinymq.log.rounds import read_whole
 
-FORMAT, FORMAT_LEVELLED = 1, 2  # the latter with a feature level
+FORMAT, FORMAT_LEVELLED = 1, 2  # the latter has a feature level
 _WORD = re.compile(rb"[a-z]{1,32}\n?")
 _MEND = (
-    f"restore {IDENTITY} as it was, from a copy: once the cluster is formed, it changes only with the feature level. "
-    "Without one, keep the folder, and leave this broker stopped: the other replicas have its data"
+    f"restore {IDENTITY} from a copy: once the cluster is formed, the file changes only with the feature level. "
+    "Without a copy, keep the folder, and leave this broker stopped: the other replicas have its data"
 )
 
 
@@ -37,8 +37,8 @@ class Identity:
     broker_id: int
     incarnation: bytes  # 16 random bytes
     cluster_id: bytes | None = None
-    feature_level: int = FIRST_LEVEL  # the highest at which this broker has seen its cluster
-    held_level: int = 0  # the broker announces no higher level than this; 0: what its build knows
+    feature_level: int = FIRST_LEVEL  # the highest level at which this broker has seen its cluster
+    held_level: int = 0  # the highest level that the broker announces; 0: the one that its build knows
 
 
 def _checksum(fields: dict[str, object]) -> int:

@@ -32,8 +32,9 @@ class Intervals:
         return list(self._due_s)
 
     def wrote(self, log: Log, now_s: float) -> None:
-        """A round that began at `now_s` wrote it, and did not sync it. The interval may have been altered since the
-        first unsynced write: the earlier of the two times counts, so that neither promise is broken."""
+        """Note that a round which began at `now_s` wrote the log and did not sync it. The interval may have been
+        altered since the first unsynced write. The earlier of the two due times counts, so that neither promise is
+        broken."""
         due_s = min(self._due_s.get(log, NEVER), now_s + log.config.sync_interval_s)
         self._due_s[log] = due_s
         self.next_s = min(self.next_s, due_s)
@@ -43,7 +44,7 @@ class Intervals:
         return self.next_s <= self._clock.monotonic()
 
     def due(self, now_s: float) -> list[Log]:
-        """The logs that are synced in the round that begins now."""
+        """Return the logs that the round which begins now syncs."""
         if now_s < self.next_s:
             return []
         due = [log for log, at in self._due_s.items() if at - AHEAD * log.config.sync_interval_s <= now_s]

@@ -22,7 +22,7 @@ class LogConfig:
 
     @property
     def takes_risks(self) -> bool:
-        """Is something acknowledged that the end of the process, or a power cut, may take?"""
+        """Are entries acknowledged that the end of the process, or a power cut, may lose?"""
         return self.storage is Storage.MEMORY or self.sync_interval_s > 0
 
 

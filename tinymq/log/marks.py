@@ -6,8 +6,8 @@
         20    4 count           u32    incarnation count of this group on this broker (pysyncobj.md, row 22)
         24    1 flags           u8     1 suspect, 2 tail lost, 4 forgotten, 8 being deleted,
                                16 being set aside, 32 damaged, 64 lazy, 128 risks are counted
-        25    3 risks           u24    the last so many raises of the count were for risks that the topic took;
-                               of no meaning without flag 128, which earlier versions do not set
+        25    3 risks           u24    how many of the latest raises of the count were due to risks that the topic
+                               accepts; no meaning without flag 128, which earlier versions do not set
         28    4 crc             u32    header_crc of the marked entry
         32    8 first_index     u64    where the log begins; nothing below it is missed
         40    8 index           u64    the marked entry: it and all before it are durable; 0: nothing yet
@@ -17,22 +17,23 @@
         72    8 commit          u64    commit index when the mark was made
         80    8 state           u64    applied index of the newest durable applied state; 0: none
 
-The invariant of a durable mark. Whichever rounds of this file survive a crash, the newest mark of a group that they
-hold is true then:
+The invariant of a durable mark: whichever rounds of this file survive a crash, the newest surviving mark of each group
+is true:
 
-1. The marked entry and all before it are on the disk. So a mark is written after the sync that it tells of, and made
-   durable by a later one: it may lag, and never leads. Before anything at or below it is cut away, it is lowered, and
-   the lowered mark is synced.
-2. If an entry counts that is not on the disk yet (sync=<ms>), the mark says LAZY. A mark may be noted while everything
-   is synced and written when that is no longer so: the topic's setting was altered in between. So no caller decides on
-   the flag: `expose` is called before the first unsynced entry counts, `cover` after the sync that includes the last
-   one, and `write`, which is the only way into the file, adds LAZY to every mark in between.
+1. The marked entry and all before it are on the disk. So a mark is written after the sync that it describes, and a
+   later sync makes it durable: it may lag behind the log, but never leads it. Before an entry at or below the mark is
+   cut away, the mark is lowered, and the lowered mark is synced.
+2. If an entry counts before it is on the disk (sync=<ms>), the mark says LAZY. A mark may be noted while everything is
+   synced, and written after the topic's setting was altered, when that is no longer so. So no caller decides on the
+   flag. `expose` is called before the first unsynced entry counts, and `cover` after the sync that includes the last
+   one. `write`, through which every mark reaches the file, adds LAZY to every mark in between.
 
-Why a count was raised decides whether the group may go on by itself later (raft/reviving.py), so it is kept with the
-count, in the same record: either the topic's setting took that risk (memory; a power cut or a failed sync under LAZY),
-or a fault did it, which no setting allows (`fault_count`).
+The cause for which a count was raised decides whether the group may later go on by itself (raft/reviving.py), so the
+same record holds count and cause. Either the topic's setting accepted the risk (memory; a power cut or a failed sync
+under LAZY), or a fault raised the count, which no setting allows (`fault_count`).
 
-Every group ever opened here is listed until it is deleted: a lost folder is told from one never made.
+The file lists every group ever opened here until the group is deleted, so that a lost folder can be told from one
+never made.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ DELETING = 8  # what is left of its folder counts no more
 ASIDE = 16  # what is in its folder counts no more, and is kept elsewhere for a while (aside.py)
 DAMAGED = 32  # a read found damage that opening the log again might not find
 LAZY = 64  # what is above the mark may be acknowledged already, and in the page cache alone (boots.py)
-_RISKS_COUNTED = 128  # in the file only: see `fault_count`
+_RISKS_COUNTED = 128  # only in the file: see `fault_count`
 _FLAG_BITS, _RISKS_MAX = 8, (1 << 24) - 1
 
 _RECORD = struct.Struct("<16sIIIIQQQQQQQ")
@@ -82,8 +83,8 @@ class Mark:
     position: int = 0
     commit: int = 0
     state: int = 0
-    fault_count: int | None = 0  # the count as a fault raised it last; None: written by a version that did not know
-    # invariant: fault_count <= count. An identity with a count from fault_count on ended by risks alone, if it ended
+    fault_count: int | None = 0  # the count that the last fault made; None: an earlier version wrote the mark
+    # invariant: fault_count <= count. If an identity with a count of at least fault_count ended, only risks ended it.
 
     def lowered_to(self, other: Mark) -> Mark:
         """Whichever of the two claims less of the tail, and no more of the head; with this one's flags."""
@@ -93,7 +94,8 @@ class Mark:
         )
 
     def raised_by_fault(self, *, flags: int = 0) -> Mark:
-        """Another identity, for what this one held may be lost though no setting allows that; `flags` are added."""
+        """Return a new identity, with `flags` added, because entries of this one may be lost although no setting allows
+        that."""
         return replace(self, count=self.count + 1, flags=self.flags | flags, fault_count=self.count + 1)
 
 
@@ -153,7 +155,7 @@ class Marks:
         self._number = loaded.number
         self._rounds = self._replace(self._marks)
         self._noted: dict[GroupId, Mark] = {}  # to be written with the next `flush`
-        self._exposed: set[GroupId] = set()  # with entries that count, or are about to, and are not synced
+        self._exposed: set[GroupId] = set()  # groups with unsynced entries that count, or are about to count
         self._dirty = False  # appended to since its last sync
 
     def get(self, group: GroupId) -> Mark | None:
@@ -165,16 +167,17 @@ class Marks:
         return list(self._marks)
 
     def note(self, mark: Mark) -> None:
-        """Write it sooner or later. What it says of entries is durable by now; LAZY is decided when it is written."""
+        """Write the mark sooner or later. The entries that it covers are durable already. `write` decides on LAZY."""
         self._noted[mark.group] = mark
 
     def expose(self, group: GroupId) -> None:
-        """From now on entries of the group count before their sync. The caller makes a mark that says so durable
-        before the first of them is written."""
+        """From now on entries of the group count before their sync. Before the caller writes the first of them, it
+        makes a mark durable that says so."""
         self._exposed.add(group)
 
     def cover(self, group: GroupId) -> None:
-        """Everything that counts is synced, or the group's log is let go of: nothing new counts under this mark."""
+        """End `expose`: every entry that counts is synced, or the group's log was released, so no new entry counts
+        under this mark."""
         self._exposed.discard(group)
 
     def note_commits(self, known: Mapping[GroupId, int]) -> None:

@@ -129,7 +129,7 @@ class MemoryEngine:
         log = Log(
             group, self._files, InlineRunner(), self._writer, recovered, count=mark.count, commit=mark.commit,
             config=config, tails=self._tails,
-            fault_count=0,  # whatever ended a replica in memory, the topic took that risk
+            fault_count=0,  # whatever ends a replica in memory, the topic accepts that risk
         )  # fmt: skip
         log.room = self._check_room
         return log

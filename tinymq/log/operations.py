@@ -225,11 +225,11 @@ class Disk:
             try:
                 return self._files.open(path, create=create)
             except FileNotFoundError as error:
-                raise StorageError(f"{path} was removed by somebody else", path=path) from error
+                raise StorageError(f"{path} was removed by another process", path=path) from error
             except OutOfDescriptors:
                 if not self._open:
                     raise
-                self._close_oldest()  # the process has none left: one of ours will do
+                self._close_oldest()  # the process has no descriptor left, so free one of ours
 
     def _replace(self, folder: str, path: str, content: bytes) -> None:
         self._close(path)

@@ -88,7 +88,7 @@ class Rounds:
                 outcome.shared = error
             self._confess(everybody)
             return outcome
-        except OutOfDescriptors as error:  # of a folder: its names may be lost, and nothing else
+        except OutOfDescriptors as error:  # for syncing a folder: only its names may be lost
             outcome.fail(everybody, error)
             return outcome
         if with_marks:
@@ -138,8 +138,8 @@ class Rounds:
             raise
 
     def forget(self, group: GroupId) -> None:
-        """The group's log is let go of: close its files. It is synced, or has failed, or nothing in it counts any
-        more."""
+        """Close the files of the group's log, which is released. The log is synced, or has failed, or no longer
+        counts."""
         self._disk.forget(group_folder(group))
         self.marks.cover(group)
 

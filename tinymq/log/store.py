@@ -101,19 +101,19 @@ class Store:
         await self._change_identity(lambda identity: replace(identity, cluster_id=cluster_id))
 
     async def note_feature_level(self, level: int) -> None:
-        """The cluster is at `level`, durably when this returns: no build that knows less opens the folder from now on.
-        A level below the one that is noted changes nothing. Raises StorageError."""
+        """Store durably that the cluster is at `level`. From then on no build that does not know the level opens the
+        folder. A level below the stored one changes nothing. Raises StorageError."""
         if level > self.identity.feature_level:
             await self._change_identity(lambda identity: replace(identity, feature_level=level))
 
     async def hold_feature_level(self, level: int) -> None:
-        """The broker announces no higher level than this from now on, also after a restart; 0: no such bound. Raises
+        """Let the broker announce at most this level from now on, also after a restart; 0: no such bound. Raises
         StorageError."""
         if level != self.identity.held_level:
             await self._change_identity(lambda identity: replace(identity, held_level=level))
 
     async def _change_identity(self, changed: Callable[[Identity], Identity]) -> None:
-        """One change after the other, each on what the one before left."""
+        """Make one change at a time, each to the result of the previous one."""
         async with self._changing_identity:
             identity = changed(self.identity)
             await self._runner.run(lambda: write_identity(self._files, identity))

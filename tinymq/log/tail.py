@@ -1,6 +1,6 @@
 """The end of a log in memory: entries and where their frames begin, for replication and tail reads.
 
-All tails of a broker share one bound (tail_budget.py). An entry costs its payload and the objects around it.
+All tails of a broker share one bound (tail_budget.py). The cost of an entry is its payload and the objects around it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from tinymq.entry import HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.log.tail_budget import TailBudget
 
-ENTRY_OBJECT_BYTES = 640  # what an entry takes beside its payload: header, head, numbers (560 measured, and the head)
+ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)
 _COMPACT_MIN = 1024  # dropped entries that are worth moving the others for
 _DROPPED = make_entry(
     kind=Kind.NOOP, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=0, max_timestamp_us=0,
@@ -26,7 +26,7 @@ class Tail:
     def __init__(self, next_index: int, budget: TailBudget) -> None:
         self.first_index = next_index
         self.listed = False  # see BudgetedTail
-        self.bytes = 0  # invariant: the sum of `cost` of all entries, which the budget counts, too
+        self.bytes = 0  # invariant: the sum of `cost` over all entries; the budget includes it
         self._budget = budget
         self._kept_from = 0  # entries below this index may be dropped
         self._skip = 0  # entries before this one are dropped; the lists are cut now and then
@@ -114,7 +114,7 @@ class Tail:
         self._drop(count, sum(map(cost, self._entries[self._skip : self._skip + count])))
 
     def release(self, index: int) -> None:
-        """Entries below `index` are durable and applied: they may be dropped when the budget asks for it."""
+        """Allow dropping entries below `index` when the budget asks for it, because they are durable and applied."""
         if index > self._kept_from:
             self._kept_from = index
             budget = self._budget
@@ -134,7 +134,7 @@ class Tail:
         return self.first_index < last
 
     def close(self) -> None:
-        """The log is closed: whoever still reads the tail may, and the budget counts it no more."""
+        """Take the tail out of the budget, because its log is closed. Readers may still use the tail."""
         self._budget.forget(self, self.bytes)
         self._budget = TailBudget(self.bytes)
 
@@ -143,7 +143,7 @@ class Tail:
         self._budget.bytes -= gone_bytes
 
     def _drop(self, count: int, gone_bytes: int) -> None:
-        """Forget the first `count` entries, which take `gone_bytes`; make room in the lists now and then."""
+        """Forget the first `count` entries, which take `gone_bytes`. Shorten the lists now and then."""
         if not count:
             return
         for at in range(self._skip, self._skip + count):
@@ -158,7 +158,7 @@ class Tail:
 
 
 def cost(entry: Entry) -> int:
-    """Bytes that an entry takes in memory."""
+    """The bytes that an entry takes in memory."""
     return entry.header.length + ENTRY_OBJECT_BYTES
 
 

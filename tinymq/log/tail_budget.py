@@ -1,6 +1,6 @@
-"""How much memory the tails of all logs of one broker take together, and which of them gives up entries first.
+"""Bounds the memory that the tails of all logs of one broker take together, and chooses the tail that drops entries.
 
-Pure bookkeeping: what may be dropped is each tail's own knowledge.
+Pure bookkeeping: each tail itself knows which entries it may drop.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ class BudgetedTail(Protocol):
     """A tail as the budget sees it."""
 
     listed: bool
-    """Whether the budget counts on it to drop entries; the budget's own."""
+    """True while the tail has entries that it may drop. Only the budget sets this."""
 
     def drop_oldest(self, wanted_bytes: int) -> bool:
-        """Drop the oldest entries until `wanted_bytes` are free, as far as they may go, and tell the budget. True when
-        more may go."""
+        """Drop the oldest droppable entries until `wanted_bytes` are free, and tell the budget. Returns True if more
+        entries may be dropped."""
         ...
 
 
 class TailBudget:
-    """Bytes of all tails. Over the bound, the tail that was appended to least recently drops its oldest entries.
+    """The bytes of all tails. Above the bound, the tail with the least recent append drops its oldest entries.
 
-    Entries that are not durable or not applied stay in memory whatever the bound is: `bytes` may exceed it by them.
-    Appending calls this once per entry, so a tail does the additions by itself.
+    Entries that are not yet durable and applied stay in memory, so `bytes` may exceed the bound by them. To keep an
+    append cheap, each tail adds to `bytes` by itself.
     """
 
     __slots__ = ("_droppable", "bytes", "bytes_max", "touch")
@@ -34,22 +34,22 @@ class TailBudget:
         self.bytes = 0
         self.bytes_max = bytes_max
         self._droppable: OrderedDict[BudgetedTail, None] = OrderedDict()  # the least recently appended first
-        self.touch = self._droppable.move_to_end  # a listed tail took an entry: it is the most recent one
+        self.touch = self._droppable.move_to_end  # makes a listed tail the most recent one
 
     def add(self, tail: BudgetedTail) -> None:
-        """`tail` has entries that may be dropped."""
+        """Add a tail that has droppable entries."""
         tail.listed = True
         self._droppable[tail] = None
 
     def make_room(self) -> None:
-        """Have entries dropped while all of them are too many."""
+        """Make tails drop entries until `bytes` is within the bound."""
         while self.bytes > self.bytes_max and self._droppable:
             oldest = next(iter(self._droppable))
             if not oldest.drop_oldest(self.bytes - self.bytes_max):
                 self._remove(oldest)
 
     def forget(self, tail: BudgetedTail, bytes_held: int) -> None:
-        """`tail` is closed: what it held does not count any more."""
+        """Remove a closed tail, whose `bytes_held` no longer count."""
         self.bytes -= bytes_held
         self._remove(tail)
 

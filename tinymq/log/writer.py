@@ -57,7 +57,7 @@ class Writer:
         self._lazy: dict[Log, None] = {}  # whose mark may say that they are
         self._pressing = Pressing()
         self._closing = False
-        self._draining = 0  # callers that wait until everything is synced: every round syncs all that it can
+        self._draining = 0  # callers that wait for everything to be synced; meanwhile every round syncs all logs
         self._chores = Chores(runner)
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
@@ -99,7 +99,7 @@ class Writer:
     async def barrier(self) -> None:
         """Return when what was asked for before this call is written and synced, or failed."""
         with self._syncing_all():
-            await self.alone(_nothing)  # what is dirty or unsynced by then goes into the round that follows
+            await self.alone(_nothing)  # everything dirty or unsynced by then goes into the next round
             await self.alone(_nothing)
 
     async def drain(self) -> None:
@@ -112,8 +112,8 @@ class Writer:
 
     @contextmanager
     def _syncing_all(self) -> Iterator[None]:
-        """Rounds that begin in this block sync every log, whether its interval is over or not. One that has begun
-        before may leave a log unsynced, which is reason for another round."""
+        """Make every round that begins in this block sync all logs, even before their intervals are over. A round that
+        began earlier may leave a log unsynced, so another round follows it."""
         self._draining += 1
         try:
             yield
@@ -226,7 +226,7 @@ class Writer:
             self._unsynced.set_timer()
 
     def _works(self, now_s: float) -> tuple[list[Log], list[Work]]:
-        """The logs that take part in the round that begins, and what it has to do for each."""
+        """Return the logs that take part in the round that begins, and the work that it has to do for each."""
         due = self._unsynced.due(now_s)
         if self._draining:
             due = self._unsynced.logs()
@@ -257,7 +257,8 @@ class Writer:
         log.written(synced=False)
 
     def _fail(self, error: TinymqError) -> None:
-        """No round follows, so no log that is unsynced will be: its mark must not claim that it was."""
+        """Fail every unsynced log, because no further round will sync it. Its mark must not claim that it was
+        synced."""
         if self.failed is None:
             self.failed = error
             for log in self._unsynced.logs():
