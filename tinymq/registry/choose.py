@@ -3,10 +3,10 @@
 replicated                       a Raft group over the brokers' metadata voters (the default)
 memory                           of one broker alone, gone with its process
 zookeeper://host:port,…/chroot   a ZooKeeper ensemble
-SCHEME://…                       whatever an installed package, or `plug_in`, offers under that scheme
+SCHEME://…                       the registry that an installed package, or `plug_in`, offers under that scheme
 
-A package offers a registry by an entry point of the group `tinymq.registry`: its name is the scheme, and it names an
-`OpenRegistry`. docs/registry.md walks through one.
+A package offers a registry by an entry point of the group `tinymq.registry`: the entry point's name is the scheme, and
+its object is an `OpenRegistry`. docs/registry.md walks through an example.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Registry(RegistryService, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegistryContext:
-    """What a registry may need of its broker."""
+    """The values of its broker that a registry may need."""
 
     broker_id: int
     cluster_id: bytes
@@ -59,17 +59,18 @@ class RegistryContext:
 
 
 OpenRegistry = Callable[[str, RegistryContext], Registry]
-"""Makes the registry that a URL names; it is not started. The URL may hold a password: it is not to be shown. Raises
-InvalidConfig for a URL that is none of this scheme."""
+"""Makes the registry that a URL names, without starting it. The URL may hold a password, so do not show it. Raises
+InvalidConfig for a URL that is not valid for this scheme."""
 
 _plugged_in: dict[str, OpenRegistry] = {}
 
 
 def plug_in(scheme: str, open_registry: OpenRegistry) -> None:
-    """Have brokers of this process open the registries of `scheme` like this, also in place of an entry point. Raises
-    InvalidConfig for what is no scheme, or one of tinymq's own."""
+    """Make brokers of this process open registries of `scheme` with `open_registry`, which takes precedence over an
+    entry point. Raises InvalidConfig for a text that is not a scheme, or for one of tinymq's own schemes."""
     if not SCHEME.fullmatch(f"{scheme}://") or scheme in ("replicated", "memory", "zookeeper"):
-        raise InvalidConfig(f"{scheme[:40]!r} is no scheme to plug in", hint="1 to 32 of a-z, and not tinymq's own")
+        hint = "use 1 to 32 of a-z, and none of tinymq's own schemes"
+        raise InvalidConfig(f"{scheme[:40]!r} is not a scheme that can be plugged in", hint=hint)
     _plugged_in[scheme] = open_registry
 
 
@@ -95,18 +96,18 @@ def _opener(scheme: str) -> OpenRegistry:
     offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if scheme not in offered:
         known = ", ".join(sorted({"zookeeper", *_plugged_in, *offered}))
-        hint = f"install the package that offers it as an entry point of {ENTRY_POINTS}; there are: {known}"
+        hint = f"install the package that offers it as an entry point of {ENTRY_POINTS}; known schemes: {known}"
         raise InvalidConfig(f"no registry is known for URLs that begin with {scheme}://", hint=hint)
     try:
         opener: OpenRegistry = offered[scheme].load()
     except (ImportError, AttributeError) as error:
         why = f"the registry for {scheme}:// cannot be loaded: {type(error).__name__}: {error}"
-        raise InvalidConfig(why, hint=f"it is {offered[scheme].value}, of an installed package") from error
+        raise InvalidConfig(why, hint=f"the entry point is {offered[scheme].value}, of an installed package") from error
     return opener
 
 
 def _zookeeper(url: str, context: RegistryContext) -> Registry:
-    try:  # only who chooses it needs its client
+    try:  # only a broker that uses ZooKeeper needs its client
         from tinymq.registry.zookeeper import ZookeeperRegistry
         from tinymq.registry.zookeeper_session import ZookeeperSession
     except ModuleNotFoundError as error:

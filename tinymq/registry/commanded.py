@@ -186,7 +186,7 @@ class CommandedRegistry(ABC):
         self, kind: str, name: str, version: int, timeout_s: float | None = None, command_id: bytes = b""
     ) -> None:
         if version == 0:
-            raise VersionConflict(f"record {kind}/{name}: what is not there has no version to remove")
+            raise VersionConflict(f"record {kind}/{name}: version 0 means that there is no record to remove")
         await self._change(commands.put_record(kind, name, None, version, self._command_id(command_id)), timeout_s)
 
     async def raise_feature_level(self, level: int, at_version: int) -> None:
@@ -235,8 +235,8 @@ class CommandedRegistry(ABC):
         return reply
 
     async def _check_level(self, command: pb.Command, timeout_s: float) -> None:
-        """Raises UnsupportedVersion for a command that some member may not know. What is read here may be behind: it is
-        brought up to date before that is said."""
+        """Raises UnsupportedVersion for a command that some member may not know. The level read here may be out of
+        date, so refresh it before refusing."""
         needed = commands.level_of(command)
         if needed > self.feature_level:
             await self.refresh(timeout_s)
@@ -253,7 +253,7 @@ class CommandedRegistry(ABC):
         return command
 
     def _registration(self, broker: BrokerRecord) -> pb.Command:
-        """Raises UnsupportedVersion for a broker that knows less than may be proposed."""
+        """Raises UnsupportedVersion for a broker that does not know the cluster's feature level."""
         check_member(broker.broker_id, broker.feature_level, self.feature_level)
         return self._stamp(pb.Command(register_broker=broker_to_wire(broker)))
 

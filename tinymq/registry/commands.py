@@ -89,7 +89,7 @@ def unset_consumer(topic: str, partition: int, channel: str, epoch: int, command
 
 
 def put_record(kind: str, name: str, value: bytes | None, version: int, command_id: bytes) -> pb.Command:
-    """`value` None: remove it. `version`: that the record has, 0 if there is none."""
+    """`value` None: remove the record. `version`: the record's present version; 0: there is no record."""
     check_record(kind, name, value or b"")
     wanted = pb.PutRecord(
         kind=kind, name=name, value=value or b"", version=_number("version", version, U64_MAX), remove=value is None
@@ -102,7 +102,7 @@ def raise_feature_level(level: int, at_version: int) -> pb.Command:
 
 
 def level_of(command: pb.Command) -> int:
-    """The feature level from which on a command may be proposed. Raises UnsupportedVersion for an unknown one."""
+    """The lowest feature level at which a command may be proposed. Raises UnsupportedVersion for an unknown command."""
     level = REGISTRY_COMMANDS.get(command.WhichOneof("command") or "")
     if level is None:
         raise UnsupportedVersion("the registry does not know this command")

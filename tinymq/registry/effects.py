@@ -1,4 +1,4 @@
-"""What a change of the registry's state comes to, as its watchers are told. Frozen values."""
+"""The effects of a change of the registry's state, as watchers get them. Frozen values."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicAltered:
-    """Its config is another."""
+    """The topic's config has changed."""
 
     topic: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """All its partitions with it."""
+    """The topic was deleted with all its partitions."""
 
     topic: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCreated:
-    """One more partition of a topic that was there."""
+    """An existing topic has one more partition."""
 
     queue: QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """One partition less of a topic that stays."""
+    """A topic that still exists has one partition less."""
 
     queue: QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """One registered, registered anew, or is gone."""
+    """A broker registered, registered again, or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumersChanged:
-    """Somebody reads a partition for a channel, or does no more; not told of those that go with their partition."""
+    """A consumer began or stopped reading a partition for a channel. Consumers that end with their partition cause no
+    effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The state was replaced whole: look at everything again."""
+    """The whole state was replaced: look at everything again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordChanged:
-    """A record was written, or removed."""
+    """A record was written or removed."""
 
     kind: str
     name: str
@@ -65,7 +66,7 @@ class RecordChanged:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelRaised:
-    """From now on more may be proposed."""
+    """The feature level rose: more may be proposed from now on."""
 
     level: int
 

@@ -44,11 +44,11 @@ class RegistryMachine:
         self._group = group
 
     def append(self, payload: bytes, *, raises_level: bool = False) -> Position:
-        """Append a packed command whose reply nobody waits for. Raises NotLeader, QuotaExceeded; InvalidRequest and
-        UnsupportedVersion for what not every broker would understand.
+        """Append a packed command without waiting for its reply. Raises NotLeader, QuotaExceeded; InvalidRequest and
+        UnsupportedVersion for a command that some broker may not understand.
 
-        `raises_level`: it raises the feature level, and this broker has seen, as the leader, that every member knows
-        the new one. No other broker's word is taken for that.
+        `raises_level`: the command raises the feature level, and this broker has checked, as the leader, that every
+        member knows the new one. A leader never relies on another broker's check.
         """
         group = self._led()
         try:

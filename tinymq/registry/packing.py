@@ -46,7 +46,7 @@ class Contents:
     deleted: Sequence[TopicId]  # oldest first
     next_producer_id: int
     answered: Sequence[tuple[bytes, pb.Reply]]  # oldest first
-    announced: Sequence[tuple[int, int]] = ()  # (broker, feature level), by id
+    announced: Sequence[tuple[int, int]] = ()  # (broker id, feature level), by broker id
     records: Sequence[MetadataRecord] = ()  # by kind and name
 
 

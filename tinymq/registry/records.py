@@ -1,7 +1,8 @@
-"""Records: small values by kind and name, which the registry keeps for other parts of a broker and does not look into.
+"""Records: small opaque values by kind and name, which the registry stores for other parts of a broker.
 
-Groups, users and access rules are records: a new kind of them needs no new command. A writer names the version that it
-has seen, so that of two writers who saw the same one only the first succeeds. Part of the state: `apply` calls it.
+Groups, users and access rules are records, so that a new kind needs no new command. A writer names the version that it
+has seen. Of two writers that saw the same version, only the first succeeds. Records are part of the state: `apply`
+changes them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NAMES = "names of records: 1 to 249 of A-Z a-z 0-9 . _ : @ = + -"
 def check_record(kind: str, name: str, value: bytes = b"") -> None:
     """Raises InvalidName, and InvalidRequest for a value over its bound."""
     if not _KIND.fullmatch(kind):
-        raise InvalidName(f"{kind[:60]!r} is no kind of record", hint=_KINDS)
+        raise InvalidName(f"{kind[:60]!r} is not a kind of record", hint=_KINDS)
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name[:60]!r} cannot be the name of a record", hint=_NAMES)
     if len(value) > bounds.RECORD_VALUE_BYTES_MAX:
@@ -45,12 +46,13 @@ class Records:
         return self._records.get((kind, name))
 
     def put(self, kind: str, name: str, value: bytes | None, expected: int, version: int) -> bool:
-        """Write the record at `version` if it is at `expected` (0: if there is none); None as value removes it. Whether
-        anything changed. Raises VersionConflict and QuotaExceeded, and then nothing has."""
+        """Write the record with the new `version` if it is at `expected` (0: if there is no record). A `value` of None
+        removes it. Returns whether anything changed. Raises VersionConflict and QuotaExceeded, and then changes
+        nothing."""
         there = self._records.get((kind, name))
         if expected != (there.version if there is not None else 0):
             now = f"is at version {there.version}" if there is not None else "does not exist"
-            raise VersionConflict(f"record {kind}/{name} {now}, and the change is one of version {expected}")
+            raise VersionConflict(f"record {kind}/{name} {now}, and the change expects version {expected}")
         if value is None:
             if there is None:
                 return False
@@ -67,7 +69,7 @@ class Records:
         return True
 
     def fork(self) -> Records:
-        """Another one, equal to this: a change there does not show here."""
+        """Return an equal copy. Changes of the copy do not change this one."""
         fork = Records()
         fork._records, fork._bytes = self._records.copy(), self._bytes
         return fork

@@ -95,7 +95,8 @@ class ReplicatedRegistry(CommandedRegistry):
         return await self._ask(pb.Ask(command=command.SerializeToString()), timeout_s)
 
     async def _raise(self, command: pb.Command) -> None:
-        """As the leader: it alone knows that nothing else is on its way to the log."""
+        """Propose the command as the leader, because only the leader knows that no other command is on its way to the
+        log."""
         timeout_s = self._timing.command_timeout_s
         payload = self._stamp(command).SerializeToString()
         reply = await self._within(self._machine.propose(payload, raises_level=True), timeout_s)

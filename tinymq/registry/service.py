@@ -1,7 +1,7 @@
-"""RegistryService: what the cluster knows of its brokers, topics, queues and records, wherever that is kept.
+"""RegistryService: the brokers, topics, queues and records of a cluster, wherever they are stored.
 
 Implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default), `ZookeeperRegistry` and
-`MemoryRegistry`; others plug in by the scheme of their URL (choose.py). One contract suite holds for all of them:
+`MemoryRegistry`; others plug in by the scheme of their URL (choose.py). All of them pass one contract suite:
 tinymq/testing/registry_contract. docs/registry.md says how to write one.
 """
 
@@ -33,20 +33,20 @@ class RegistryService(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """The cluster's: nothing above it is proposed (tinymq/feature_level.py). It never falls."""
+        """The cluster's feature level. Nothing above it is proposed (tinymq/feature_level.py), and it never falls."""
         ...
 
     def announced_level(self, broker_id: int) -> int:
-        """The feature level that a broker announced when it last registered, also of one that is not registered now. 1
-        for a broker that announced none."""
+        """The feature level that a broker announced when it last registered, even if it is not registered now. 1 for a
+        broker that announced none."""
         ...
 
     async def raise_feature_level(self, level: int, at_version: int) -> None:
-        """Raise `feature_level`. The caller has seen in the state of `at_version` that every member announces `level`;
-        in any other state nothing is raised. A lower level than the present one changes nothing.
+        """Raise `feature_level`. In the state of `at_version` the caller has checked that every member announces
+        `level`. In any other state the call raises nothing. A level below the present one changes nothing.
 
-        Raises VersionConflict, InvalidRequest (a level that this build does not know); NotLeader where another broker
-        has to see to it.
+        Raises VersionConflict, InvalidRequest (this build does not know the level); NotLeader where another broker has
+        to make the call.
         """
         ...
 
@@ -68,8 +68,8 @@ class RegistryService(Protocol):
     async def register_broker(self, broker: BrokerRecord) -> float:
         """Register, or renew the registration's lease; call again within the seconds returned (the lease).
 
-        A broker that does not is unregistered by itself. Raises UnsupportedVersion for one that announces less than
-        `feature_level`.
+        A broker that does not is unregistered automatically. Raises UnsupportedVersion for a broker that announces a
+        level below `feature_level`.
         """
         ...
 
@@ -212,8 +212,8 @@ class RegistryService(Protocol):
         timeout_s: float | None = None,
         command_id: bytes = b"",
     ) -> MetadataRecord:
-        """Write a record, if it is at `version`: 0 if there must be none. Of two writers who saw the same version, the
-        second gets VersionConflict. A record that was removed and made again never has an earlier version.
+        """Write a record if it is at `version` (0: if there is no record). Of two writers that saw the same version,
+        the second gets VersionConflict. A record that is removed and written again never gets an earlier version.
 
         Kinds: 1 to 63 of a-z 0-9 _ -; names: 1 to 249 of A-Z a-z 0-9 . _ : @ = + -; values of up to 64 KiB, and 10,000
         records of 8 MiB in all. Raises VersionConflict, InvalidName, InvalidRequest (a value over its bound),
@@ -224,18 +224,18 @@ class RegistryService(Protocol):
     async def remove_record(
         self, kind: str, name: str, version: int, timeout_s: float | None = None, command_id: bytes = b""
     ) -> None:
-        """Remove a record, if it is at `version`. Raises as `put_record`; VersionConflict, too, if it is not there."""
+        """Remove a record if it is at `version`. Raises as `put_record`, and VersionConflict if there is no record."""
         ...
 
     def get_record(self, kind: str, name: str) -> MetadataRecord | None:
-        """As it was last written."""
+        """Return the record as it was last written."""
         ...
 
     def get_all_records(self, kind: str) -> list[MetadataRecord]:
-        """Those of one kind, by name."""
+        """Return all records of one kind, by name."""
         ...
 
     def watch_records(self, kind: str, changed: Callable[[], None]) -> None:
-        """Call `changed` after each change of a record of that kind, and whenever some may have been missed. It must
-        return at once and not raise."""
+        """Call `changed` after each change of a record of that kind, and whenever changes may have been missed.
+        `changed` must return at once and must not raise."""
         ...

@@ -77,7 +77,7 @@ class RegistryState:
     def __init__(self) -> None:
         self.version = 0  # rises with every command applied, refused ones included, and with every history
         self.feature_level = FIRST_LEVEL  # never falls
-        self.announced: dict[int, int] = {}  # by broker, registered or not: its level, where that is above the first
+        self.announced: dict[int, int] = {}  # by broker, registered or not: its level if above FIRST_LEVEL
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, TopicRecord] = {}
         self.topics_by_id: dict[TopicId, TopicRecord] = {}
@@ -270,8 +270,8 @@ class RegistryState:
             effects.append(RecordChanged(wanted.kind, wanted.name))
 
     def _raise_feature_level(self, said: pb.RaiseFeatureLevel, effects: list[Effect]) -> None:
-        """Who proposes this has looked at all members. What was looked at is the state before this very command, or
-        nothing is raised: a broker that announces less may have registered meanwhile."""
+        """Raise the level, if the proposer looked at all members in the state right before this command. In a later
+        state a broker that announces a lower level may have registered."""
         if said.level <= self.feature_level:
             return
         if said.at_version != self.version - 1:
@@ -280,7 +280,7 @@ class RegistryState:
         effects.append(FeatureLevelRaised(said.level))
 
     def announced_level(self, broker_id: int) -> int:
-        """The feature level that a broker announced when it last registered; FIRST_LEVEL: it has announced none."""
+        """The feature level that a broker announced when it last registered; FIRST_LEVEL if it announced none."""
         broker = self.brokers.get(broker_id)
         return broker.feature_level if broker is not None else self.announced.get(broker_id, FIRST_LEVEL)
 

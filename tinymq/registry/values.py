@@ -20,7 +20,7 @@ class BrokerRecord:
     address: str  # where clients dial, host:port
     peer_address: str
     rack: str = ""
-    feature_level: int = FIRST_LEVEL  # that it announces: what it knows, or less while an operator holds the level
+    feature_level: int = FIRST_LEVEL  # the level that it announces: the one that it knows, or a lower one while held
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class QueueConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """Something that another part of a broker keeps in the registry, by kind and name."""
+    """A value that another part of a broker stores in the registry, by kind and name."""
 
     kind: str
     name: str
     value: bytes
-    version: int  # of the registry when it was written: no two writes have the same
+    version: int  # the registry's version when it was written; no two writes share one

@@ -20,7 +20,7 @@ def broker_to_wire(broker: BrokerRecord) -> pb.Broker:
         address=broker.address,
         peer_address=broker.peer_address,
         rack=broker.rack,
-        feature_level=broker.feature_level if broker.feature_level > FIRST_LEVEL else 0,  # 0: stored as builds before
+        feature_level=broker.feature_level if broker.feature_level > FIRST_LEVEL else 0,  # 0: as older builds do
     )
 
 

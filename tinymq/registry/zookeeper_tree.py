@@ -55,8 +55,8 @@ from tinymq.registry.wire import (
 )
 from tinymq.types import GroupId, TopicId
 
-FORMAT = 1  # of the tree
-FORMAT_LEVELLED = 2  # of a tree above feature level 1: no build that knows no such levels reads it, or registers there
+FORMAT = 1  # the format of the tree
+FORMAT_LEVELLED = 2  # a tree above feature level 1: builds without feature levels refuse to read it or register in it
 CLUSTER, VERSION = "/cluster", "/version"
 BROKERS, TOPICS, CONSUMERS, DELETED, CHANGES = FOLDERS = "/brokers", "/topics", "/consumers", "/deleted", "/changes"
 RECORDS = "/records"  # made when the feature level is raised
