@@ -1,7 +1,7 @@
-"""Listens on a port and accepts connections within bounds. asyncio does the rest of their lives.
+"""Listens on a port and accepts connections within bounds. Once they are accepted, asyncio serves them.
 
-Instead of asyncio's own server, which has no bound, and which in Python 3.11 logs a hundred tracebacks a second, and
-tries again a hundred times as often, when the process has no file descriptor left.
+It replaces asyncio's own server, which has no bound. When no file descriptor is left, that server logs a hundred
+tracebacks a second in Python 3.11, and tries again a hundred times as often.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tinymq.descriptors import OUT_OF_RESOURCES
 from tinymq.places import Place, Places, Refusal
 
 BACKLOG = 128
-BURST_MAX = 32  # accepted in one turn of the loop; then others have theirs
-PAUSE_S = 0.2  # until the next try when there is no descriptor
+BURST_MAX = 32  # connections accepted in one turn of the loop
+PAUSE_S = 0.2  # until the next attempt when there is no descriptor
 LOG_EVERY_S = 10.0  # for each reason
 
 logger = structlog.get_logger("tinymq.acceptor")
 
 MakeProtocol = Callable[[Place], asyncio.BaseProtocol]
-"""Makes the protocol of an accepted connection, which calls the place's `leave` in `connection_lost`."""
+"""Makes the protocol of an accepted connection. The protocol calls the place's `leave` in `connection_lost`."""
 
 
 class RefusalLog:
-    """Says in the log that a port refuses connections: once in a while, with how many it were."""
+    """Logs that a port refuses connections: once in a while, with their number."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -37,7 +37,7 @@ class RefusalLog:
         self._logged_s: dict[Refusal, float] = {}
 
     def note(self, reason: Refusal, count: int = 1) -> None:
-        """`count` were refused just now."""
+        """Note that `count` connections were refused just now."""
         self._unlogged[reason] += count
         now_s = asyncio.get_running_loop().time()
         if now_s - self._logged_s.get(reason, -LOG_EVERY_S) < LOG_EVERY_S:
@@ -51,10 +51,10 @@ class RefusalLog:
 
 
 class Acceptor:
-    """One port, from `start` to `close`. All calls on one loop."""
+    """Accepts connections on one port, from `start` to `close`. All calls on one loop."""
 
     def __init__(self, places: Places, make: MakeProtocol, tls: tuple[ssl.SSLContext, float] | None = None) -> None:
-        """`tls`: the context, and how many seconds its handshake may take."""
+        """`tls`: the context, and the longest time that its handshake may take, in seconds."""
         self.places = places
         self._make = make
         self._tls = tls
@@ -65,12 +65,13 @@ class Acceptor:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port really bound; only while it listens."""
+        """The host and port that are really bound. Only valid while the acceptor listens."""
         host, port = self._sockets[0].getsockname()[:2]
         return host, port
 
     async def start(self, host: str, port: int, *, dual_stack: bool = False) -> int:
-        """Listen; the port really bound. `dual_stack`: "::" takes IPv4, too, where the system can. Raises OSError."""
+        """Listen, and return the port that is really bound. `dual_stack`: "::" also accepts IPv4, where the system can.
+        Raises OSError."""
         loop = asyncio.get_running_loop()
         if dual_stack and host == "::" and socket.has_dualstack_ipv6():
             self._sockets = [_listening(socket.AF_INET6, (host, port), v6_only=False)]
@@ -78,7 +79,7 @@ class Acceptor:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             try:
                 for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                    if self._sockets and not port:  # any port, but one for all addresses of the name
+                    if self._sockets and not port:  # a free port, but the same one for all addresses of the name
                         address = (address[0], self.address[1], *address[2:])
                     self._sockets.append(_listening(family, address))
             except OSError:
@@ -89,7 +90,7 @@ class Acceptor:
         return self.address[1]
 
     def close(self) -> None:
-        """Accept nothing more. Connections go on."""
+        """Stop accepting. Open connections go on."""
         if self._paused is not None:
             self._paused.cancel()
             self._paused = None
@@ -106,7 +107,7 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
-                    continue  # that connection has ended before it was accepted
+                    continue  # the connection ended before it was accepted
                 self._pause()
                 return
             place = self.places.take(str(address[0]) if isinstance(address, tuple) else "")
@@ -125,14 +126,14 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._make(place), sock, ssl=tls, ssl_handshake_timeout=handshake_s
             )
-        except OSError:  # a TLS handshake that failed, among others; asyncio has closed the socket
+        except OSError:  # such as a failed TLS handshake; asyncio has closed the socket
             place.leave()
         except BaseException:
             place.leave()
             raise
 
     def _pause(self) -> None:
-        """No descriptor: leave the others in the system's queue for a while."""
+        """Without a descriptor, leave further connections in the system's queue for a while."""
         self.places.refuse(Refusal.DESCRIPTORS)
         self._log.note(Refusal.DESCRIPTORS)
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""File descriptors of this process: how many there may be, and which part of them connections may take.
+"""The file descriptors of this process: their limit, and the share that connections may take.
 
 A broker that runs out of descriptors can neither accept a connection nor open a file. So connections get at most half
-of what the system allows, each port a fixed share of that, and files have the rest: clients never take what other
-brokers, metrics and logs need.
+of the limit, each port gets a fixed share of that half, and files get the rest. Clients therefore never take the
+descriptors that other brokers, metrics and logs need.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DESCRIPTORS_MAX = 1 << 20  # more than this is never asked for, and "unlimited" counts as this
+DESCRIPTORS_MAX = 1 << 20  # the most that a process asks for; "unlimited" counts as this
 METRICS_CONNECTIONS_MAX = 32
 PEER_CONNECTIONS_MAX = 512  # two of each of 69 brokers, and as many again that have not proven themselves
 OPEN_FILES_MAX = 256  # segments that the writer keeps open
-RESERVE = 8  # descriptors that files have when there are no others
+RESERVE = 8  # descriptors kept for files, for when no others are left
 
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 OUT_OF_RESOURCES = OUT_OF_DESCRIPTORS | {errno.ENOBUFS, errno.ENOMEM}
@@ -35,21 +35,21 @@ class Shares:
 
     clients: int  # the gRPC port
     streams: int  # the stream port
-    peers: int  # accepted from other brokers
+    peers: int  # the peer port: connections from other brokers
     metrics: int
 
     @property
     def connections(self) -> int:
-        """On all ports."""
+        """The connections on all ports together."""
         return self.clients + self.streams + self.peers + self.metrics
 
 
 def share(descriptors: int, connections_max: int) -> Shares:
-    """The shares of a process that may have `descriptors` open. Pure."""
+    """Return the shares of a process that may have `descriptors` open. Pure."""
     total = max(8, min(connections_max, descriptors // 2))
     metrics = max(1, min(METRICS_CONNECTIONS_MAX, total // 16))
     peers = max(2, min(PEER_CONNECTIONS_MAX, total // 4))
-    streams = max(1, total // 4)  # each may have a file open, too, which it sends
+    streams = max(1, total // 4)  # each stream may also have a file open that it sends
     return Shares(clients=total - metrics - peers - streams, streams=streams, peers=peers, metrics=metrics)
 
 
@@ -65,13 +65,13 @@ def limit() -> int:
 
 
 def raise_limit() -> int:
-    """Raise the limit as far as this process may by itself; the limit from then on."""
+    """Raise the limit as far as this process may, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # the system refuses what its own hard limit says: macOS
+        except (OSError, ValueError):  # macOS refuses even its own hard limit
             return limit()
     return limit()
 
@@ -82,7 +82,8 @@ def host_share(connections_max: int) -> int:
 
 
 class Reserve:
-    """Descriptors that are kept for files: lent, one by one, when the process has no other left. Any thread."""
+    """Keeps descriptors for files, and lends them one by one when the process has no others left. Usable from any
+    thread."""
 
     def __init__(self, count: int = RESERVE) -> None:
         self._count = count
@@ -92,8 +93,8 @@ class Reserve:
         self._refill()
 
     def use(self, call: Callable[[], T]) -> T:
-        """What `call` returns, which needs a descriptor: it gets one of these when there is no other. Raises what it
-        raises, and OSError for want of descriptors when these are used up, too."""
+        """Make `call`, which needs a descriptor, and return its result. If the process has no descriptor left, `call`
+        gets one of the reserve. Raises what `call` raises, which is OSError once the reserve is used up, too."""
         while True:
             try:
                 found = call()
@@ -113,7 +114,7 @@ class Reserve:
             return True
 
     def _refill(self) -> None:
-        """Take back what was lent, as far as there are descriptors again."""
+        """Refill the reserve as far as there are descriptors again."""
         with self._lock, contextlib.suppress(OSError):
             while len(self._kept) < self._count:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -1,7 +1,7 @@
-"""How many connections a port takes, of all hosts and of one, and how many it refused. No I/O.
+"""Counts the connections of a port against its bounds, for all hosts and for one, and those that it refused. No I/O.
 
-One host gets at most its share of a port, so that it cannot keep all others out. An IPv6 host is its /64 network: a
-single machine usually has all of that.
+One host gets at most its share of a port, so that it cannot keep all others out. An IPv6 host counts as its /64
+network, because a single machine usually has the whole network.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ipaddress import IPv6Address, ip_address
 class Refusal(Enum):
     """Why a connection is not taken."""
 
-    FULL = "full"  # the port has as many as it may
-    HOST = "host"  # its host has as many as one may
+    FULL = "full"  # the port has as many connections as it may
+    HOST = "host"  # the host has as many connections as one host may
     DESCRIPTORS = "descriptors"  # the process, or the system, has no file descriptor left
 
 
@@ -30,17 +30,17 @@ class Place:
         self._places: Places | None = places
 
     def leave(self) -> None:
-        """The connection has ended. Again: nothing."""
+        """Free the place, because the connection has ended. A second call does nothing."""
         places, self._places = self._places, None
         if places is not None:
             places.vacate(self.host)
 
 
 class Places:
-    """Those of one port."""
+    """The places of one port."""
 
     def __init__(self, port: str, connections_max: int, host_connections_max: int | None = None) -> None:
-        """`port` is its name in logs and metrics. Without `host_connections_max` one host may have all."""
+        """`port` is its name in logs and metrics. Without `host_connections_max` one host may take all places."""
         assert connections_max >= 1
         self.port = port
         self.connections_max = connections_max
@@ -55,7 +55,7 @@ class Places:
         return self._open
 
     def take(self, address: str) -> Place | Refusal:
-        """A place for a connection from an IP address, or why there is none; that counts as a refusal."""
+        """Return a place for a connection from an IP address, or the reason for refusing it. A refusal is counted."""
         host = host_of(address)
         if self._by_host[host] >= self.host_connections_max:
             return self.refuse(Refusal.HOST)
@@ -66,12 +66,13 @@ class Places:
         return Place(self, host)
 
     def refuse(self, reason: Refusal, count: int = 1) -> Refusal:
-        """Count what was refused elsewhere."""
+        """Count connections that were refused elsewhere."""
         self.refused[reason] += count
         return reason
 
     def recount(self, hosts: Iterable[str]) -> None:
-        """What is open is this, one host for each connection: of a port whose connections are accepted elsewhere."""
+        """Replace the count of open connections by these hosts, one for each connection. For a port whose connections
+        are accepted elsewhere."""
         self._by_host = Counter(hosts)
         self._open = self._by_host.total()
 
@@ -84,7 +85,7 @@ class Places:
 
 
 def host_of(address: str) -> str:
-    """The host that an IP address stands for; what is none stands for itself."""
+    """Return the host that an IP address stands for. Any other text stands for itself."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

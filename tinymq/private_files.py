@@ -1,7 +1,7 @@
-"""Files and folders of this user alone: made without a right for others, and never opened through a planted link.
+"""Private files and folders of this user: created without rights for others, and never opened through a planted link.
 
-In a folder that others may write to, such as the one for temporary files, a name that is about to be made can be there
-already: as a symbolic link to a file that the victim may write, a hard link, a pipe, or another user's folder.
+In a folder that others may write to, such as the one for temporary files, an attacker can create a name before this
+user does: as a symbolic link to a file that the user may write, a hard link, a pipe, or a folder of another user.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open the regular file `path` as os.open does, close-on-exec, and with FILE_MODE if it is made.
+    """Open the regular file `path` as os.open does, close-on-exec, and with FILE_MODE if it is created.
 
-    Raises UnsafePath when it is a symbolic link, no regular file, or, to be written, a file that has other names, too;
-    OSError.
+    Raises UnsafePath if `path` is a symbolic link or not a regular file, or if it is opened for writing and has several
+    hard links. Raises OSError.
     """
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnsafePath(f"{path} is a symbolic link") from None
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe that nobody reads, a socket; a folder
-            raise UnsafePath(f"{path} is no regular file") from None
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe without a reader, a socket; a folder
+            raise UnsafePath(f"{path} is not a regular file") from None
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise UnsafePath(f"{path} is no regular file")
+            raise UnsafePath(f"{path} is not a regular file")
         if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
-            raise UnsafePath(f"{path} has {status.st_nlink} names: what is written to it changes another file")
+            raise UnsafePath(f"{path} has {status.st_nlink} hard links: writing to it changes another file")
     except BaseException:
         os.close(fd)
         raise
@@ -51,8 +51,8 @@ def read_private(path: Path) -> str:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make `path` with FOLDER_MODE, and its parents as usual; one that is there must be this user's, and stays as it
-    is. Raises UnsafePath, OSError."""
+    """Create `path` with FOLDER_MODE, and its parents as usual. An existing folder must belong to this user, and stays
+    unchanged. Raises UnsafePath, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(FOLDER_MODE)
@@ -61,15 +61,16 @@ def make_private_folder(path: Path) -> None:
 
 
 def check_own_folder(path: Path) -> None:
-    """Raises UnsafePath unless `path` is a folder of this user's, or root's; so must a symbolic link to it be."""
+    """Raises UnsafePath unless `path` is a folder that belongs to this user or to root. If `path` is a symbolic link to
+    the folder, the link must belong to one of them, too."""
     trusted = (os.geteuid(), 0)
     if path.lstat().st_uid not in trusted or path.stat().st_uid not in trusted:
         raise UnsafePath(f"{path} belongs to another user", hint="choose another folder, or remove that one")
     if not path.is_dir():
-        raise UnsafePath(f"{path} is no folder", hint="choose another one")
+        raise UnsafePath(f"{path} is not a folder", hint="choose another one")
 
 
 def open_to_others(path: Path) -> str:
-    """The mode of a folder that others may enter, such as "755"; "": it is private."""
+    """Return the mode of a folder if others may enter it, such as "755"; "" if the folder is private."""
     mode = stat.S_IMODE(path.stat().st_mode)
     return f"{mode:o}" if mode & _OTHERS else ""

@@ -1,8 +1,8 @@
-"""Frames that have not arrived whole: how many bytes they may take, over all connections of a port, and for how long.
+"""Bounds incomplete frames: how many bytes they may take over all connections of a port, and for how long.
 
-A large frame gets its buffer before its bytes arrive. Whoever begins many and ends none would have a broker keep that
-memory for good: so a frame waits, unread, until there is room for it, and one that is not complete in time ends its
-connection. One host has at most half of the room. No I/O: time and timers are arguments.
+A large frame gets its buffer before its bytes arrive. A client that begins many frames and completes none would make a
+broker keep that memory for good. So a frame waits, unread, until there is room for it, and a frame that is not complete
+in time ends its connection. One host gets at most half of the room. No I/O: time and timers are arguments.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 from tinymq.config import KIB
 from tinymq.framing import FrameReader
 
-FRAME_S = 30.0  # that any frame may take
-FRAME_BYTES_PER_S_MIN = 256 * KIB  # a larger one may take longer, at this rate
+FRAME_S = 30.0  # how long any frame may take
+FRAME_BYTES_PER_S_MIN = 256 * KIB  # a larger frame may take longer, at this rate
 
 
 def allowed_s(frame_bytes: int) -> float:
@@ -24,12 +24,12 @@ def allowed_s(frame_bytes: int) -> float:
 
 
 class FrameRoom:
-    """The bytes of one port. Room is given in the order in which it was asked for, but for hosts that have their half:
-    those wait, and keep no other host waiting."""
+    """The room of one port, in bytes. Claims get room in the order in which they ask. Claims of a host that has its
+    half wait, without delaying other hosts."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.bytes = 0  # invariant: at most bytes_max, or a single frame
+        self.bytes = 0  # invariant: at most bytes_max, or the size of a single frame
         self._by_host: dict[str, int] = {}  # bytes of each host that has any
         self._waiting: OrderedDict[Claim, None] = OrderedDict()  # the oldest first
 
@@ -87,26 +87,27 @@ class FrameRoom:
 
 
 class Claim:
-    """One connection's part of it: room for one frame at a time."""
+    """One connection's part of a FrameRoom: room for one frame at a time."""
 
     __slots__ = ("_room", "bytes", "host", "on_granted")
 
     def __init__(self, room: FrameRoom, host: str, on_granted: Callable[[], None]) -> None:
         self.host = host
         self.on_granted = on_granted
-        self.bytes = 0  # asked for, or given; 0: neither
+        self.bytes = 0  # the bytes asked for or given; 0: neither
         self._room = room
 
     def ask(self, frame_bytes: int) -> bool:
-        """Room for a frame: True when it is there at once; else `on_granted` is called once it is. Asked again while it
-        waits: False."""
+        """Ask for room for a frame. True: there is room at once. False: `on_granted` is called once there is. Asking
+        again while the claim waits returns False."""
         if self.bytes:
             return False
         self.bytes = frame_bytes
         return self._room.ask(self)
 
     def give_back(self) -> None:
-        """The frame has arrived, or its connection has ended. Without one: nothing."""
+        """Give the room back, because the frame has arrived or its connection has ended. Does nothing without a
+        frame."""
         if self.bytes:
             self._room.give_back(self)
             self.bytes = 0
@@ -117,7 +118,7 @@ class Timer(Protocol):
 
 
 class FrameDeadline:
-    """Ends a connection one of whose frames takes too long. Only time in which the connection is read counts."""
+    """Ends a connection if one of its frames takes too long. Only time in which the connection is read counts."""
 
     __slots__ = ("_began_s", "_call_later", "_expire", "_frame", "_now", "_paused", "_reader", "_timer")
 
@@ -128,7 +129,7 @@ class FrameDeadline:
         call_later: Callable[[float, Callable[[], None]], Timer],
         expire: Callable[[float], None],
     ) -> None:
-        """`expire` is called with the seconds that were allowed."""
+        """`expire` is called with the number of seconds that the frame was allowed."""
         self._reader = reader
         self._now = now
         self._call_later = call_later
@@ -136,10 +137,10 @@ class FrameDeadline:
         self._frame = -1  # the number of the frame that began at _began_s
         self._began_s = 0.0
         self._paused = False
-        self._timer: Timer | None = None  # at most one, which outlives frames: none is made for each
+        self._timer: Timer | None = None  # at most one, which outlives frames, so that not every frame needs its own
 
     def look(self) -> None:
-        """Bytes were received, or are received again."""
+        """React to received bytes, or to the end of a pause."""
         if self._reader.frames != self._frame or self._paused:
             self._paused = False
             if not self._reader.begun:
@@ -161,7 +162,7 @@ class FrameDeadline:
     def _due(self) -> None:
         self._timer = None
         if self._paused or not self._reader.begun or self._reader.frames != self._frame:
-            return  # the next look makes another one
+            return  # the next look sets another timer
         allowed = allowed_s(self._reader.begun_bytes)
         left_s = self._began_s + allowed - self._now()
         if left_s <= 0:

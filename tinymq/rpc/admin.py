@@ -32,7 +32,7 @@ from tinymq.types import METADATA_GROUP, check_scan_id
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0
-MARGIN_S = 0.2  # an answer that comes later than the client waits leaves it in doubt
+MARGIN_S = 0.2  # reserved for the answer: if it came after the client's deadline, the outcome would be unknown
 
 
 class Replicas(Protocol):
@@ -285,7 +285,7 @@ class AdminService(pb_grpc.AdminServicer):
 
 
 def _left_s(context: Context) -> float:
-    """Until the client waits no more; less what an answer takes."""
+    """Seconds until the client stops waiting, less the time that an answer takes."""
     remaining_s: float | None = context.time_remaining()
     return CALL_TIMEOUT_S_MAX if remaining_s is None else remaining_s - min(MARGIN_S, remaining_s / 2)
 

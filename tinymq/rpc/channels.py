@@ -212,7 +212,7 @@ def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) ->
 
 
 def _promise(partition: Partition, request: pb.HoldRequest, wanted: part.Command) -> Hold | None:
-    """The light hold that was made, or released, without an entry in the log. None: the request needs an entry."""
+    """Make or release a light hold, without an entry in the log, and return it. None: the request needs an entry."""
     if wanted.HasField("hold"):
         return partition.promise(wanted.hold) if request.light else None
     promised = partition.promises.find(request.hold_id)
@@ -255,7 +255,7 @@ def _check_offset(offset: int) -> None:
 
 
 def _require_place(request: Message, time: str, offset: str, lenient: bool) -> None:
-    """Raises InvalidRequest unless there is a time, and with BY_OFFSET an offset."""
+    """Raises InvalidRequest unless the request has a time and, with BY_OFFSET, an offset."""
     require(request, time, lenient=lenient)
     if getattr(request, time) == BY_OFFSET:
         require(request, offset, lenient=lenient)

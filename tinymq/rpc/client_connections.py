@@ -1,8 +1,8 @@
-"""The connections of the gRPC port: counts them by host, and ends those of a host that has too many.
+"""Counts the connections of the gRPC port by host, and closes connections of a host that has too many.
 
-gRPC's server accepts by itself. It bounds the connections of all hosts together, but not those of one host, and does
-not say what it has. So this module looks through the process's own sockets now and then. Most of them are known from
-the look before, and cost a microsecond each.
+gRPC's server accepts connections by itself. It bounds those of all hosts together, but not those of one host, and it
+does not list them. So this module looks through the process's own sockets now and then. It knows most of them from the
+previous look, at a cost of a microsecond each.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tinymq.places import Places, Refusal, host_of
 
 LOOK_S = 1.0  # between two looks
 CROWDED_LOOK_S = 0.25  # while the port is more than half full
-SLICE = 256  # descriptors, then others on the loop have their turn
+SLICE = 256  # descriptors looked at in one turn of the loop
 FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
 class Seen(NamedTuple):
-    """A descriptor, as it was found."""
+    """A socket's descriptor, as the last look found it."""
 
     inode: int
-    host: str | None  # of the other end; None: it is no connection of this port
+    host: str | None  # the other end's host; None: not a connection of this port
 
 
 def surplus(seen: Mapping[int, Seen], host_connections_max: int) -> list[tuple[int, Seen]]:
-    """What is too much: of each host that has more than `host_connections_max`, the ones that were found last. Pure."""
+    """Return the surplus connections: of each host with more than `host_connections_max`, the ones found last. Pure."""
     kept: Counter[str] = Counter()
     found = []
     for fd, each in seen.items():
@@ -45,35 +45,35 @@ def surplus(seen: Mapping[int, Seen], host_connections_max: int) -> list[tuple[i
 
 
 class ClientConnections:
-    """From `start` to `stop`. `places.open` is as of the last look."""
+    """Looks at the connections from `start` to `stop`. `places.open` is as of the last look."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self._log = RefusalLog(places)
         self._port = 0
-        self._seen: dict[int, Seen] = {}  # by descriptor; the ones that were found first are first
+        self._seen: dict[int, Seen] = {}  # by descriptor, in the order in which they were found
         self._task: asyncio.Task[None] | None = None
 
     def start(self, port: int) -> None:
-        """Look after the connections that this process accepted on `port`."""
+        """Watch the connections that this process accepted on `port`."""
         self._port = port
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """Again, or never started: nothing."""
+        """Stop watching. Does nothing if not started."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(OSError):  # no descriptor is left to look with
+            with contextlib.suppress(OSError):  # no descriptor is left for the look itself
                 await self.look()
             crowded = self.places.open * 2 > self.places.connections_max
             await asyncio.sleep(CROWDED_LOOK_S if crowded else LOOK_S)
 
     async def look(self) -> None:
-        """Count, and end what is too much. Raises OSError."""
+        """Count the connections, and close surplus ones. Raises OSError."""
         found: dict[int, Seen] = {}
         for at, fd in enumerate(map(int, os.listdir(FOLDER))):
             if at % SLICE == SLICE - 1:
@@ -93,7 +93,7 @@ class ClientConnections:
             self._log.note(Refusal.HOST, ended)
 
     def _look_at(self, fd: int) -> Seen | None:
-        """None: no socket, or gone."""
+        """Describe a descriptor. None: it is not a socket, or it is closed."""
         try:
             status = os.fstat(fd)
         except OSError:
@@ -107,7 +107,7 @@ class ClientConnections:
         try:
             with _duplicate(fd, inode) as sock:
                 here, there = sock.getsockname(), sock.getpeername()
-        except OSError:  # it listens, or has ended
+        except OSError:  # a listening socket, or a closed one
             return None
         if sock.family not in (socket.AF_INET, socket.AF_INET6) or here[1] != self._port:
             return Seen(inode, None)
@@ -115,16 +115,17 @@ class ClientConnections:
 
 
 def _duplicate(fd: int, inode: int) -> socket.socket:
-    """The same socket under another descriptor: what becomes of the first meanwhile does not matter. Raises OSError."""
+    """Return the same socket under a descriptor of our own, so that closing `fd` meanwhile does no harm. Raises
+    OSError."""
     sock = socket.socket(fileno=os.dup(fd))
     if os.fstat(sock.fileno()).st_ino != inode:
         sock.close()
-        raise OSError("another file has the descriptor now")
+        raise OSError("the descriptor belongs to another file now")
     return sock
 
 
 def _end(fd: int, inode: int) -> bool:
-    """End a connection of gRPC's, which takes it for the other end's doing."""
+    """Shut down a connection of gRPC's server, which treats it as closed by the client."""
     try:
         with _duplicate(fd, inode) as sock:
             sock.shutdown(socket.SHUT_RDWR)

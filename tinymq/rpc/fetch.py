@@ -34,7 +34,7 @@ FILES_MAX = 4  # of a stream, that wait open for their turn
 
 
 class Replies(Protocol):
-    """What a stream writes to."""
+    """The sink for a stream's answers."""
 
     async def write(self, message: FetchAnswer) -> None:
         """Raises Closed when the client has gone."""
@@ -73,7 +73,7 @@ class FetchStream:
         self._reading: set[asyncio.Task[None]] = set()
         self._read_ahead_bytes = 0  # asked of the disk, or read and not yet written
         self._slice = Slice(serving.slices)
-        self._fetch_share: FetchShare | None = None  # of the broker's bound, once there is a broker
+        self._fetch_share: FetchShare | None = None  # this stream's share of the broker's bound, once a broker runs
         self._ended = False
         self._wake = asyncio.Event()  # the writer waits on it
         self._room = asyncio.Event()  # the reader waits on it

@@ -1,14 +1,16 @@
-"""The mark on a call that one broker passes on to another: the call was counted to its client's quota already.
+"""The mark on a call that one broker forwards to another: it proves that the call is already counted to its client's
+quota.
 
-Whether a call with the metadata key is answered here or not at all does not depend on the mark: to be refused a second
-hop is no privilege. What the mark grants depends on it, so it is an HMAC by the cluster's secret, good for one call.
+A call with the metadata key is never forwarded again, whether its mark is valid or not: refusing a second hop grants
+nothing. Not counting the call does grant something, so the mark is an HMAC by the cluster's secret, and is valid for
+one call.
 
     value      sender "." number "." HMAC in hex
     HMAC over  "forward", cluster id, sender and its session, receiver and its session, number, method, client, request
 
 A session is the random number of one start of a broker, as the registry has it, and `number` counts the calls that a
-sender has marked since its start: a mark is good once, at one receiver, and no clock matters. A mark that does not hold
-is ignored, and its call counts to the quota of the client that it names.
+sender has marked since its start. So a mark is valid once, at one receiver, and no clock matters. An invalid mark is
+ignored, and its call counts to the quota of the client that it names.
 """
 
 from __future__ import annotations
@@ -23,19 +25,19 @@ from tinymq.broker.broker import Broker
 from tinymq.rpc.proof import forward_proof
 
 FORWARDED = "tinymq-forwarded"  # metadata key
-WINDOW = 4096  # calls of one sender that may overtake one another; a mark that is older does not hold
+WINDOW = 4096  # how many calls of one sender may overtake one another; older marks are invalid
 MARK_CHARS_MAX = 128
 _IDS = struct.Struct("<IQIQQ")
 _LENGTHS = struct.Struct("<II")
 
 
 class ForwardMarks:
-    """Those that one broker gives, and those that it has seen."""
+    """The marks that one broker makes, and those that it has seen."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._numbers = count(1)
-        self._seen: dict[int, _Seen] = {}  # by sender; bounded by the brokers of the cluster
+        self._seen: dict[int, _Seen] = {}  # by sender; at most one for each broker of the cluster
 
     def sign(self, broker: Broker, receiver: int, method: str, client: str, request: Any) -> str:
         """The mark for a call that `broker` passes on to `receiver`."""
@@ -44,7 +46,7 @@ class ForwardMarks:
         return f"{sender}.{number}.{proof.hex()}"
 
     def holds(self, broker: Broker, mark: str, method: str, client: str, request: Any) -> bool:
-        """Was this call marked by a broker of this cluster, for this one, and has not come before?"""
+        """Is the mark valid: made by a broker of this cluster for this one, and not seen before?"""
         parts = mark.split(".") if len(mark) <= MARK_CHARS_MAX and mark.isascii() else ()
         if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
             return False
@@ -75,7 +77,7 @@ class ForwardMarks:
 
 
 class _Seen:
-    """The numbers that one start of a broker has used."""
+    """The numbers that one sender has used since its start."""
 
     def __init__(self, session: int) -> None:
         self.session = session
@@ -93,6 +95,6 @@ class _Seen:
 
 
 def _session(broker: Broker, broker_id: int) -> int:
-    """0: that broker is not registered."""
+    """The session of a broker. 0: the broker is not registered."""
     record = broker.registry.get_broker(broker_id)
     return record.session if record is not None else 0

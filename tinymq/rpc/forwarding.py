@@ -1,6 +1,6 @@
 """Calls that a broker passes on to another one, for a client that asked the wrong one. One hop, never two.
 
-What is passed on is the client's own call of QueueService, with a mark in its metadata (tinymq/rpc/forward_mark.py).
+The broker forwards the client's own call of QueueService, with a mark in its metadata (tinymq/rpc/forward_mark.py).
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ class Call:
 
     broker: Broker  # that it came to
     client: str  # whose quota it counts to
-    forwarded: bool  # by another broker, or by a client that says so: answered here or not at all
+    forwarded: bool  # by another broker, or by a client that claims so: never forwarded again
     deadline_s: float  # by the broker's monotonic clock
     receives_bytes: int = RECEIVES_BYTES  # the largest answer
-    charged: bool = False  # another broker has proven that it counted this call to the client's quota
+    charged: bool = False  # another broker has proven that it counted this call
 
     def left_s(self) -> float:
         return self.deadline_s - self.broker.around.clock.monotonic()

@@ -17,7 +17,7 @@ class Server(Protocol):
 
     @property
     def places(self) -> Places | None:
-        """Of its connections; None: it has none that take a descriptor."""
+        """The places of its connections. None: its connections take no file descriptors."""
         ...
 
     async def start(self, host: str, port: int) -> int: ...
@@ -57,7 +57,7 @@ class ClientPorts:
 
     @property
     def places(self) -> list[Places]:
-        """Of the ports that accept connections."""
+        """The places of every port that accepts connections."""
         found = [self.server.places, self.streams.places if self.streams is not None else None]
         return [places for places in found if places is not None]
 

@@ -1,8 +1,9 @@
-"""Numbers that a request must state, although 0 is a value of theirs: an absent field is not a 0. Pure.
+"""Checks that a request states the numbers it needs, because an absent field does not mean 0. Pure.
 
-A request that changes something names what it changes: a queue, a partition, a place, a lease. Proto3 writes no 0 of a
-field without presence, so these fields are `optional`, and a request that leaves one out is refused (docs/adr/0035).
-tinymq's clients of before presence leave a 0 out, too; they are told from others by the client id that they send.
+A request that changes something names what it changes: a queue, a partition, a place, a lease. Proto3 does not write a
+0 in a field without presence. So these fields are `optional`, and a request that leaves one out is refused
+(docs/adr/0035). Older clients of tinymq, from before these fields had presence, also leave a 0 out. The client id in
+their metadata identifies them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from google.protobuf.message import Message
 from tinymq.errors import InvalidRequest
 from tinymq.rpc.services import CLIENT_ID, Context
 
-HINT = "0 is a value like any other and is not assumed; a client generated from an older tinymq.proto leaves it out"
+HINT = "an absent field does not mean 0; a client generated from an older tinymq.proto leaves a 0 out"
 
 
 def leaves_zeros_out(context: Context) -> bool:
-    """Does the call come from a client of tinymq's own, which may be of before presence?"""
+    """Does the call come from tinymq's own client? Its older versions leave a 0 out."""
     metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
     return bool(metadata.get(CLIENT_ID))
 
 
 def require(request: Message, *fields: str, lenient: bool = False) -> None:
-    """Raises InvalidRequest for the first of `fields` that is absent. `lenient`: absent is 0."""
+    """Raises InvalidRequest for the first of `fields` that is absent. `lenient`: an absent field means 0."""
     if lenient:
         return
     for field in fields:

@@ -1,8 +1,8 @@
 """The produce stream: batches in, results out, several to a message when they are ready together.
 
 One reader per stream keeps batches in their order, one writer sends what is ready; a batch in between costs a
-callback, not a task. Batches that are taken in and not yet answered are bounded, in bytes and in number: at a bound the
-stream is not read. A request with many batches is taken in slices, between which the loop serves others.
+callback, not a task. Accepted batches without an answer are bounded, in bytes and in number. At a bound the stream is
+not read. A request with many batches is processed in slices, between which the loop serves others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Batch = tuple[pb.ProduceBatch, bytes]
 
 
 class Replies(Protocol):
-    """What a stream writes to."""
+    """The sink for a stream's answers."""
 
     async def write(self, message: pb.ProduceReply) -> None:
         """Raises Closed when the client has gone."""
@@ -59,7 +59,7 @@ class _Taken(NamedTuple):
 
 
 async def unpacked(requests: AsyncIterator[pb.ProduceRequest]) -> AsyncIterator[Iterable[Batch]]:
-    """The batches of messages that have their payloads in them. Each payload is copied when its turn comes."""
+    """Yield the batches of messages that contain their payloads. Each payload is copied when its turn comes."""
     async for request in requests:
         yield ((batch, batch.payload) for batch in request.batches)
 
@@ -81,9 +81,9 @@ class ProduceStream:
         self._room = asyncio.Event()  # the reader waits on it
 
     async def run(self, arriving: AsyncIterator[Iterable[Batch]]) -> None:
-        """Until the client ends its side and everything is answered, or the stream breaks.
+        """Run until the client has ended its side and every batch is answered, or until the stream breaks.
 
-        Raises InvalidRequest, as `arriving` does, once every batch that came before is answered.
+        Raises the InvalidRequest that `arriving` raises, once every earlier batch is answered.
         """
         writer = start_writer(self._write())
         refusal: InvalidRequest | None = None
@@ -106,7 +106,7 @@ class ProduceStream:
             raise refusal
 
     async def _take(self, batch: pb.ProduceBatch, payload: bytes) -> int:
-        """Take in one batch. Returns what that has cost the loop, in the cost of a small batch."""
+        """Accept one batch. Returns its cost for the loop, in units of one small batch."""
         arrived_s = self._meter.now()
         throttled_s, cost = 0.0, 1
         try:
@@ -114,10 +114,10 @@ class ProduceStream:
             throttled_s = self._share.charge(len(payload))
             while self._is_full(len(payload), broker.limits):
                 await self._wait_for_room()
-            broker.find(batch.topic_id, batch.partition)  # a batch for nobody here is not looked into
+            broker.find(batch.topic_id, batch.partition)  # a batch for a partition that is not here is not inspected
             declared = declare(payload, batch.payload_crc, broker.limits)
             checked = None
-            if is_heavy(declared, len(payload)):  # away from the loop; the stream's next batch waits its turn
+            if is_heavy(declared, len(payload)):  # validated away from the loop, while the stream's next batch waits
                 check = partial(admit, payload, batch.payload_crc, broker.limits, declared)
                 checked = await broker.unpack_queue.run(check)
             else:
@@ -135,7 +135,7 @@ class ProduceStream:
         return cost
 
     def _is_full(self, size: int, limits: Limits) -> bool:
-        """Do so many batches wait for their answers that one more of `size` bytes has to wait?"""
+        """Must one more batch of `size` bytes wait, because too many batches wait for their answers?"""
         if not self._inflight:
             return False
         return self._inflight_bytes + size > limits.stream_inflight_bytes_max or (

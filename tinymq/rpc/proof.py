@@ -1,6 +1,6 @@
 """Proof of the cluster secret in calls that form or recover a cluster, or that a broker passes on to another one.
 
-HMAC-SHA256, with a label for each kind.
+A proof is an HMAC-SHA256, with a label for each kind of call.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from tinymq.types import PeerAddress, TopicId, check_channel_name
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost
 TOPICS_MAX = 10_000  # whose turns are remembered
-AVOIDED_S = 2.0  # a queue that could not be written to comes last for so long, where any queue will do
+AVOIDED_S = 2.0  # how long a queue that could not be written to comes last, if any queue will do
 AVOIDED_MAX = 10_000
 ASKED_MAX = 16  # queues of a topic asked side by side
 LOOK_S_MIN = 0.01  # before queues that had nothing after all are asked again: doubles, up to LOOK_S
@@ -62,7 +62,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self, serving: Serving, forwarding: Forwarding, quotas: Quotas, randbytes: Callable[[int], bytes],
         secret: bytes, elsewhere: Iterable[PeerAddress] = (),
     ) -> None:  # fmt: skip
-        """`secret`: the cluster's, which proves to other brokers what this one has done with a call."""
+        """`secret`: the cluster's secret, with which this broker proves to others that it has counted a call."""
         self._serving = serving
         self._marks = ForwardMarks(secret)
         self._leading = Leading(serving, forwarding, self._marks, elsewhere)
@@ -70,7 +70,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         self._randbytes = randbytes
         self._takers = messages.Takers()
         self._turns: OrderedDict[TopicId, int] = OrderedDict()
-        self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # queues, and until when
+        self._avoided: OrderedDict[tuple[TopicId, int], float] = OrderedDict()  # until when queues are avoided
 
     async def ProduceMessage(self, request: pb.ProduceMessageRequest, context: Context) -> pb.ProduceMessageReply:
         return await self._answer(
@@ -114,7 +114,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
     async def _produce(
         self, method: str, acks: Acks, request: pb.ProduceMessageRequest, call: Call
     ) -> pb.ProduceMessageReply:
-        if request.ByteSize() > PRODUCE_BYTES_MAX + (AROUND_BYTES if call.forwarded else 0):  # it has grown on the way
+        if request.ByteSize() > PRODUCE_BYTES_MAX + (AROUND_BYTES if call.forwarded else 0):  # forwarding enlarges it
             raise BatchTooLarge(
                 f"a message of {request.ByteSize()} bytes; at most {PRODUCE_BYTES_MAX}: a gRPC client takes no more",
                 hint="tinymq's own client sends and reads larger ones",
@@ -133,7 +133,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
         request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
         try:
             return await self._leading.at_leader(call, method, request, here, repeatable=False)
-        except UnknownPartition:  # it was deleted meanwhile
+        except UnknownPartition:  # the queue was deleted meanwhile
             await call.broker.refresh()
         request.queue = _queue_of(await find_topic(call.broker, request.topic), request.key)
         return await self._leading.at_leader(call, method, request, here, repeatable=False)
@@ -145,7 +145,8 @@ class QueueService(pb_grpc.QueueServiceServicer):
         call: Call,
         here: Callable[[Partition], Awaitable[pb.ProduceMessageReply]],
     ) -> pb.ProduceMessageReply:
-        """To the next queue whose leader takes it. An attempt that may have been written is never made elsewhere."""
+        """Produce to the next queue whose leader accepts the message. An attempt that may have been written is never
+        repeated at another queue."""
         clock, pause_s = call.broker.around.clock, LOOK_S_MIN
         while True:
             last: TinymqError | None = None
@@ -154,7 +155,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
                 request.queue = number
                 try:
                     reply = await self._leading.at_leader(call, method, request, here, repeatable=False, patient=False)
-                except UnknownPartition as error:  # it was deleted meanwhile
+                except UnknownPartition as error:  # the queue was deleted meanwhile
                     last = last or error
                 except NOTHING_DONE as error:
                     last = error
@@ -190,7 +191,8 @@ class QueueService(pb_grpc.QueueServiceServicer):
         )
 
     def _in_turn(self, topic: TopicRecord, now_s: float) -> list[int]:
-        """All queues, beginning with the one whose turn it is; those that could not be written to a moment ago last."""
+        """Return all queues, beginning with the one whose turn it is. Queues that could not be written to a moment ago
+        come last."""
         first = self._turn(topic)
         numbers = [queue.partition for queue in (*topic.queues[first:], *topic.queues[:first])]
         return sorted(numbers, key=lambda number: self._avoided.get((topic.topic_id, number), 0.0) > now_s)
@@ -347,7 +349,7 @@ class QueueService(pb_grpc.QueueServiceServicer):
 
 
 def _queue_of(topic: TopicRecord, key: bytes) -> int:
-    """The queue of a key, as tinymq's client has it."""
+    """Return the queue of a key, as tinymq's client chooses it."""
     return topic.queues[keyed(key, len(topic.queues))].partition
 
 

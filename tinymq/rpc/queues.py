@@ -43,8 +43,8 @@ def _of_new_topic(request: pb.CreateQueueRequest) -> bool:
 
 
 async def delete_queue(request: pb.DeleteQueueRequest, call: Call) -> pb.DeleteQueueReply:
-    """One queue less; the last one with its topic: which it is, the registry decides, of the topic that was meant.
-    Raises InvalidRequest for a request that names no queue."""
+    """Delete a queue, and with the last queue its topic. The registry decides whether it is the last one of the topic
+    that the request names. Raises InvalidRequest for a request without a queue."""
     require(request, "queue")
     broker, name, number = call.broker, request.topic, request.queue
     topic = await find_topic(broker, name)

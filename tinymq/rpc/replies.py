@@ -1,4 +1,4 @@
-"""What a stream's answers are written to, and the task that writes them. A client that has gone is no error."""
+"""Writes the answers of a stream, in a task of its own. A client that has gone is not an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = structlog.get_logger("tinymq.rpc")
 
 
 class GrpcReplies(Generic[M]):
-    """Answers on a gRPC stream."""
+    """Writes answers to a gRPC stream."""
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, M]) -> None:
         self._context = context
@@ -32,7 +32,8 @@ class GrpcReplies(Generic[M]):
 
 
 def start_writer(write: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run the writing half of a stream. A bug in it is logged: its reader may be cancelled without awaiting it."""
+    """Run the writing half of a stream. A bug in the writer is logged, because the reading half may be cancelled
+    without awaiting it."""
     writer = asyncio.get_running_loop().create_task(write)
     writer.add_done_callback(_ended)
     return writer
@@ -45,10 +46,10 @@ def _ended(writer: asyncio.Task[None]) -> None:
 
 
 def quiet_departures() -> None:
-    """Keep gRPC from logging a traceback for each client that leaves in the middle of an answer.
+    """Keep gRPC from logging a traceback for each client that leaves before its answer is complete.
 
-    gRPC sends the answers of unary calls, and the status of every call, after the handler has returned: only its logger
-    sees what became of them.
+    gRPC sends the answers of unary calls, and the status of every call, after the handler has returned. So only its
+    logger gets the errors of sending them.
     """
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_departure)
 

@@ -1,7 +1,7 @@
-"""Around all calls of our services on the gRPC port: requests over their bounds are refused before they are parsed.
+"""Refuses requests over their bounds before they are parsed, in all calls of our services on the gRPC port.
 
-The refusal is an error in the reply, as the service itself would say it. On a stream it ends the stream with a status,
-once everything before it is answered.
+The refusal is an error in the reply, in the form that the service itself uses. On a stream, the refusal ends the stream
+with a status, once all earlier requests are answered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestBounds(grpc.aio.ServerInterceptor):
             for method in service.methods
         }
         for method in self._methods.values():
-            bounds_of(method.input_type)  # a field without a bound fails at the start, not in a call
+            bounds_of(method.input_type)  # so that a field without a bound fails here, not in a call
         self._handlers: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -74,10 +74,11 @@ def _bounded(method: MethodDescriptor, found: Any) -> Any:
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
-    """The request, or why it is refused: gRPC logs a traceback for whatever a deserializer raises."""
+    """Return the request, or the error that refuses it: gRPC would log a traceback if a deserializer raised the
+    error."""
     try:
         return parse(kind, data)
-    except InvalidRequest as error:  # its traceback holds `data`, until the garbage collector finds the two
+    except InvalidRequest as error:  # without its traceback, which would keep `data` alive until a collection
         return InvalidRequest(error.message, hint=error.hint)
 
 
@@ -90,7 +91,8 @@ async def _believed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 async def _refused(method: MethodDescriptor, error: InvalidRequest, context: Context) -> Any:
-    """The reply with the error, as this service has it; else the status that stands for it."""
+    """Return a reply with the error, in the form of this service. If its replies have no place for one, end the call
+    with the error's status."""
     kind = GetMessageClass(method.output_type)
     fields = method.output_type.fields_by_name
     if "error" in fields:

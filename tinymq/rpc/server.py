@@ -26,15 +26,15 @@ from tinymq.rpc.request_bounds import RequestBounds
 from tinymq.rpc.services import BrokerService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
-HANDSHAKE_S = 10.0  # from a connection's acceptance to HTTP/2's first settings
-IDLE_S = 300.0  # without a call; tinymq's client connects again when it needs to
+HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings
+IDLE_S = 300.0  # without a call; tinymq's client connects again when necessary
 ANSWERS_S = 2.0  # for calls to be answered that a stop has woken; they end by themselves
 
 
 def options(limits: Limits, connections_max: int) -> list[tuple[str, int]]:
     """What every server is bound by. Pings let both ends find out that the other is gone."""
     return [
-        ("grpc.max_allowed_incoming_connections", connections_max),  # one more is closed at once
+        ("grpc.max_allowed_incoming_connections", connections_max),  # a further one is closed at once
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),

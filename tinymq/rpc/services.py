@@ -25,7 +25,7 @@ from tinymq.rpc.replies import GrpcReplies
 from tinymq.rpc.request_bounds import end_with
 from tinymq.rpc.serving import Serving
 
-DESCRIBED_MAX = 256  # topics, partitions or replicas that an answer describes in one slice
+DESCRIBED_MAX = 256  # topics, partitions or replicas that one slice describes
 CLIENT_ID = "tinymq-client-id"  # metadata key
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -99,7 +99,7 @@ class BrokerService(pb_grpc.BrokerServicer):
             found: list[TopicRecord | TinymqError] = [*broker.registry.get_all_topics()]
             names = [""] * len(found)
         else:
-            names = list(dict.fromkeys(request.topics))  # a name that is repeated has one answer
+            names = list(dict.fromkeys(request.topics))  # a repeated name gets one answer
             found = await broker.topics(names)
         reply = pb.MetadataReply(
             cluster_id=broker.around.cluster_id,

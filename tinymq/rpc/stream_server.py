@@ -59,7 +59,7 @@ class StreamServer:
         where = format_address(host, port)
         acceptor = Acceptor(self.places, self._connection)
         try:
-            bound = await acceptor.start(host, port, dual_stack=True)  # as gRPC does: both kinds of addresses
+            bound = await acceptor.start(host, port, dual_stack=True)  # IPv4 and IPv6, as gRPC does
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
@@ -83,7 +83,8 @@ class StreamServer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _connection(self, place: Place) -> FrameStream:
-        """Of a stranger: it may send a hello, and the bounds of a stream come after that."""
+        """Make the stream of a new connection. Until its hello it may send only a hello; then the bounds of its kind
+        apply."""
 
         def lost(stream: FrameStream) -> None:
             place.leave()
