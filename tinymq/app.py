@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tinymq import extras
 
-with extras.required("a broker (tinymq.app)"):  # before what needs more than the base install
+with extras.required("a broker (tinymq.app)"):  # before imports that need more than the base install
     import structlog
 
 from tinymq.broker.entrance import Entrance
@@ -136,23 +136,23 @@ class BrokerApp:
         return leader[0] if leader is not None else 0
 
     def metadata_voters(self) -> list[int]:
-        """The brokers that the metadata group lists, dead or alive; none before this broker belongs to a cluster."""
+        """The brokers that the metadata group lists, dead or alive. Empty before this broker belongs to a cluster."""
         group = self._host.groups.get(METADATA_GROUP) if self._host is not None else None
         return sorted(replica.broker_id for replica in group.membership.replicas) if group is not None else []
 
     def heard_ages_s(self) -> dict[int, float]:
-        """The other brokers that this one has heard, and how long ago."""
+        """Map every other broker that this one has heard to the seconds since then."""
         now = self._clock.monotonic()
         return self._host.liveness.ages_s(now) if self._host is not None else {}
 
     def ports(self) -> list[Places]:
-        """Of all ports that it listens on."""
+        """The places of all ports that this broker listens on."""
         clients = self._ports.places if self._ports is not None else []
         peers = [self._transport.places] if isinstance(self._transport, TcpTransport) else []
         return [*clients, *peers, *([self.metrics.places] if self.metrics.places is not None else [])]
 
     def tail_bytes(self) -> int:
-        """Taken by entries that logs keep in memory."""
+        """The bytes that log entries in memory take."""
         return self._store.tails.bytes if self._store is not None else 0
 
     @property

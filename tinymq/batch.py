@@ -99,7 +99,7 @@ class BatchHeader:
 
 @value
 class Declared:
-    """What a batch says about itself, found consistent and within the limits. Its values are not looked at yet."""
+    """What a batch says about itself, checked for consistency and limits. Its values are not checked yet."""
 
     header: BatchHeader
     layout: Layout
@@ -145,7 +145,7 @@ def parse_batch_header(payload: bytes | memoryview) -> BatchHeader:
 
 
 def read_declared(payload: bytes | memoryview, limits: BatchLimits) -> Declared:
-    """The first half of `check_batch`: reads the header and Arrow's metadata, and unpacks nothing.
+    """The first half of `check_batch`: read the header and Arrow's metadata, without unpacking anything.
 
     Raises InvalidBatch or BatchTooLarge.
     """
@@ -164,7 +164,7 @@ def read_declared(payload: bytes | memoryview, limits: BatchLimits) -> Declared:
 
 
 def check_batch(payload: bytes | memoryview, limits: BatchLimits, declared: Declared | None = None) -> CheckedBatch:
-    """Believe `payload` or raise InvalidBatch or BatchTooLarge: everything that a reader will rely on.
+    """Check everything in `payload` that a reader relies on. Raises InvalidBatch or BatchTooLarge.
 
     `declared`: the result of `read_declared` for the same payload and limits, if the caller has it already.
     """
@@ -235,10 +235,11 @@ def _shared_nulls(count: int, kind: pa.DataType) -> pa.Array:
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """As pa.nulls, and no larger than it must be when it is written.
+    """Return the same as pa.nulls, but no larger than necessary when written.
 
-    Arrow's own nulls give the empty children of lists as many offsets as there are rows, and every slice of the column
-    is written with all of them: eight bytes for each row of the whole table, in each batch that it is cut into.
+    Arrow's own nulls give the empty children of lists as many offsets as there are rows, and Arrow writes every slice
+    of the column with all of these offsets. That costs eight bytes for each row of the whole table, in each batch that
+    the table is cut into.
     """
     if not pa.types.is_list(kind):
         return pa.nulls(count, kind)

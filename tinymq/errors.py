@@ -97,7 +97,7 @@ class UnsupportedVersion(InvalidRequest):
 
 
 class WrongEventLoop(InvalidRequest):
-    """An asynchronous client is used on another event loop than the one that it belongs to."""
+    """An asynchronous client is used on an event loop that it does not belong to."""
 
     default_hint = (
         "use an AsyncClient only on the event loop that used it first, and make a new one for each asyncio.run; "
@@ -131,9 +131,9 @@ class UnknownProducer(InvalidRequest):
 
 
 class VersionConflict(InvalidRequest):
-    """What was to be changed is at another version than the one that the change was decided on."""
+    """The object of a change no longer has the version that the change was based on."""
 
-    default_hint = "read it again, and decide again"
+    default_hint = "read the object again, and decide again"
 
 
 class NotFound(TinymqError):
@@ -291,9 +291,9 @@ class DiskFull(StorageError):
 
 
 class OutOfDescriptors(StorageError):
-    """The process, or the system, has no file descriptor left. Nothing is wrong with the disk."""
+    """The process or the system has no file descriptor left. Nothing is wrong with the disk."""
 
-    default_hint = "raise the broker's limit of open files (ulimit -n); what failed is tried again by itself"
+    default_hint = "raise the broker's limit of open files (ulimit -n); the broker tries again by itself"
     retriable = True
 
 
@@ -322,9 +322,9 @@ class FolderInUse(StorageError):
 
 
 class UnsafePath(StorageError):
-    """What has this name is no file or folder of this user's own: a planted link, perhaps."""
+    """The path is not a file or folder of this user: it may be a planted link."""
 
-    default_hint = "see what lies there and who put it there; remove it, or choose another folder"
+    default_hint = "look at what the path is and who created it; remove it, or choose another folder"
 
 
 class PortInUse(StorageError):

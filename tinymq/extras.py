@@ -1,6 +1,6 @@
-"""Which extra of the distribution brings which package: a part of tinymq that lacks one says what to install.
+"""Maps packages to the extras that install them, so that a part of tinymq that lacks a package can name the extra.
 
-The base install is the client. `required` stands around the third-party imports of every other way in: the command
+The base install contains the client. `required` wraps the third-party imports of every other entry point: the command
 line, brokers as a library and their settings, `tinymq.testing`, the Spark data source.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# By the first word of a module's name; pyproject.toml has the versions. A package that two extras bring is listed with
-# the smaller one.
+# The keys are the first words of module names; pyproject.toml has the versions. A package of two extras is listed with
+# the smaller extra.
 EXTRAS: dict[str, str] = {
     "cyclopts": "cli",
     "rich": "cli",
@@ -33,7 +33,7 @@ class MissingExtra(ImportError):
 
 @contextmanager
 def required(purpose: str) -> Iterator[None]:
-    """Around imports that `purpose` needs. Raises MissingExtra in place of the ImportError of an extra's package."""
+    """Wrap imports that `purpose` needs. Raises MissingExtra instead of the ImportError for a package of an extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,12 +1,13 @@
-"""The feature level: what a build of tinymq knows, and from which level of the cluster on each thing may be proposed.
+"""Feature levels: which level a build of tinymq knows, and which cluster level each entry, command and message needs.
 
-Every broker announces the level that it knows: `protocol_max` of its Hello to other brokers, and `feature_level` of its
-registration. One that announces nothing knows level 1. The registry's level is at most the least of all members'. It
-rises by a replicated command and never falls, so whatever may be proposed at it is known to every member.
+Every broker announces the level that it knows: as `protocol_max` of its Hello to other brokers, and as `feature_level`
+of its registration. A broker that announces no level knows level 1. The cluster's level, in the registry, is at most
+the lowest level of all members. A replicated command raises it, and it never falls, so every member knows everything
+that may be proposed.
 
-To add an entry version, a registry command, a command of a partition or a message between brokers: raise KNOWN_LEVEL
-if the last release has the present one, enter the new thing here under that level, and propose or send it only after
-`check`. Tests hold the tables to what the code and the .proto files have. No I/O here.
+To add an entry version, a registry command, a partition command or a message between brokers: raise KNOWN_LEVEL if the
+last release already has the present value, add the new item to a table here under KNOWN_LEVEL, and propose or send it
+only after `check`. Tests compare the tables with the code and the .proto files. No I/O here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Mapping
 from tinymq.entry import Kind
 from tinymq.errors import UnsupportedVersion
 
-FIRST_LEVEL = 1  # what a broker knows that announces nothing
-KNOWN_LEVEL = 2  # what this build knows
+FIRST_LEVEL = 1  # known to a broker that announces no level
+KNOWN_LEVEL = 2  # known to this build
 
 ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.NOOP: {1: 1},
@@ -25,8 +26,9 @@ ENTRIES: Mapping[int, Mapping[int, int]] = {
     Kind.DATA: {1: 1},
     Kind.COMMAND: {1: 1, 2: 2},
 }
-"""By kind: version of the entry → level. A replica that meets another kind or version stops. A command's entry has the
-version of the newest thing that it says, so that a build that does not know it stops rather than passes over it."""
+"""By kind: version of the entry → level. A replica that meets any other kind or version stops. The entry of a command
+has the version that its newest content needs, so that a build that does not know the content stops instead of skipping
+it."""
 
 REGISTRY_COMMANDS: Mapping[str, int] = {
     "register_broker": 1,
@@ -42,7 +44,7 @@ REGISTRY_COMMANDS: Mapping[str, int] = {
     "raise_feature_level": 2,
     "put_record": 2,
 }
-"""By its name in registry.proto's Command."""
+"""By the command's name in registry.proto's Command."""
 
 PARTITION_COMMANDS: Mapping[str, int] = {
     "open": 1,
@@ -54,7 +56,7 @@ PARTITION_COMMANDS: Mapping[str, int] = {
     "hold": 1,
     "release": 1,
 }
-"""By its name in partition.proto's Command."""
+"""By the command's name in partition.proto's Command."""
 
 PEER_MESSAGES: Mapping[str, int] = {
     "heartbeat": 1,
@@ -72,36 +74,36 @@ PEER_MESSAGES: Mapping[str, int] = {
     "state_ack": 1,
     "here": 1,
 }
-"""By its name in peer.proto's Peer."""
+"""By the message's name in peer.proto's Peer."""
 
 _NO_VERSIONS: Mapping[int, int] = {}
-_UPGRADE = "upgrade every broker, and see what keeps the level: tinymq cluster feature-level show"
+_UPGRADE = "upgrade every broker, and see which one keeps the level down: tinymq cluster feature-level show"
 
 
 def knows_entry(kind: int, version: int) -> bool:
-    """Does this build know what such an entry says?"""
+    """Does this build know entries of that kind and version?"""
     return version in ENTRIES.get(kind, _NO_VERSIONS)
 
 
 def entry_level(kind: int, version: int) -> int:
-    """The level from which on such an entry may be proposed; above every level for one that is unknown."""
+    """The lowest level at which such an entry may be proposed. For an unknown entry it is above every level."""
     return ENTRIES.get(kind, _NO_VERSIONS).get(version, KNOWN_LEVEL + 1)
 
 
 def entry_version(kind: int, level: int) -> int:
-    """The version of an entry of that kind whose payload needs `level`."""
+    """The version for an entry of that kind whose payload needs `level`."""
     return next(version for version, needed in sorted(ENTRIES[kind].items()) if needed >= level)
 
 
 def check(what: str, needed: int, level: int) -> None:
-    """Raises UnsupportedVersion for what needs a higher level than the cluster's."""
+    """Raises UnsupportedVersion if `what` needs a higher level than the cluster's."""
     if needed > level:
         message = f"{what} needs feature level {needed}, and this cluster is at {level}"
         raise UnsupportedVersion(message, hint=_UPGRADE, needed=needed, feature_level=level)
 
 
 def check_member(broker_id: int, known: int, level: int) -> None:
-    """Raises UnsupportedVersion for a broker that knows less than the cluster may propose."""
+    """Raises UnsupportedVersion for a broker that does not know the cluster's feature level."""
     if known < level:
         message = f"broker {broker_id} knows feature level {known}, and this cluster is at {level}"
         raise UnsupportedVersion(message, hint=f"install a newer tinymq on broker {broker_id}", feature_level=level)

@@ -61,13 +61,13 @@ class FrameStream(asyncio.BufferedProtocol):
         on_lost: Callable[[FrameStream], None] | None = None,
         room: FrameRoom | None = None,
     ) -> None:
-        """Bounds of what is received. `on_made` is called once it is connected, `on_lost` once it is no more. With
-        `room`, large frames wait for room there, and each frame has its deadline (unfinished.py)."""
+        """The maxima bound received frames. `on_made` is called once the stream is connected, `on_lost` once it is
+        disconnected. With `room`, large frames wait for room there, and each frame has a deadline (unfinished.py)."""
         self.remote_host = ""
         self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)
         self._room_of_all = room
-        self._claim: Claim | None = None  # with `room`, while it is connected
+        self._claim: Claim | None = None  # with `room`, while the stream is connected
         self._deadline: FrameDeadline | None = None  # likewise
         self._on_made = on_made
         self._on_lost = on_lost
@@ -99,7 +99,7 @@ class FrameStream(asyncio.BufferedProtocol):
         frame = self._frames.popleft()
         self._unread_bytes -= _size(frame)
         if not self._reading and not self._too_much() and self._transport is not None:
-            self._take_frames()  # a large one may have waited for this
+            self._take_frames()  # a large frame may have waited for this
             self._settle_reading()
         return frame
 
@@ -215,7 +215,7 @@ class FrameStream(asyncio.BufferedProtocol):
             raise self._ended
 
     def _take_frames(self) -> None:
-        """Whole frames out of what was received; a large one is begun when there is room for it."""
+        """Take complete frames out of the received bytes. Begin a large frame when there is room for it."""
         try:
             while self._ended is None:
                 frame = self._reader.next_frame()
@@ -237,13 +237,13 @@ class FrameStream(asyncio.BufferedProtocol):
         return self._claim is None or self._claim.ask(self._reader.wanted_bytes)
 
     def _granted(self) -> None:
-        """There is room for the frame that waited for it."""
+        """Begin the frame that waited for room."""
         if self._ended is None and self._transport is not None:
             self._reader.begin()
             self._settle_reading()
 
     def _settle_reading(self) -> None:
-        """Read from the system while somebody receives, and no frame waits for room."""
+        """Read from the socket unless too much is unread, or a frame waits for room."""
         wanted = not self._too_much() and not self._reader.wanted_bytes
         if self._transport is not None and wanted != self._reading:
             self._reading = wanted

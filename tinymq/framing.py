@@ -20,7 +20,7 @@ from tinymq.errors import InvalidFrame
 PREFIX = struct.Struct("<II")
 PREFIX_BYTES = PREFIX.size
 READ_BUFFER_BYTES = 64 * 1024  # per connection; a longer frame gets a buffer of its own
-FIRST_BUFFER_BYTES = 4 * 1024  # of a connection that has not sent much yet: most of many are idle
+FIRST_BUFFER_BYTES = 4 * 1024  # the first buffer of a connection: most connections are idle
 JOIN_BYTES_MAX = 16 * 1024  # shorter pieces are cheaper to copy than to write one by one
 
 Chunk = bytes | memoryview
@@ -70,15 +70,15 @@ class FrameReader:
     """One connection's received bytes. Use: get_buffer, receive into it, received, next_frame until None.
 
     Both bounds may be changed between frames. After InvalidFrame nothing more can be read. With `asks`, a frame that
-    needs a buffer of its own gets it from `begin`, which the owner calls when there is room: until then `wanted_bytes`
-    says how much it is, and nothing may be received.
+    needs a buffer of its own gets it from `begin`, which the owner calls when there is room. Until then `wanted_bytes`
+    is the frame's size, and nothing may be received.
     """
 
     def __init__(self, frame_bytes_max: int, head_bytes_max: int, *, asks: bool = False) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.head_bytes_max = head_bytes_max
-        self.frames = 0  # handed out so far
-        self.wanted_bytes = 0  # of the large frame that waits for `begin`
+        self.frames = 0  # frames handed out so far
+        self.wanted_bytes = 0  # the size of the large frame that waits for `begin`; 0: none waits
         self._asks = asks
         self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0  # invariant: unread bytes are _buffer[_start:_end]
@@ -106,12 +106,12 @@ class FrameReader:
 
     @property
     def begun(self) -> bool:
-        """A part of a frame was received."""
+        """Has a part of a frame been received?"""
         return self._large is not None or self._end > self._start
 
     @property
     def begun_bytes(self) -> int:
-        """Bytes of the frame of which a part was received, as far as they are known; 0: there is none."""
+        """The size of a frame that has arrived in part, as far as it is known; 0: there is no such frame."""
         if self._large is not None:
             return PREFIX_BYTES + len(self._large)
         if self._end - self._start < PREFIX_BYTES:
@@ -152,7 +152,7 @@ class FrameReader:
         return frame
 
     def begin(self) -> None:
-        """There is room for the frame that waits for it."""
+        """Give the waiting frame its buffer, because there is room for it."""
         assert self.wanted_bytes
         self.wanted_bytes = 0
         self._begin_large(*PREFIX.unpack_from(self._buffer, self._start))
@@ -166,7 +166,8 @@ class FrameReader:
         return None
 
     def drop(self) -> None:
-        """Nothing more is received: let go of what there is of a frame. Its memory need not wait for the collector."""
+        """Drop the frame that has arrived in part, because nothing more is received. Its memory is free without a
+        collection."""
         self._large = None
         self.wanted_bytes = self._start = self._end = 0
 

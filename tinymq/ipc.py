@@ -55,7 +55,7 @@ class Layout:
 
     unpacked_bytes: int  # sum of all buffers' lengths once unpacked
     compressed: bool
-    values: int  # records and headers: what validation looks at one by one
+    values: int  # the number of records and headers, which validation visits one by one
 
 
 @value

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:
-    """`count` with its noun: "1 broker", "3 brokers". `plural` is for nouns that take more than an s."""
+    """`count` with its noun: "1 broker", "3 brokers". `plural` is for nouns whose plural is not formed with an s."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def named(noun: str, names: Iterable[object]) -> str:
-    """Things by name: "broker 3", "brokers 1, 2"."""
+    """A noun with names: "broker 3", "brokers 1, 2"."""
     listed = [str(name) for name in names]
     return f"{noun if len(listed) == 1 else noun + 's'} {', '.join(listed)}"

@@ -69,7 +69,7 @@ class Endpoint:
 
     @property
     def places(self) -> Places | None:
-        """Of the port's connections, while it listens."""
+        """The places of the port's connections, while it listens."""
         return self._server.places if self._server is not None else None
 
     def group_changed(self, group: Group) -> None:

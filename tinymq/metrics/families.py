@@ -76,7 +76,7 @@ CONNECTIONS_REFUSED = Family(
     ("port", "reason"),
     CounterMetricFamily,
 )
-TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Taken by entries that logs here keep in memory.")
+TAIL_BYTES = Family("tinymq_tail_cache_bytes", "Bytes that log entries in memory take on this broker.")
 MEMORY_BYTES = Family("tinymq_memory_storage_bytes", "Taken here by the logs of topics in memory.")
 REVIVED = Family("tinymq_partitions_revived", "That went on from here with what was left.", (), CounterMetricFamily)
 LOST = Family("tinymq_partitions_lost", "Those of them that had nothing left.", (), CounterMetricFamily)

@@ -6,8 +6,8 @@ h11 reads and writes the protocol; here are its deadlines and bounds. A connecti
     answering   until the answer is made: reads nothing more
     closing     until it is written: together with answering at most ANSWER_S seconds
 
-and a connection that is late is cut off. When one more than `connections_max` are open, the oldest that is still
-reading gives way: a client that opens many and sends nothing keeps no other out.
+and a connection that is late is cut off. When more than `connections_max` are open, the oldest one that is still
+sending its request is closed, so that a client that opens many and sends nothing keeps no other client out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class HttpServer:
         self.routes = routes
         self.clock = clock
         self.connections_max = connections_max
-        self.places = Places("metrics", 2 * connections_max)  # the ones that gave way are not closed at once
+        self.places = Places("metrics", 2 * connections_max)  # closed connections leave with a delay
         self._open: dict[_Connection, None] = {}  # the oldest first
         self._acceptor: Acceptor | None = None
         self._answering: set[asyncio.Task[None]] = set()

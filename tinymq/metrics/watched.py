@@ -51,11 +51,11 @@ class Application(Protocol):
     def reason(self) -> str: ...
     def metadata_leader(self) -> int: ...
     def ports(self) -> Iterable[Places]:
-        """Those that it listens on."""
+        """The places of the ports that the broker listens on."""
         ...
 
     def tail_bytes(self) -> int:
-        """Taken by entries that logs keep in memory."""
+        """The bytes that log entries in memory take."""
         ...
 
 

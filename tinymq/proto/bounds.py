@@ -1,7 +1,7 @@
-"""How often a field may repeat in a client's request. Checked on the packed bytes, before a message is made of them.
+"""Bounds how often a field may repeat in a client's request. The check reads the packed bytes, before they are parsed.
 
-Parsing 8 MiB of empty submessages takes protobuf seconds and some 200 MB; counting them here ends at the first one too
-many. Every repeated field of every request has a bound: `bounds_of` fails for a message that has a field without one.
+Protobuf needs seconds and some 200 MB to parse 8 MiB of empty submessages. The count here ends at the first submessage
+too many. Every repeated field of every request has a bound: `bounds_of` fails for a message with an unbounded field.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ REPEATED_MAX: dict[str, int] = {
     "TakeOverOrders.orders": 20_001,  # every partition that a cluster can have, and the metadata
     "TakeOverOrder.replicas": 64,
 }
-"""By message and field, over all requests. The client splits what it sends by the same numbers."""
+"""By message and field, for all requests. The client splits its requests by the same numbers."""
 
-OTHERS_MAX = 64  # other fields of one message: a correct client sends each of them at most once, and none has so many
-UNSCANNED_BYTES_MAX = 4096  # a request of this size is parsed at once: that takes a millisecond at the most
-UNSCANNED_PART_BYTES_MAX = 1024  # a submessage of this size is not looked into
+OTHERS_MAX = 64  # other fields in one message: a correct client sends each at most once, and no message has so many
+UNSCANNED_BYTES_MAX = 4096  # a request up to this size is parsed unchecked, in a millisecond at most
+UNSCANNED_PART_BYTES_MAX = 1024  # a submessage up to this size is not checked
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _CONTINUED = bytes(range(0x80, 0x100))
@@ -45,18 +45,18 @@ _CONTINUED = bytes(range(0x80, 0x100))
 
 @value
 class Bounds:
-    """What one kind of message is held to, by field number."""
+    """The bounds of one kind of message, by field number."""
 
     name: str
     repeated: dict[int, FieldDescriptor]
-    most: dict[int, int]  # of the same
+    most: dict[int, int]  # the bound of each repeated field
     parts: dict[int, Bounds]  # submessages
-    unscanned_bytes_max: int  # a message that is no larger cannot be over a bound
+    unscanned_bytes_max: int  # a message up to this size cannot exceed a bound
 
 
 @cache
 def bounds_of(kind: Descriptor) -> Bounds:
-    """Raises KeyError for a repeated field without a bound."""
+    """Return the bounds of a kind of message. Raises KeyError for a repeated field without a bound."""
     repeated = {field.number: field for field in kind.fields if field.is_repeated}
     most = {number: REPEATED_MAX[f"{kind.name}.{field.name}"] for number, field in repeated.items()}
     parts = {field.number: bounds_of(field.message_type) for field in kind.fields if field.message_type is not None}
@@ -65,7 +65,8 @@ def bounds_of(kind: Descriptor) -> Bounds:
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """The message, if it is within its bounds. Raises InvalidRequest: nothing of it is done."""
+    """Parse a message that is within its bounds. Raises InvalidRequest for any other, before any part of it takes
+    effect."""
     bounds = bounds_of(kind.DESCRIPTOR)
     if len(data) > bounds.unscanned_bytes_max:
         try:
@@ -79,7 +80,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 
 def _scan(bounds: Bounds, data: bytes, at: int, end: int) -> None:
-    """Raises InvalidRequest, and IndexError for a message that ends in the middle of a field."""
+    """Check one message. Raises InvalidRequest, and IndexError for a message that ends in the middle of a field."""
     left = dict(bounds.most)
     others_left = OTHERS_MAX
     while at < end:
@@ -118,9 +119,9 @@ def _scan(bounds: Bounds, data: bytes, at: int, end: int) -> None:
 
 
 def _items(field: FieldDescriptor, wire: int, data: bytes, start: int, end: int) -> int:
-    """How many items of a repeated field lie in one occurrence of it: more than one where numbers are packed.
+    """Count the items in one occurrence of a repeated field. Packed numbers can make it more than one.
 
-    An occurrence that packs no number counts as one: otherwise the scan itself of 4,000,000 of them would take seconds.
+    An empty packed occurrence counts as one item. Otherwise the scan of 4,000,000 of them would itself take seconds.
     """
     if wire != _LENGTH or field.message_type is not None or field.type in _BYTES:
         return 1
@@ -131,7 +132,7 @@ _BYTES = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends)."""
+    """Return (the value of a varint, the position after it)."""
     byte = data[at]
     at += 1
     if byte < 0x80:

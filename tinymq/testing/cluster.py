@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinymq import extras
 
-with extras.required("tinymq.testing"):  # before what needs more than the base install
+with extras.required("tinymq.testing"):  # before imports that need more than the base install
     import structlog
 
 from tinymq.app import BrokerApp, Outside

@@ -123,7 +123,7 @@ class FaultyFiles:
         self._failing_reads.append(pattern)
 
     def out_of_descriptors(self, pattern: str) -> None:
-        """Files and folders whose path matches cannot be opened; "": all can, again."""
+        """Let opening fail for every file and folder whose path matches `pattern`; "": let all open again."""
         self._not_opened = pattern
 
     def disk_full(self, bytes_left: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The contract suite of registries, for one of your own: pytest collects it where it is imported.
+"""The contract suite of registries, also for your own registry: pytest collects the suite where you import it.
 
     # test_my_registry.py
     from tinymq.testing.registry_contract import *
@@ -6,7 +6,7 @@
     @pytest.fixture
     def open_registry():
         @asynccontextmanager
-        async def opened(clock, folder):  # bench.OpenRegistry says what is asked of it
+        async def opened(clock, folder): # see bench.OpenRegistry
             registry = MyRegistry(folder / "file", clock, random.Random(1), Timing())
             await registry.start(set())
             yield registry
@@ -14,7 +14,7 @@
 
         return opened
 
-A registry that passes is one. It needs pytest. docs/registry.md says what else to test.
+A registry that passes is a valid one. The suite needs pytest. docs/registry.md says what else to test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A registry on a clock that stands still, with the effects that it told of; and how a test runs on one."""
+"""Runs a test on a registry whose clock stands still, and records the effects that the registry reports."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tinymq.registry.effects import Effect
 from tinymq.registry.values import BrokerRecord
 from tinymq.testing.manual_clock import ManualClock
 
-UNTIL_S = 10.0  # real ones: of an implementation that others have a part in
+UNTIL_S = 10.0  # real seconds, for implementations that depend on other processes
 
 OpenRegistry = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
-"""What a user's fixture `open_registry` is: it opens a registry on this clock, started and empty, which may keep what
-it needs in this folder, and stops it at the end."""
+"""The type of a user's fixture `open_registry`: it opens a started, empty registry on this clock, which may store files
+in this folder, and stops it at the end."""
 
 
 def broker(number: int, session: int = 1, rack: str = "", feature_level: int = 1) -> BrokerRecord:
@@ -36,7 +36,7 @@ def broker(number: int, session: int = 1, rack: str = "", feature_level: int = 1
 
 
 class Bench:
-    """What a scenario has in its hands."""
+    """A scenario's registry, its clock, and the effects so far."""
 
     def __init__(self, registry: Registry, clock: ManualClock) -> None:
         self.clock = clock
@@ -52,11 +52,11 @@ class Bench:
             await self.registry.register_broker(broker(number))
 
     async def raise_level(self, level: int) -> None:
-        """As a broker does that has seen every member announce it."""
+        """Raise the level, like a broker that has seen every member announce it."""
         await self.registry.raise_feature_level(level, self.registry.version)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Turn the loop until it holds; the clock stands still."""
+        """Turn the loop until the condition holds, while the clock stands still."""
         deadline_s = time.monotonic() + UNTIL_S
         while not holds():
             assert time.monotonic() < deadline_s, "it never came true"

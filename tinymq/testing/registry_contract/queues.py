@@ -1,4 +1,4 @@
-"""The contract of every RegistryService: queues that come and go, and who reads them."""
+"""The contract of every RegistryService: queues that come and go, and their consumers."""
 
 from __future__ import annotations
 
