@@ -122,7 +122,7 @@ class Broker(_message.Message):
     peer_address: _builtins.str
     rack: _builtins.str
     feature_level: _builtins.int
-    """that the broker announces; absent: 1"""
+    """the level that the broker announces; absent: 1"""
     def __init__(
         self,
         *,
@@ -431,7 +431,7 @@ class RaiseFeatureLevel(_message.Message):
     AT_VERSION_FIELD_NUMBER: _builtins.int
     level: _builtins.int
     at_version: _builtins.int
-    """the state's before this command"""
+    """the version of the state before this command"""
     def __init__(
         self,
         *,
@@ -461,7 +461,7 @@ class PutRecord(_message.Message):
     name: _builtins.str
     value: _builtins.bytes
     version: _builtins.int
-    """that the record has; 0: there is none"""
+    """the record's present version; 0: there is no record"""
     remove: _builtins.bool
     def __init__(
         self,
@@ -482,7 +482,7 @@ Global___PutRecord: _TypeAlias = PutRecord  # noqa: Y015
 
 @_typing.final
 class Record(_message.Message):
-    """One thing that some part of a broker keeps in the registry, by kind and name. The registry does not look into it."""
+    """A value that some part of a broker stores in the registry, by kind and name. The registry does not look into it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -513,7 +513,7 @@ Global___Record: _TypeAlias = Record  # noqa: Y015
 
 @_typing.final
 class Announced(_message.Message):
-    """What a broker announced when it last registered; kept when it is unregistered."""
+    """The level that a broker announced when it last registered; kept when the broker is unregistered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -768,7 +768,7 @@ class State(_message.Message):
 
     @_builtins.property
     def announced(self) -> _containers.RepeatedCompositeFieldContainer[Global___Announced]:
-        """by broker id; of who is not here: 1"""
+        """by broker id; a broker that is not listed announced level 1"""
 
     @_builtins.property
     def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___Record]:

@@ -4,8 +4,8 @@ isort:skip_file
 What clients say to brokers. Messages between brokers are in peer.proto.
 
 Rules: a field number is never used twice; an unknown field is ignored; a client and a broker one
-minor version apart work together. A number in a request that changes something is `optional`, though it must be there:
-absent is refused rather than taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
+minor version apart work together. A number in a request that changes something is `optional`, although it must be set:
+an absent number is refused, not taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
 """
 
 from collections import abc as _abc
@@ -342,7 +342,7 @@ class CreateQueueRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     replication_factor: _builtins.int
-    """of a new topic; 0: 3, or as many brokers as there are, all voters registered"""
+    """of a new topic; 0: 3, or the number of brokers if fewer, once enough are registered"""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
         """of a new topic"""
@@ -389,7 +389,7 @@ class DeleteQueueRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue: _builtins.int
-    """must be there"""
+    """must be set"""
     def __init__(
         self,
         *,
@@ -1139,7 +1139,7 @@ class CreateTopicRequest(_message.Message):
     command_id: _builtins.bytes
     """16 random bytes, the same ones when this is sent again: it is done once. Empty: sent once"""
     default_factor: _builtins.bool
-    """the broker decides: replication_factor is for builds that do not know this field"""
+    """the broker chooses the default; replication_factor is only for builds that do not know this field"""
     @_builtins.property
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]: ...
     def __init__(
@@ -1345,7 +1345,7 @@ class DeletePartitionRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     timeout_ms: _builtins.int
     command_id: _builtins.bytes
     def __init__(
@@ -1396,7 +1396,7 @@ class TransferLeaderRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     to: _builtins.int
     """broker id; 0: whoever would take over at once, the preferred broker first"""
     timeout_ms: _builtins.int
@@ -1457,7 +1457,7 @@ class SetConsumerRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     channel: _builtins.str
     consumer: _builtins.str
     command_id: _builtins.bytes
@@ -1514,7 +1514,7 @@ class UnsetConsumerRequest(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     channel: _builtins.str
     epoch: _builtins.int
     """only this assignment; 0: whichever there is"""
@@ -1650,7 +1650,7 @@ class ChannelCommand(_message.Message):
     DELETE_FIELD_NUMBER: _builtins.int
     CONSUME_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     channel: _builtins.str
     @_builtins.property
     def open(self) -> Global___ChannelOpen: ...
@@ -1698,7 +1698,7 @@ class ChannelOpen(_message.Message):
     epoch: _builtins.int
     """of SetConsumer; 0: make the channel if need be, fence nobody"""
     start_us: _builtins.int
-    """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset. Must be there"""
+    """of a new channel, as in OffsetQuery.timestamp_us; -4: start_offset. Must be set"""
     start_offset: _builtins.int
     def __init__(
         self,
@@ -1732,7 +1732,7 @@ class ChannelCommit(_message.Message):
     epoch: _builtins.int
     generation: _builtins.int
     offset: _builtins.int
-    """the next record to be read. Must be there"""
+    """the next record to be read. Must be set"""
     def __init__(
         self,
         *,
@@ -1762,7 +1762,7 @@ class ChannelSeek(_message.Message):
     request_id: _builtins.bytes
     """16 random bytes: a repeat changes nothing"""
     to_us: _builtins.int
-    """as in OffsetQuery.timestamp_us; -4: offset. Must be there"""
+    """as in OffsetQuery.timestamp_us; -4: offset. Must be set"""
     offset: _builtins.int
     def __init__(
         self,
@@ -2062,9 +2062,9 @@ class TrimRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     before_us: _builtins.int
-    """as in OffsetQuery.timestamp_us; -4: before_offset. Must be there"""
+    """as in OffsetQuery.timestamp_us; -4: before_offset. Must be set"""
     before_offset: _builtins.int
     timeout_ms: _builtins.int
     def __init__(
@@ -2133,7 +2133,7 @@ class HoldRequest(_message.Message):
     hold_id: _builtins.bytes
     """16 random bytes; the same ones again renew it"""
     lease_ms: _builtins.int
-    """0: release. Must be there"""
+    """0: release. Must be set"""
     timeout_ms: _builtins.int
     enough_ms: _builtins.int
     """a hold of this id that keeps as much, for so long yet, is left as it is; 0: renewed in any case"""
@@ -2171,9 +2171,9 @@ class HoldRange(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
-    """must be there"""
+    """must be set"""
     offset: _builtins.int
-    """keep what lies from here on. Must be there"""
+    """keep records from this offset on. Must be set"""
     def __init__(
         self,
         *,
@@ -2427,13 +2427,13 @@ class FeatureLevelRequest(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         SHOW: FeatureLevelRequest._Action.ValueType  # 0
         HOLD: FeatureLevelRequest._Action.ValueType  # 1
-        """announce no higher level than `level`, 0: the present one, until RELEASE"""
+        """until RELEASE, announce at most `level` (0: the present one)"""
         RELEASE: FeatureLevelRequest._Action.ValueType  # 2
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
     SHOW: FeatureLevelRequest.Action.ValueType  # 0
     HOLD: FeatureLevelRequest.Action.ValueType  # 1
-    """announce no higher level than `level`, 0: the present one, until RELEASE"""
+    """until RELEASE, announce at most `level` (0: the present one)"""
     RELEASE: FeatureLevelRequest.Action.ValueType  # 2
 
     ACTION_FIELD_NUMBER: _builtins.int
@@ -2468,14 +2468,14 @@ class FeatureLevelReply(_message.Message):
     level: _builtins.int
     """of the cluster, as known here"""
     known: _builtins.int
-    """that this broker's build knows"""
+    """the level that this broker's build knows"""
     held: _builtins.int
-    """above which it announces nothing; 0: it is not held"""
+    """the highest level that it may announce; 0: it is not held"""
     @_builtins.property
     def error(self) -> Global___Error: ...
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___LevelMember]:
-        """who has a say, as known here, by id"""
+        """brokers that count for the level, as known here, by id"""
 
     def __init__(
         self,
@@ -2511,7 +2511,7 @@ class LevelMember(_message.Message):
     voter: _builtins.bool
     """of the metadata group"""
     replicas: _builtins.int
-    """that it holds, of partitions"""
+    """how many replicas of partitions it holds"""
     def __init__(
         self,
         *,
@@ -2935,7 +2935,7 @@ class SurveyedReplica(_message.Message):
     newest_generation: _builtins.int
     """of the same as newest_epoch"""
     fault_count: _builtins.int
-    """the count as a fault raised it last; unset: an earlier version does not say"""
+    """the count that the last fault made; unset: from an earlier version"""
     @_builtins.property
     def identity(self) -> Global___ReplicaIdentity: ...
     @_builtins.property

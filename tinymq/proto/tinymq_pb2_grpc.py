@@ -742,7 +742,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FeatureLevel(self, request, context):
-        """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker.
+        """Returns the feature level, and what keeps it down (docs/operations.md). A hold affects the answering broker only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

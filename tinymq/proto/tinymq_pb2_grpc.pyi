@@ -4,8 +4,8 @@ isort:skip_file
 What clients say to brokers. Messages between brokers are in peer.proto.
 
 Rules: a field number is never used twice; an unknown field is ignored; a client and a broker one
-minor version apart work together. A number in a request that changes something is `optional`, though it must be there:
-absent is refused rather than taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
+minor version apart work together. A number in a request that changes something is `optional`, although it must be set:
+an absent number is refused, not taken for 0 (docs/adr/0035). Identities are raw bytes (16), times are microseconds since 1970 UTC.
 """
 
 from collections import abc as _abc
@@ -216,7 +216,7 @@ class AdminStub:
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]
     FeatureLevel: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.FeatureLevelRequest, _tinymq_pb2.FeatureLevelReply]
-    """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
+    """Returns the feature level, and what keeps it down (docs/operations.md). A hold affects the answering broker only."""
     DescribeScan: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]
     """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
     ListScans: _grpc.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]
@@ -240,7 +240,7 @@ class AdminAsyncStub(AdminStub):
     """Hands a partition over that the answering broker leads, and waits until another one leads it."""
     ClusterStatus: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ClusterStatusRequest, _tinymq_pb2.ClusterStatusReply]  # type: ignore[assignment]
     FeatureLevel: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.FeatureLevelRequest, _tinymq_pb2.FeatureLevelReply]  # type: ignore[assignment]
-    """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
+    """Returns the feature level, and what keeps it down (docs/operations.md). A hold affects the answering broker only."""
     DescribeScan: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.DescribeScanRequest, _tinymq_pb2.DescribeScanReply]  # type: ignore[assignment]
     """What the answering broker has sent to scans: see FetchRequest.scan_id. It remembers the latest, in memory."""
     ListScans: _aio.UnaryUnaryMultiCallable[_tinymq_pb2.ListScansRequest, _tinymq_pb2.ListScansReply]  # type: ignore[assignment]
@@ -309,7 +309,7 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _tinymq_pb2.FeatureLevelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tinymq_pb2.FeatureLevelReply, _abc.Awaitable[_tinymq_pb2.FeatureLevelReply]]:
-        """What the cluster may propose, and who holds it back: see docs/operations.md. A hold is of the answering broker."""
+        """Returns the feature level, and what keeps it down (docs/operations.md). A hold affects the answering broker only."""
 
     @_abc_1.abstractmethod
     def DescribeScan(
