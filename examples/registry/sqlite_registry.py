@@ -31,7 +31,8 @@ CREATE TABLE IF NOT EXISTS leases (broker_id INTEGER PRIMARY KEY, session INTEGE
 
 
 def open_registry(url: str, context: RegistryContext) -> SqliteRegistry:
-    """What a package names as its entry point, or a program gives to `plug_in`: sqlite:///path/of/the/file."""
+    """Open the registry of a URL sqlite:///path/of/the/file. A package names this function as its entry point, or a
+    program passes it to `plug_in`."""
     file = url.removeprefix("sqlite://")
     if not file.startswith("/"):
         raise InvalidConfig("not the URL of an SQLite file", hint="write sqlite:///path/of/the/file")

@@ -1,8 +1,8 @@
-"""A schema as text: Spark's DDL, what `schema.simpleString()` gives, or Spark's JSON (`schema.json()`). Pure.
+"""Reads a schema from text: Spark's DDL, the text of `schema.simpleString()`, or Spark's JSON (`schema.json()`). Pure.
 
-Spark's own parser lives in the JVM, where a source cannot ask it, and its errors would show text that the user never
-wrote. This one says at which character of the user's own text the trouble is. All fields become nullable, as from_json
-makes them, because a value may leave any of them out.
+Spark's own parser runs in the JVM, out of a source's reach, and its errors would show text that the user never wrote.
+This parser names the character of the user's own text at which it fails. All fields become nullable, as with from_json,
+because a value may leave out any of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from pyspark.sql import types
 
-DEPTH_MAX = 64  # of types within each other
+DEPTH_MAX = 64  # of nested types
 DECIMAL_DIGITS_MAX = 38
 _TEXT_SHOWN_MAX = 40
-_BACKTICKS = "a name with such characters goes into `backticks`"
+_BACKTICKS = "put a name with such characters in `backticks`"
 
 _SIMPLE: dict[str, types.DataType] = {
     "boolean": types.BooleanType(),
@@ -60,18 +60,18 @@ _TOKEN = re.compile(
 
 
 class SchemaError(ValueError):
-    """The text is no schema. The message says where, and what is expected there."""
+    """The text is not a schema. The message says at which place, and what is expected there."""
 
 
 def read_schema(text: str) -> types.StructType:
-    """The schema that `text` is. Raises SchemaError."""
+    """Return the schema that `text` describes. Raises SchemaError."""
     if text.startswith(("{", "[", '"')):
         return _read_json(text)
     return _Parser(text).schema()
 
 
 class _Parser:
-    """Of one text in DDL."""
+    """Parses one text in DDL."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -88,7 +88,7 @@ class _Parser:
         else:
             made = self._fields(end=None)
         if self._next < len(self._tokens):
-            self._fail("the schema has ended here; a comma goes between columns")
+            self._fail("the schema ends before this; put a comma between columns")
         return made
 
     # ---- tokens
@@ -135,7 +135,7 @@ class _Parser:
             if not self._takes(","):
                 return types.StructType(fields)
             if end is not None and self._is(end):
-                self._fail("a field is missing behind the comma")
+                self._fail("a field is missing after the comma")
 
     def _name(self) -> str:
         kind, text = self._peek()
@@ -145,7 +145,7 @@ class _Parser:
         return text[1:-1].replace("``", "`") if kind == "quoted" else text
 
     def _attributes(self) -> dict[str, Any]:
-        """NOT NULL, which is left out, and COMMENT."""
+        """Read NOT NULL, which is ignored, and COMMENT."""
         if self._word(0) == "not" and self._word(1) == "null":
             self._next += 2
         if self._word(0) != "comment":
@@ -160,17 +160,17 @@ class _Parser:
     def _type(self, column: str) -> types.DataType:
         name = self._word(0)
         if name in _NOT_READ:
-            self._fail(f"{name.upper()} is not read from JSON here; read it as STRING, and convert that")
+            self._fail(f"{name.upper()} cannot be read from JSON; read it as STRING, and convert it")
         if name not in _NAMES:
             if self._peek()[0] == "other":
                 self._fail(_BACKTICKS)
             near = difflib.get_close_matches(name, _NAMES, 1)
             hint = f"; did you mean {near[0].upper()}?" if near else ""
-            self._fail(f"a type is missing for column {column!r}" + (f": {name!r} is none{hint}" if name else ""))
+            self._fail(f"a type is missing for column {column!r}" + (f": {name!r} is not a type{hint}" if name else ""))
         self._next += 1
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            self._fail(f"more than {DEPTH_MAX} types within each other")
+            self._fail(f"more than {DEPTH_MAX} nested types")
         made = self._of_name(name, column)
         self._depth -= 1
         return made
@@ -227,11 +227,11 @@ def _read_json(text: str) -> types.StructType:
     try:
         told = json.loads(text)
     except RecursionError:
-        raise SchemaError(f"more than {DEPTH_MAX} types within each other") from None
+        raise SchemaError(f"more than {DEPTH_MAX} nested types") from None
     except json.JSONDecodeError as error:
-        raise SchemaError(f"at character {error.pos + 1}: {error.msg}, in what begins as Spark's JSON") from None
+        raise SchemaError(f"at character {error.pos + 1}: {error.msg} (the text begins like Spark's JSON)") from None
     if not isinstance(told, dict) or told.get("type") != "struct":
-        raise SchemaError('it is JSON, and not that of a schema: {"type":"struct","fields":[...]}')
+        raise SchemaError('this JSON is not a schema; expected {"type":"struct","fields":[...]}')
     made = _of_json(told, "the schema", 0)
     assert isinstance(made, types.StructType)
     return made
@@ -239,7 +239,7 @@ def _read_json(text: str) -> types.StructType:
 
 def _of_json(told: object, where: str, depth: int) -> types.DataType:
     if depth > DEPTH_MAX:
-        raise SchemaError(f"more than {DEPTH_MAX} types within each other")
+        raise SchemaError(f"more than {DEPTH_MAX} nested types")
 
     def inner(part: object, name: str) -> types.DataType:
         return _of_json(part, name, depth + 1)
@@ -250,18 +250,18 @@ def _of_json(told: object, where: str, depth: int) -> types.DataType:
         read = _JSON_KINDS.get(str(told.get("type")))
         if read is not None:
             return read(told, where, inner)
-    raise SchemaError(f"{where}: {json.dumps(told)[:_TEXT_SHOWN_MAX]} is no type of Spark's JSON that is read here")
+    raise SchemaError(f"{where}: {json.dumps(told)[:_TEXT_SHOWN_MAX]} is not a type of Spark's JSON that tinymq reads")
 
 
 def _named(name: str, where: str) -> types.DataType:
-    """Of "integer", "decimal(10,2)" and their like."""
+    """Return the type that a name such as "integer" or "decimal(10,2)" stands for."""
     kind = name.partition("(")[0].strip()
     if kind in _JSON_NAMES - set(_NESTED):
         try:
             return _Parser(f"a {name}").schema()[0].dataType
         except SchemaError as error:
             raise SchemaError(f"{where}: {name!r}: {error}") from None
-    raise SchemaError(f"{where}: {name!r} is not read from JSON here; read it as string, and convert that")
+    raise SchemaError(f"{where}: {name!r} cannot be read from JSON; read it as string, and convert it")
 
 
 def _struct_of(told: dict[str, Any], where: str, inner: Callable[[object, str], types.DataType]) -> types.DataType:

@@ -1,7 +1,7 @@
 """What is held while it is read: a driver keeps a ledger of it, and tasks renew all that was planned together.
 
-The hold is a light one, which delays retention and is in nobody's way. With the option holdMs it is a binding one: it
-also refuses trims, and producers of a partition that is full. Either ends with its lease, and moves on with the query.
+The hold is light by default: it only delays retention. With the option holdMs it is binding: it also refuses trims, and
+producers of a full partition. Either kind ends with its lease, and moves forward with the query.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of the options of Spark's Kafka connector that have another name here, or none. Pure."""
+"""The options of Spark's Kafka connector that have another name here, or no counterpart. Pure."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NO_LOGIN = (
     "network that you trust"
 )
 _BINARY = "leave it out: key and value are binary; CAST(value AS STRING), or valueFormat=json with valueSchema"
-_WITHOUT = (  # (how the option's name begins, what there is instead)
+_WITHOUT = (  # (how the option's name begins, what to do instead)
     ("kafka.sasl.", _NO_LOGIN),
     ("kafka.ssl.", _NO_LOGIN),
     ("kafka.security.", _NO_LOGIN),
     ("kafka.key.", _BINARY),
     ("kafka.value.", _BINARY),
-    ("kafka.enable.auto.commit", "leave it out: the checkpoint says where a stream goes on, and groupId publishes it"),
-    ("kafka.auto.commit.", "leave it out: the checkpoint says where a stream goes on, and groupId publishes it"),
+    ("kafka.enable.auto.commit", "leave it out: the checkpoint keeps a stream's position, and groupId publishes it"),
+    ("kafka.auto.commit.", "leave it out: the checkpoint keeps a stream's position, and groupId publishes it"),
     ("kafka.isolation.level", "leave it out: readers see committed records only, and there are no transactions yet"),
     ("kafka.enable.idempotence", "leave it out: each task is an idempotent producer"),
     (
@@ -51,5 +51,5 @@ _WITHOUT = (  # (how the option's name begins, what there is instead)
 
 
 def instead(name: str) -> str:
-    """What a user of the connector does without this option; "" for one that is not Kafka's."""
+    """What to do instead of a Kafka option that has no counterpart; "" for an option that is not Kafka's."""
     return next((said for start, said in _WITHOUT if name.lower().startswith(start)), "")

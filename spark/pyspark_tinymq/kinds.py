@@ -20,7 +20,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(
     r"(\d+) *(?:(ms|milliseconds?)|(s|sec|seconds?)|(m|min|minutes?)|(h|hours?)|(d|days?))?", re.IGNORECASE
 )
-_DURATIONS = (0.001, 1.0, 60.0, 3600.0, 86400.0)  # of the groups of _DURATION, in order
+_DURATIONS = (0.001, 1.0, 60.0, 3600.0, 86400.0)  # seconds per unit, in the order of the groups of _DURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _zone(text: str) -> str:
 
 
 TEXT = Kind("text", _text)
-SCHEMA = Kind("columns as Spark's DDL, or what schema.simpleString() or schema.json() gives", ddl.read_schema)
+SCHEMA = Kind("columns as Spark's DDL, or the text of schema.simpleString() or schema.json()", ddl.read_schema)
 ZONE = Kind("a zone such as UTC, +02:00 or Europe/Paris", _zone)
 FLAG = Kind("true or false", _flag)
 SIZE = Kind("bytes, or a size such as 64k, 64m, 64MiB, 1g", _size)

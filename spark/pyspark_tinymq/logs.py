@@ -11,7 +11,7 @@ LOG = logging.getLogger("pyspark_tinymq")
 def show() -> None:
     """Show warnings, unless the process has its own way of logging.
 
-    Spark's setLogLevel does not reach Python's workers: a line for each action would be shown whatever it says.
+    Spark's setLogLevel does not reach Python's workers, so it could not hide a line for each action.
     """
     if not LOG.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)

@@ -158,11 +158,11 @@ class Lookup:
         return {at: size for at in wanted if (size := self._sized[at][0]) > 0}
 
     def hold(self, starts: Offsets, hold_id: bytes) -> dict[Partition, int]:
-        """Hold what lies from these offsets on, and return where each partition begins then. The hold is light, unless
-        the option holdMs asks for a binding one. The same id again renews the hold, and moves it. Partitions that
-        cannot be held are left out, and the log names them: a hold only makes losses rarer.
+        """Hold the records from these offsets on, and return the offset at which each partition then begins. The hold
+        is light, unless the option holdMs asks for a binding one. A call with the same id renews the hold, and moves
+        it. Partitions that cannot be held are left out, and the log names them, because a hold only makes losses rarer.
 
-        Raises OffsetOutOfRange for what is gone already.
+        Raises OffsetOutOfRange for records that are gone already.
         """
         begins: dict[Partition, int] = {}
         if not self._source.hold_s:

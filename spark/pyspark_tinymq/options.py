@@ -22,7 +22,7 @@ IGNORED = ("checkpointlocation", "queryname")
 """Spark's own, which it hands to every source and sink."""
 
 PATHS = ("path", "paths")
-"""What load("..."), save("...") and start("...") come to: a topic has no path."""
+"""The options that load("..."), save("...") and start("...") set. A topic has no path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,16 @@ _SOURCE = (
     Option("fetchBytes", kinds.SIZE, "8m",
            "How much a task asks a broker for at once.", "1m"),
     Option("holdMs", whole(0, 3_600_000), "",
-           "Bind what is planned for so long, renewed by tasks and by the next plan: trims are refused meanwhile, and "
-           "a full topic refuses its producers. Without it a plan only delays retention, for 60000 (batch) or 600000 "
-           "(stream); 0: not even that.", "30000"),
+           "Take a binding hold on planned records for this long; tasks and the next plan renew it. Meanwhile trims "
+           "are refused, and a full topic refuses its producers. Without this option a plan only delays retention, "
+           "for 60000 (batch) or 600000 (stream); with 0 it does not even do that.", "30000"),
     Option("scanId", kinds.TEXT, "spark-… (random)",
            "Under which name brokers count what this query reads: `tinymq scan describe ID` shows which replica "
            "served what.", "nightly-flights"),
     Option("valueFormat", choice("binary", "json"), "binary",
            "With `json` the column `value` has the type `valueSchema`, parsed in the task.", "json"),
     Option("valueSchema", kinds.SCHEMA, "",
-           "The columns of JSON values: Spark's DDL, or what `schema.simpleString()` or `schema.json()` gives.",
+           "The columns of JSON values: Spark's DDL, or the text of `schema.simpleString()` or `schema.json()`.",
            "carrier STRING, delay INT"),
     Option("mode", choice(*MODES), "PERMISSIVE",
            "What becomes of a value that is no such JSON, as in `from_json`.", "FAILFAST"),

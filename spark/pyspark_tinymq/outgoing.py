@@ -114,7 +114,7 @@ class Outgoing:
         topics = None if self._topic else batch.column("topic").cast(pa.string())
         if topics is not None and topics.null_count:
             row = first + pc.index(topics.is_null(), True).as_py()
-            raise InvalidBatch(f"column 'topic': row {row} of {self._place or 'the task'} has none", hint=_NO_TOPIC)
+            raise InvalidBatch(f"column 'topic': row {row} of {self._place or 'the task'} has no topic", hint=_NO_TOPIC)
         partitions = batch.column("partition") if "partition" in batch.schema.names else None
         if topics is None and (partitions is None or partitions.null_count == len(partitions)):
             yield Piece(self._topic, None, records)

@@ -80,8 +80,8 @@ def ranges(
     return planned, losses
 
 
-GOING_ON = "failOnDataLoss=false goes on with what there is"
-STREAM_HINT = f"{GOING_ON}; or start again, from earliest, with another checkpoint; holdMs keeps what is planned"
+GOING_ON = "failOnDataLoss=false goes on with the records that remain"
+STREAM_HINT = f"{GOING_ON}; or start again, from earliest, with another checkpoint; holdMs holds planned records"
 BATCH_HINT = f"{GOING_ON}; or name places that are there: earliest or -2, latest or -1"
 
 

@@ -109,8 +109,8 @@ class Planner:
             if all(begins.get(each.at, 0) <= each.start for each in planned):
                 break
         else:
-            LOG.warning("what is read is removed as it is planned: not held")
-        # A range that was planned is read, or ends the query, whether it could be held or not: nothing goes in silence.
+            LOG.warning("records are removed while they are being planned, so they are not held")
+        # Whether a planned range could be held or not, the query reads it or fails. It loses no record silently.
         return [replace(each, lenient=each.lenient and not self.source.hold_s) for each in planned]
 
     def _bounds(self, wanted: Collection[Partition], starts: Offsets, ends: Offsets) -> dict[Partition, Bounds]:

@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """How values are parsed: their columns, one of options.MODES, and where a bad value goes."""
+    """How values are parsed: their columns, one of options.MODES, and the field for a bad value."""
 
     schema: StructType
     mode: str
@@ -78,7 +78,7 @@ class Source:
     request_timeout_ms: int
     fetch_bytes: int
     hold_s: float  # 0: nothing is held
-    binding: bool  # the hold refuses trims, and producers of a full topic
+    binding: bool  # the hold also refuses trims, and producers of a full topic
     scan_id: str  # "": to be made up
     values: Values | None
 
@@ -169,8 +169,8 @@ def _needed(values: Mapping[str, Any], name: str) -> Any:
         hint = f"such as .option({name!r}, {known[name.lower()].example!r})"
         if name == "servers":
             hint += (
-                "; a SQL table brings it if it was made without columns, by CREATE TABLE ... USING tinymq OPTIONS "
-                "(servers ...), but not to toTable and saveAsTable: give them the options"
+                "; a SQL table supplies it if CREATE TABLE ... USING tinymq OPTIONS (servers ...) named no columns, "
+                "but toTable and saveAsTable do not use it: give them the options"
             )
         raise InvalidConfig(f"the option {name!r} is missing", hint=hint)
     return values[name]
@@ -269,7 +269,7 @@ def _check_range(start: Place | Times, end: Place | Times) -> None:
 def _name(values: Mapping[str, Any], option: str) -> str:
     name: str = values.get(option, "")
     if name and not _NAME.fullmatch(name):
-        raise InvalidConfig(f"{option}={name!r:.300}: no such name", hint="1 to 249 of A-Z a-z 0-9 . _ -")
+        raise InvalidConfig(f"{option}={name!r:.300}: not a valid name", hint="use 1 to 249 of A-Z a-z 0-9 . _ -")
     return name
 
 

@@ -32,8 +32,8 @@ class DefaultSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns, which are the Kafka connector's. Those of a new SQL table carry its options (tables.py).
-        Raises InvalidConfig."""
+        """Return the columns, which are those of the Kafka connector. The columns of a new SQL table carry its options
+        (tables.py). Raises InvalidConfig."""
         from pyspark_tinymq import columns, settings, tables
 
         made = tables.of_creation(self.options)
@@ -59,7 +59,7 @@ class DefaultSource(DataSource):
         return stream.StreamReader(source, _arrow(source, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
+        """The writer of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
         from pyspark_tinymq import tables, writer
 
         made = writer.batch_writer(tables.for_write(self.options, schema), schema, overwrite)
@@ -67,7 +67,7 @@ class DefaultSource(DataSource):
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """See writer.py. Raises InvalidConfig, UnknownTopic."""
+        """The writer of a stream: see writer.py. Raises InvalidConfig, UnknownTopic."""
         from pyspark_tinymq import writer
 
         made = writer.stream_writer(self.options, schema, overwrite)
@@ -76,8 +76,8 @@ class DefaultSource(DataSource):
 
 
 def _arrow(source: Source, schema: StructType) -> pa.Schema:
-    """Of what is read. Raises InvalidConfig for another schema than that of the options, and for values that cannot be
-    parsed."""
+    """Return the Arrow schema of a read. Raises InvalidConfig for a schema that does not follow from the options, and
+    for columns into which values cannot be parsed."""
     from pyspark_tinymq import columns
     from tinymq.errors import InvalidConfig
 
@@ -86,7 +86,7 @@ def _arrow(source: Source, schema: StructType) -> pa.Schema:
         raise InvalidConfig(
             f"the columns of a read follow from its options (includeHeaders, valueFormat, valueSchema): they are "
             f"{ours.simpleString()}, and {schema.simpleString()} was asked for",
-            hint="leave .schema(...), or the columns of CREATE TABLE, out, and select columns of the DataFrame",
+            hint="leave .schema(...) or the columns of CREATE TABLE out, and select columns of the DataFrame",
         )
     made = columns.arrow_schema(schema)
     if source.values is not None:

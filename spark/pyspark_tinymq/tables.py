@@ -1,13 +1,13 @@
-"""SQL tables: what Spark's catalog passes when a table is made, and how the table's options reach its reads and writes.
+"""SQL tables: what Spark's catalog passes when it creates a table, and how the table's options reach reads and writes.
 
 Spark gives a Python source the options of a table once, when CREATE TABLE asks for the columns. A read or a write of
-the table passes the columns and the options of that query, and none of the table's. So the table's options travel with
-its columns: as metadata of the column `topic`, which every catalog keeps. They are shown in that column's comment.
+the table passes the columns and the query's own options, without the table's options. So the table's options travel
+with its columns, as metadata of the column `topic`, which every catalog keeps. That column's comment shows them.
 
 Metadata also travels with a column through a query. `INSERT INTO b SELECT * FROM a` gives the sink a column `topic`
 with the options of `a`. To tell the two apart, `topic` is declared VARCHAR(249): Spark then converts what is inserted
 to the columns of the target, and the conversion replaces the metadata and drops the mark of the VARCHAR. A column that
-still has this mark was read from a table, and is not the target's. Pure.
+still has this mark was read from a table, so it is not the target's column. Pure.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KEPT = "tinymq.options"
 """The metadata of COLUMN that holds a table's options."""
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
-"""Spark's own metadata of a column that was declared VARCHAR."""
+"""Spark's own metadata for a column that was declared VARCHAR."""
 
 _DECLARED_TOPIC = "varchar(249)"
 _CATALOG = frozenset(
     ("provider", "owner", "comment", "external", "is_managed_location", "collation", "table_type")
-)  # of every table
+)  # options of every table
 _PLACES = ("path", "location", "option.path")
 _ALTERNATIVES = (
     ("subscribe", "subscribepattern", "assign"),
@@ -43,9 +43,10 @@ _MAKE = "CREATE TABLE t USING tinymq OPTIONS (servers 'localhost:7070', subscrib
 
 
 def of_creation(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a table that is being made, without what Spark's catalog adds; None: `given` is no table's.
+    """Return the options of a table that is being created, without those that Spark's catalog adds. None: `given` are
+    not the options of a table.
 
-    Raises InvalidConfig for a location: a topic has none.
+    Raises InvalidConfig for a location, because a topic has none.
     """
     lower = {name.lower(): str(text) for name, text in given.items()}
     if lower.get("provider", "").lower() != FORMAT:
@@ -58,8 +59,8 @@ def of_creation(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def table_schema(given: Mapping[str, str]) -> StructType:
-    """The columns of a table with these options, which they carry. Raises InvalidConfig unless the table can be read as
-    a batch or as a stream, or written to."""
+    """Return the columns of a table, which carry its options. Raises InvalidConfig unless the table can be read as a
+    batch or as a stream, or written to."""
     options.read(given, BATCH, STREAM, SINK)
     reads = any(name in given for name in _ALTERNATIVES[0])
     headers, values = _read_as(given) if reads else (True, None)
@@ -69,7 +70,7 @@ def table_schema(given: Mapping[str, str]) -> StructType:
     if writes and values is not None:
         raise InvalidConfig(
             f"a table with valueFormat=json cannot be written to, and {min(writes)} is for writing",
-            hint="leave it out, and make another table to write to, without valueFormat",
+            hint="leave that option out, and create a second table, without valueFormat, to write to",
         )
     if not reads and "topic" not in given:
         raise InvalidConfig("the table names no topic to read from or to write to", hint=_MAKE)
@@ -82,7 +83,8 @@ def table_schema(given: Mapping[str, str]) -> StructType:
 
 
 def _read_as(given: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
-    """As settings.read_schema_options. A table may have options for batches beside options for streams."""
+    """Return the same as settings.read_schema_options, for a table that may have options for both batches and
+    streams."""
     refusals: list[InvalidConfig] = []
     for scope in (BATCH, STREAM):
         try:
@@ -95,12 +97,13 @@ def _read_as(given: Mapping[str, str]) -> tuple[bool, settings.Values | None]:
 
 
 def for_read(given: Mapping[str, str], schema: StructType, scope: str) -> dict[str, str]:
-    """The options of a read: the query's, and the table's where the query says nothing else."""
+    """Return the options of a read: the query's options, and for all others the table's."""
     return _together(given, _carried(schema) or {}, scope)
 
 
 def for_write(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a batch write, which may be an INSERT. Raises InvalidConfig where the table is not known."""
+    """Return the options of a batch write, which may be an INSERT. Raises InvalidConfig if the target table is
+    unknown."""
     lower = {name.lower(): str(text) for name, text in given.items()}
     if "servers" in lower:
         return lower
@@ -127,7 +130,7 @@ def _metadata(schema: StructType) -> dict[str, Any]:
 
 
 def _together(given: Mapping[str, str], kept: Mapping[str, str], scope: str) -> dict[str, str]:
-    """`given`, and of what is kept whatever has a meaning in `scope` and is not replaced."""
+    """Return `given`, and those options of `kept` that have a meaning in `scope` and that `given` does not replace."""
     lower = {name.lower(): str(text) for name, text in given.items()}
     replaced = {name for names in _ALTERNATIVES if any(each in lower for each in names) for name in names}
     used = {name: text for name, text in _used_by(kept, scope).items() if name not in replaced}

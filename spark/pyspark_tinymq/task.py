@@ -38,7 +38,7 @@ class RangePartition(InputPartition):
     partition: int
     start: int
     end: int
-    lenient: bool  # what was removed from the head is no loss: the query begins with what is there, and holds nothing
+    lenient: bool  # records removed from the head are no loss: the query holds nothing, and begins with what is left
     leader: int  # when it was planned; 0: nobody was known to lead
     replicas: tuple[Replica, ...]
     scan_id: str
@@ -101,16 +101,16 @@ def _read(part: RangePartition, source: Source, schema: pa.Schema) -> Iterator[p
 
 
 def _overtaken(part: RangePartition, offset: int, error: OffsetOutOfRange) -> OffsetOutOfRange:
-    """The same error with the planned offsets that went. `offset` is that of the next record."""
+    """Return the same error, naming the planned offsets that are gone. `offset` is that of the next record to read."""
     log_start = error.detail.get("log_start", "")
     if "history_start" in error.detail or not log_start.isdigit() or int(log_start) <= offset:
         return error
     last = min(int(log_start), part.end) - 1
     return OffsetOutOfRange(
-        f"{part.where}: offsets {offset} to {last} were planned, and were removed before they were read: it begins "
-        f"with {log_start} now",
-        hint="failOnDataLoss=false goes on with what there is; holdMs keeps what is planned, and refuses trims, and "
-        "producers of a full topic, meanwhile",
+        f"{part.where}: offsets {offset} to {last} were planned, and were removed before they were read: "
+        f"the partition now begins with {log_start}",
+        hint="failOnDataLoss=false goes on with the records that remain; holdMs holds planned records, and meanwhile "
+        "refuses trims and producers of a full topic",
         **error.detail,
     )
 

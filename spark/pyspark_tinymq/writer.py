@@ -88,8 +88,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
     """Of `df.write`. Raises InvalidConfig."""
     if overwrite:
         raise InvalidConfig(
-            'a topic cannot be overwritten: mode("overwrite"), INSERT OVERWRITE',
-            hint='write .mode("append"), INSERT INTO; to begin again, delete the topic',
+            'a topic cannot be overwritten by mode("overwrite") or INSERT OVERWRITE',
+            hint='use .mode("append") or INSERT INTO; to begin again, delete the topic',
         )
     sink = read_sink(given)
     if (sink.application == "") != (sink.version is None):
@@ -142,9 +142,9 @@ def read_sink(given: Mapping[str, str]) -> Sink:
 
 
 def check_topic(sink: Sink) -> None:
-    """Raises UnknownTopic, in the driver, before any task is started.
+    """Raise UnknownTopic in the driver, before any task is started.
 
-    Any other trouble is left to the tasks, which may reach brokers that the driver does not reach.
+    The tasks handle any other error, because they may reach brokers that the driver cannot reach.
     """
     if not sink.topic:
         return
@@ -153,7 +153,7 @@ def check_topic(sink: Sink) -> None:
     except UnknownTopic:
         raise
     except TinymqError as error:
-        LOG.warning("whether there is a topic %r is not known: %s", sink.topic, error)
+        LOG.warning("could not check whether topic %r exists: %s", sink.topic, error)
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -182,7 +182,7 @@ def test_rows_go_to_their_topics_and_partitions_in_order() -> None:
 def test_a_row_without_a_topic_is_named() -> None:
     out = Outgoing("", TASK)
     out.rows = 40
-    with pytest.raises(InvalidBatch, match="column 'topic': row 41 of app/3/1 has none"):
+    with pytest.raises(InvalidBatch, match="column 'topic': row 41 of app/3/1 has no topic"):
         list(out.pieces(pa.RecordBatch.from_pydict({"value": [b"0", b"1"], "topic": ["a", None]})))
 
 
