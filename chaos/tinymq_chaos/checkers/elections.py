@@ -21,7 +21,7 @@ Place = tuple[int, int]
 TERMS_MAX = 12  # between two leaders, one after the other: candidacies that came to nothing
 TOGETHER_S = 0.05  # that answers to copies of one message may be apart
 CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the logs do not meet
-LOST_S = 3.0  # that a replica may know no leader, though its broker and the leader's reach each other
+LOST_S = 3.0  # how long a replica may know no leader while its broker and the leader's reach each other
 UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
 
 
@@ -55,7 +55,7 @@ class Elections:
         self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}  # terms of what each leader began with
         self._said: dict[tuple[Log, int, Identity], int] = {}  # the most that a follower acknowledged in a term
         self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}  # in a row; the last, and when
-        self._lost_s: dict[tuple[Log, int], float] = {}  # since when a broker's replica has known no leader
+        self._lost_s: dict[tuple[Log, int], float] = {}  # the time since which a broker's replica has known no leader
         self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
 
     def listed(self, log: Log, listing: Listing) -> None:
@@ -177,7 +177,8 @@ class Elections:
         self._led_s[log] = able, led_s
 
     def lost(self, log: Log, brokers: Collection[int]) -> None:
-        """Now and then. `brokers`: those whose replicas know no leader, though they and the leader reach each other."""
+        """Called now and then. `brokers`: those whose replicas know no leader although they and the leader reach each
+        other."""
         now_s = self._now()
         for key in [key for key in self._lost_s if key[0] == log and key[1] not in brokers]:
             del self._lost_s[key]

@@ -63,8 +63,8 @@ def no_progress(facts: Facts, within_s: float = PROGRESS_S) -> Iterator[Anomaly]
 
 
 def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:
-    """When a hold may keep a leader from making room (`on_full=drop_oldest`), or a producer from trying again: it was
-    told to wait for the end of the lease."""
+    """The times in which a hold may keep a leader from making room (`on_full=drop_oldest`), or a producer from trying
+    again, because the producer was told to wait for the end of the lease."""
     if facts.history.topics.get(log[0], {}).get("on_full") != "drop_oldest":
         return []
     released = {hold_of(c): c.ended_s for c in facts.of("release")}
@@ -76,8 +76,8 @@ def _held(facts: Facts, log: Log) -> list[tuple[float, float]]:
 
 
 def _waits_for_hold(call: Call, held: list[tuple[float, float]]) -> bool:
-    """Was it refused for want of room while something was held, or is it acknowledged only after that? The leader is
-    there, and says what docs/guarantees.md promises. Any other end is none of a hold's doing."""
+    """Was the call refused because the partition was full while a hold existed, or acknowledged only after that hold?
+    The leader is alive then, and answers as docs/guarantees.md promises. A hold does not explain any other end."""
     if call.error != QUOTA and call.outcome not in (Outcome.OK, Outcome.PENDING):
         return False
     ended_s = math.inf if call.ended_s is None else call.ended_s

@@ -70,8 +70,9 @@ class Ledger:
         self._sequences[log, producer] = index, epoch, first + count
 
     def _saw_all_between(self, log: Log, last: int, index: int) -> bool:
-        """Of a group that went on with what was left, a replica may begin to apply behind what another one has applied
-        again so far: what lies in between is applied by neither."""
+        """Have replicas applied every entry between `last` and `index`? In a group that went on with the entries that
+        were left, one replica may begin to apply behind the last entry that another one has applied so far. Then
+        neither has applied the entries in between."""
         chosen = self._chosen.get(log, {})
         return log not in self._again or all(between in chosen for between in range(last + 1, index))
 

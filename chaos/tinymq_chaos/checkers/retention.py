@@ -1,9 +1,10 @@
 """What retention may take away, and when: nothing that is young enough or among the last bytes, nothing that is held;
 and what is too old, or too much, does go.
 
-Ages are by the clock of the history, of appends by the leader's: they run up to 5 % apart. One broker's clock that
-jumps, or is wrong when it starts, is no excuse where there are others. What a leader appends while it does not hear a
-majority is as old as the moment when it does again: a partition without a replica on every broker may keep it longer.
+The checker measures ages by the clock of the history, the leader by its own; these run up to 5 % apart. A single
+broker's clock that jumps, or that is wrong when the broker starts, excuses nothing in a cluster of several brokers.
+Records that a leader appends while it hears no majority get their age from the time when it hears one again. So a
+partition without a replica on every broker may keep such records longer.
 """
 
 from __future__ import annotations

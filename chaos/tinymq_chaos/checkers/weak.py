@@ -1,6 +1,6 @@
 """Topics that promise less: in memory, or synced at intervals. They lose only what a majority of their replicas had,
 and only when a majority ended. A replica in memory ends with its process. A replica that is synced at intervals ends
-when its machine loses power or a sync of its disk fails. Else all that holds for others holds.
+when its machine loses power or a sync of its disk fails. In all other cases the same rules hold as for other topics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinymq_chaos.history import Revival
 
 FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
 _ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")
-_UNSYNCED = {"loses power", "fails to sync"}  # either may take what is not synced: adr/0029
+_UNSYNCED = {"loses power", "fails to sync"}  # either may lose unsynced entries: adr/0029
 _PROCESS = {"loses power", "is killed", "has ended", "has stopped", "loses its disk"}
 _SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
 ANSWERED_S = 1.0  # that an answer of before may be on its way
@@ -44,8 +44,9 @@ def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
 
 
 def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
-    """What was acknowledged before is synced on a majority, whose machines then lost power; None: nothing ever is. The
-    longest interval that may have been in force at that time counts, and none while it was `always` for certain."""
+    """Return the time before which every acknowledged record was synced on a majority, before the machines of that
+    majority lost power. None: no record is certain to be synced. The longest interval that may have been in force
+    counts; while `sync` was `always` for certain, no interval counts."""
     settings = facts.history.topics.get(revival.log[0], {})
     if "sync" not in settings or _SLOW & {change.what.split(" ")[-1] for change in facts.history.changes}:
         return None
@@ -78,7 +79,7 @@ def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
     """When each broker that may lack something ended first, since the group last went on so."""
     others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
     commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
-    stood_s = max(commits, default=revival.at_s)  # since then it has stood still, and nobody was filled
+    stood_s = max(commits, default=revival.at_s)  # since then the group has stood still, and filled no replica
     since_s = max([stood_s - FILLED_S, *others])
     counted = _UNSYNCED if "sync" in facts.history.topics.get(revival.log[0], {}) else _PROCESS
     found: dict[int, float] = {}

@@ -141,19 +141,19 @@ def the_young_are_removed(p: Patches) -> None:
     p.set(partitions, "due_start", due_start)
 
 
-@mutant("time: a majority of the brokers that hold anything tells it", ALONE)
+@mutant("time: a majority of the brokers that hold any replica determines it", ALONE)
 def whoever_is_heard_tells_the_time(p: Patches) -> None:
-    """The lower median of the clocks that are heard, as it was."""
+    """Take the lower median of the clocks that are heard, as before the rule."""
     p.set(cluster_time, "agreed_us", lambda clocks_us, brokers: sorted(clocks_us)[(len(clocks_us) - 1) // 2])
 
 
-@mutant("time: what was appended without it is as old as the moment when it was known", ALONE)
+@mutant("time: records appended while it was unknown get their age from when it is known", ALONE)
 def what_is_appended_without_the_time_looks_old(p: Patches) -> None:
     p.set(Milestones, "lose_time", lambda self, end, end_bytes: None)
 
 
 @mutant(
-    "time: a bare majority of clocks that contradict tells none",
+    "time: it is unknown if a bare majority of clocks contradict one another",
     test="tests/raft/test_cluster_time.py::test_no_minority_of_wrong_clocks_moves_it",
 )
 def clocks_may_contradict(p: Patches) -> None:
@@ -161,7 +161,7 @@ def clocks_may_contradict(p: Patches) -> None:
 
 
 @mutant(
-    "retention: nothing goes by age without the time",
+    "retention: no record is removed for its age while the time is unknown",
     test="tests/broker/test_wrong_clocks.py::test_a_leader_that_stops_hearing_the_others_removes_by_size_alone",
 )
 def ages_count_without_the_time(p: Patches) -> None:
@@ -169,7 +169,7 @@ def ages_count_without_the_time(p: Patches) -> None:
 
 
 @mutant(
-    "time: leases go on over the jump of the append clock",
+    "time: leases last as long in spite of a jump of the append clock",
     test="tests/broker/test_wrong_clocks.py::test_a_hold_that_is_taken_meanwhile_ends_in_its_time",
 )
 def leases_end_with_a_jump(p: Patches) -> None:
@@ -254,14 +254,14 @@ def trims_take_what_is_held(p: Patches) -> None:
 
 
 @mutant(
-    "a light hold keeps retention away",
+    "a light hold delays retention",
     test=f"{PROMISED}a_promise_writes_nothing_and_keeps_retention_away",
 )
 def promises_keep_nothing(p: Patches) -> None:
     p.set(Promises, "lowest", lambda self, now_us: None)
 
 
-@mutant("a light hold is in the way of no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
+@mutant("a light hold refuses no producer and no trim", test=f"{PROMISED}a_light_hold_refuses_no_producer")
 def light_holds_bind(p: Patches) -> None:
     def promise(self: Partition, said: pb.Hold) -> Hold:
         self._propose_commands([pb.Command(hold=said)])
@@ -272,7 +272,8 @@ def light_holds_bind(p: Patches) -> None:
 
 
 @mutant(
-    "a light hold of what is about to go is refused", test=f"{PROMISED}a_light_hold_is_not_made_of_what_is_about_to_go"
+    "a light hold of records that are about to be removed is refused",
+    test=f"{PROMISED}a_light_hold_is_not_made_of_what_is_about_to_go",
 )
 def light_holds_come_too_late(p: Patches) -> None:
     def promise(self: Partition, said: pb.Hold) -> Hold:

@@ -1,6 +1,6 @@
-"""Mutants of the feature level: what a cluster may propose while some of its brokers are of an older build (adr/0037).
+"""Mutants of the feature level: what a cluster may propose while some of its brokers run an older build (adr/0037).
 
-The simulator runs one build, so that no broker of its runs knows less than another.
+The simulator runs one build, so all brokers in its runs know the same level.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tinymq_chaos.mutants.mutant import Patches, mutant
 
 
 def _nothing(*_: Any) -> None:
-    """What a check says that finds nothing wrong."""
+    """A check that never fails."""
 
 
 @mutant(
-    "the feature level is the least that any member knows",
+    "the feature level is the lowest that any member knows",
     test="tests/registry/test_feature_level_races.py::test_no_order_of_events_raises_the_level_over_an_older_build",
 )
 def levels_rise_over_older_members(p: Patches) -> None:
@@ -27,7 +27,7 @@ def levels_rise_over_older_members(p: Patches) -> None:
 
 
 @mutant(
-    "a leader proposes only what all members know",
+    "a leader proposes only entries that all members know",
     test="tests/registry/test_feature_level.py::"
     "test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself",
 )
@@ -37,7 +37,7 @@ def leaders_propose_what_members_do_not_know(p: Patches) -> None:
 
 
 @mutant(
-    "a broker that knows less than the cluster's feature level is refused by its peers",
+    "peers refuse a broker that does not know the cluster's feature level",
     test="tests/raft/test_handshake.py::test_a_build_that_knows_too_little_is_told_what_to_do",
 )
 def older_builds_are_let_in(p: Patches) -> None:

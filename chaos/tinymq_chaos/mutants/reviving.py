@@ -85,7 +85,7 @@ def replaced_disks_are_not_waited_for(p: Patches) -> None:
 
 
 @mutant(
-    "what was at risk was so under the setting of its time, whatever the present one is",
+    "the setting of its time decides whether an entry was at risk, not the present setting",
     test=f"{ALTERED}a_group_is_revived_although_sync_was_altered_to_always_since",
 )
 def the_present_setting_decides(p: Patches) -> None:
@@ -94,7 +94,7 @@ def the_present_setting_decides(p: Patches) -> None:
 
 
 @mutant(
-    "what a fault took was promised to be safe: a group that lost it waits for an operator",
+    "entries that a fault took were promised to be safe: a group that lost them waits for an operator",
     test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
 )
 def faults_are_risks(p: Patches) -> None:
@@ -107,14 +107,14 @@ def faults_are_risks(p: Patches) -> None:
 
 
 @mutant(
-    "nothing is committed under a CONFIG that is older than one that was applied anywhere",
+    "nothing is committed under a CONFIG older than one that any replica has applied",
     test=f"{DECISION}configs_of_before_the_newest_applied_one_are_over",
 )
 def old_configs_count(p: Patches) -> None:
     p.set(reviving, "_age", lambda membership: (0, 0))
 
 
-@mutant("why a count was raised is kept with it", test="tests/log/test_marks.py::test_what_raised_a_count")
+@mutant("the cause of a raised count is stored with it", test="tests/log/test_marks.py::test_what_raised_a_count")
 def causes_are_forgotten(p: Patches) -> None:
     p.set(Mark, "raised_by_fault", lambda self, flags=0: replace(self, count=self.count + 1, flags=self.flags | flags))
 

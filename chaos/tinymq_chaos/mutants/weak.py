@@ -49,7 +49,7 @@ ALTERED = "tests/log/test_altered_sync.py::test_"
 
 
 @mutant(
-    "a mark says LAZY when it is written, not as it was noted",
+    "a mark gets its LAZY flag when it is written, not when it is noted",
     test=f"{ALTERED}a_mark_noted_under_always_does_not_cover_what_follows_it",
 )
 def marks_say_what_was_noted(p: Patches) -> None:
@@ -57,7 +57,7 @@ def marks_say_what_was_noted(p: Patches) -> None:
 
 
 @mutant(
-    "who closes a log, or takes another count, waits for the sync of all that it holds",
+    "closing a log, or taking a new count, waits for the sync of all its entries",
     test=f"{ALTERED}what_was_appended_a_moment_before_is_synced_before_a_mark_covers_it",
 )
 def logs_are_closed_unsynced(p: Patches) -> None:
@@ -65,7 +65,7 @@ def logs_are_closed_unsynced(p: Patches) -> None:
 
 
 @mutant(
-    "an interval that was shortened counts for what comes after",
+    "a shortened interval counts for all later writes",
     test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
 )
 def the_first_interval_counts(p: Patches) -> None:

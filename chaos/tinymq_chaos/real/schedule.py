@@ -26,7 +26,7 @@ WELL_S = 20.0  # that a fault which damages is waited for: it comes when all is 
 WELL_SHARE = 0.25  # of the whole time, at most, for which the first of a kind waits: short runs have faults, too
 STRIKE_S = 2.0
 POLL_S = 0.2
-REPLACED_S_MAX = 60.0  # that a fault goes on beyond its time, so that another broker leads instead of the struck one
+REPLACED_S_MAX = 60.0  # how long a fault may go on beyond its time, until another broker leads
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Act:
     parameters: Mapping[str, Value]
     after_s: float  # the episode's beginning
     lasts_s: float
-    until_replaced: bool = False  # it goes on until another broker leads what the struck one led
+    until_replaced: bool = False  # go on until another broker leads the partition that the struck one led
 
     def __str__(self) -> str:
         said = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
@@ -140,7 +140,8 @@ class Storm:
         self._say(f"FAULT {act.kind} is over")
 
     async def _replaced(self, under_way: UnderWay) -> None:
-        """Wait until another broker leads what the struck one led. Raises TimeoutError after REPLACED_S_MAX."""
+        """Wait until another broker leads the partition that the struck one led. Raises TimeoutError after
+        REPLACED_S_MAX."""
         led = Struck.of(under_way.span.what)
         assert led is not None, f"{under_way.span.what}: no leader was struck"
         async with asyncio.timeout(REPLACED_S_MAX):

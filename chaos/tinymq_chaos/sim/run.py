@@ -194,7 +194,7 @@ async def _phases(world: World, plan: Plan, result: Result) -> None:
     kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
     storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
     if storm.starts_wrong and not plan.workloads and UNREPLICATED not in chosen:
-        chosen = (UNREPLICATED, *chosen)  # beside them: nothing would come of the fault
+        chosen = (UNREPLICATED, *chosen)  # added, because the fault shows only in this workload
     world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
     tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
     await world.clock.sleep(world.rng.uniform(0.5, 1.5))
@@ -238,7 +238,7 @@ def no_collection() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             gc.collect()  # of the run before, what its result held until now
-            gc.freeze()  # modules and all else that is there now: the collection at the end need not walk over it
+            gc.freeze()  # modules and all other present objects: the collection at the end can skip them
             gc.disable()
             yield
             sys.unraisablehook = lambda args: None

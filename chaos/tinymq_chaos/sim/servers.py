@@ -24,7 +24,7 @@ CLIENTS_FROM = 100
 class MemoryServer:
     """A broker's server for clients, as `tinymq.rpc.RpcServer` is one: from `start` to `stop`."""
 
-    places = None  # its connections take no file descriptors
+    places = None  # simulated connections take no file descriptors
 
     def __init__(self, net: ClientNetwork, broker_id: int, process: Process, services: Services) -> None:
         self.broker_id = broker_id

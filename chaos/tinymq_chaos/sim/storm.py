@@ -34,7 +34,7 @@ class Storm:
             name = rng.choices(names, weights)[0]
             if name not in chosen:
                 chosen.append(name)
-        if DAMAGE & {*chosen} and WRONG_START in chosen:  # its load has one replica of each record
+        if DAMAGE & {*chosen} and WRONG_START in chosen:  # the load of this fault has one replica of each record
             chosen.remove(WRONG_START)
         if rng.random() < TRIM_SHARE and "trim" not in chosen:
             chosen.append("trim")
@@ -42,7 +42,7 @@ class Storm:
 
     @property
     def starts_wrong(self) -> bool:
-        """A broker will start with a wrong clock: that is seen on topics of one replica."""
+        """Will a broker start with a wrong clock? Only topics with one replica show that."""
         return WRONG_START in self._kinds
 
     async def rage(self, seconds: float) -> None:

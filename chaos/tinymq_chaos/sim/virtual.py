@@ -29,7 +29,7 @@ class Killed(Exception):
 
 
 class _Due(float):
-    """The time of a timer, which is compared as the number that it is: heaps compare a lot."""
+    """The time of a timer. It compares as a plain number, because heaps compare often."""
 
     __slots__ = ("timer",)
     timer: asyncio.TimerHandle
@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _timer_of(due: _Due) -> Any:
-    """With what asyncio keeps to itself."""
+    """Return the timer, typed as Any because callers use private attributes of asyncio."""
     return due.timer
 
 

@@ -40,7 +40,7 @@ class VirtualBroker:
     def __init__(self, cluster: VirtualCluster, broker_id: int) -> None:
         self.id = broker_id
         self.files = FaultyFiles(random.Random(f"{cluster.seed}/disk/{broker_id}"))
-        self.skew_us = 0  # of its wall clock, from the next start on
+        self.skew_us = 0  # the error of its wall clock from the next start on
         self.failures: list[BaseException] = []  # that ended the broker
         self._rng = random.Random(f"{cluster.seed}/broker/{broker_id}")
         self._cluster = cluster

@@ -31,7 +31,7 @@ from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 
 LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
 SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
-TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas behind that are sent what the disk has
+TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas further behind get entries from the disk
 INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
 POLL_S = 0.02
 RETENTION_CHECK_S = 1.0  # a run is short

@@ -59,7 +59,7 @@ async def _load(context: Context, senders: list[tuple[str, Any, dict[str, Any]]]
 
 
 WEAK = frozenset({"volatile", "delayed", "toggled", "unreplicated"})
-"""Of disks that were wiped or damaged their topics do not come back by themselves, or not at all."""
+"""After disks were wiped or damaged, the topics of these workloads do not come back by themselves, or not at all."""
 
 OF_THREE = frozenset({"metadata", "churn", "moved"})
 """They need three brokers."""

@@ -30,7 +30,8 @@ async def altered(context: Context) -> None:
 
 
 def altering(name: str, values: Sequence[str], *, twice: bool = False) -> Beside:
-    """Give a setting one value after another; and ask, now and then, which it has. `twice`: two in a row, at times."""
+    """Give a setting one value after another, and sometimes ask for its value. `twice`: sometimes alter it twice in a
+    row."""
 
     async def alter(context: Context, client: AsyncClient, topic: str, key: str) -> None:
         process = f"{context.name} alters {name}"

@@ -33,7 +33,8 @@ async def retained(context: Context) -> None:
 
 
 async def unreplicated(context: Context) -> None:
-    """Records go by their age, and no sooner, where one broker alone holds them, whatever its clock says."""
+    """Records of which one broker holds the only replica are removed at their age and no sooner, whatever that broker's
+    clock says."""
     settings = {"retention_ms": str(RETENTION_MS), "segment_ms": "1000"}
     await load(context, settings, lone, _hold, replicas=1)
 

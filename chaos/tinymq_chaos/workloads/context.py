@@ -55,7 +55,8 @@ class Context(Protocol):
     async def topic(
         self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
     ) -> str:
-        """A new topic, made before faults begin; its name. `replicas`: of each partition; None: the usual number."""
+        """Create a topic before faults begin, and return its name. `replicas`: of each partition; None: the usual
+        number."""
         ...
 
     def client(self, **settings: Any) -> AsyncClient:

@@ -1,5 +1,5 @@
-"""Topics that promise less for more speed: in memory, and synced a while after they are acknowledged; and one whose
-`sync` is altered again and again.
+"""Topics that promise less for more speed: in memory, and synced a while after the acknowledgement. One topic's `sync`
+is altered again and again.
 
 What is written and read is as everywhere else; how much of it may be gone, a checker knows by the topic's settings.
 """
@@ -15,7 +15,7 @@ from tinymq_chaos.workloads.context import CALL_S, Context, described, key_of
 from tinymq_chaos.workloads.produce import Numbered
 
 SYNC_MS = 200
-SYNCS = ("always", "200", "5000")  # a toggled topic's
+SYNCS = ("always", "200", "5000")  # the values of a toggled topic's `sync`
 MEMORY_BYTES = 8 << 20
 
 
@@ -30,8 +30,8 @@ async def delayed(context: Context) -> None:
 
 
 async def toggled(context: Context) -> None:
-    """Now synced at intervals, now always; altered twice in a moment, too. What was at risk was so under the setting of
-    its time, whatever the setting is when power fails."""
+    """Alternate between syncing at intervals and always, sometimes with two changes at once. The setting under which a
+    record was acknowledged decides whether it was at risk, not the setting when the power fails."""
     await _load(context, {"sync": SYNCS[-1]}, altering("sync", SYNCS, twice=True))
 
 

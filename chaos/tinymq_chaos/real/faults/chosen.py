@@ -1,4 +1,4 @@
-"""The choice of the broker that a fault strikes, if its parameters do not name one."""
+"""Chooses the broker that a fault strikes, if the fault's parameters do not name one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tinymq_chaos.real.net import CLIENTS, Direction
 
 LEADER = "leader"
 ANYONE = "anyone"
-TRIES = 10  # of finding a leader that does not lose its leadership in the moment of the fault
+TRIES = 10  # attempts to find a leader that still leads when the fault strikes
 _LED = re.compile(r"broker (\d+).*, leader of (.+)/(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A broker that a fault struck, and a partition that it led then."""
+    """A broker that a fault struck, and a partition that it led at that time."""
 
     broker: int
     topic: str
@@ -29,7 +29,8 @@ class Struck:
 
     @classmethod
     def of(cls, words: str) -> Struck | None:
-        """The partition that the words of a fault name, as `strike` writes them. None if they name no partition."""
+        """Parse the partition that a fault's description names, as `strike` writes it. None if it names no
+        partition."""
         found = _LED.search(words)
         return cls(int(found[1]), found[2], int(found[3])) if found else None
 
@@ -40,7 +41,8 @@ def up(stage: Stage) -> list[int]:
 
 
 def one(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
-    """A broker that is up: the one of parameter `broker`; or a leader, where parameter `who` asks for one; or any."""
+    """Return a broker that is up: the one that parameter `broker` names, or a leader if parameter `who` asks for one,
+    or any."""
     led = _asked_for_leader(stage, rng, how)
     return led.broker if led is not None else _any(stage, rng, how)
 
@@ -60,7 +62,7 @@ def _any(stage: Stage, rng: random.Random, how: Parameters) -> int | None:
 
 
 def leader(stage: Stage, rng: random.Random) -> Struck | None:
-    """A partition that is written to, drawn from those whose leader is up."""
+    """Draw a partition that is written to, and whose leader is up."""
     topics = list(stage.topics)
     rng.shuffle(topics)
     standing = up(stage)
@@ -69,11 +71,11 @@ def leader(stage: Stage, rng: random.Random) -> Struck | None:
 
 
 def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[int], Doing]) -> Doing:
-    """Do `fault` to one broker: to one that leads when it is struck, where parameter `who` asks for a leader.
+    """Do `fault` to one broker. If parameter `who` asks for a leader, the broker leads a partition when it is struck.
 
     A leadership can move between the question for the leader and the fault. So the other brokers are asked once more
-    after the fault has begun, before they can have missed the leader: if they name another one by then, the fault is
-    undone and another leader is chosen. The words of the fault then end with the partition (`Struck.of` reads it).
+    after the fault has begun, before they can have missed the leader. If they name another leader by then, the fault is
+    undone and another leader is chosen. The description of the fault ends with the partition (`Struck.of` parses it).
     """
     for _ in range(TRIES):
         led = _asked_for_leader(stage, rng, how)
@@ -85,7 +87,7 @@ def strike(stage: Stage, rng: random.Random, how: Parameters, fault: Callable[[i
         if words is None or led is None:
             yield words
             return (yield from doing)
-        if stage.leader(led.topic, led.partition) in (None, led.broker):  # None: nobody has replaced it yet
+        if stage.leader(led.topic, led.partition) in (None, led.broker):  # None: no broker has replaced it yet
             yield f"{words}, {led}"
             return (yield from doing)
         next(doing, None)

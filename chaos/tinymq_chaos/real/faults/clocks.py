@@ -68,7 +68,7 @@ def wall_jump(stage: Stage, rng: random.Random, how: Parameters) -> Doing:
     before_s = _off_s(stage, broker)
     watching = threading.Thread(target=_watch, args=(stage, broker, off_s, seen_s, over), daemon=True)
     set_clock(stage.folder, broker, off_s)
-    if before_s is not None:  # else nothing would be seen now either
+    if before_s is not None:  # without a first look there is nothing to compare with
         watching.start()
     yield f"broker {broker} by {hours:+g} h"
     if before_s is not None:

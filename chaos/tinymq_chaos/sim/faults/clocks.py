@@ -1,4 +1,4 @@
-"""Faults of clocks. One broker's clock is wrong at a time: what is promised rests on a majority of right ones."""
+"""Faults of clocks. Only one broker's clock is wrong at a time: the guarantees need a majority of right clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinymq_chaos.sim.world import World
 
 HOUR_US = 3_600_000_000
 JUMPS_H = (1, -1, 8 * 24, -8 * 24)
-UNHEARD_S = (1.5, 5.0)  # from when a broker with a wrong clock ends until it hears the others again
+UNHEARD_S = (1.5, 5.0)  # how long a restarted broker with a wrong clock hears no other broker
 
 
 def _one_is_wrong(world: World) -> bool:
@@ -30,8 +30,8 @@ def wall_jump(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def wrong_start(world: World, rng: random.Random) -> Iterator[str | None]:
-    """A broker starts again with a wrong clock, and hears no other broker for a while: one that leads partitions of
-    which it holds the only replica, if there is one. Clients reach it all the same."""
+    """A broker restarts with a wrong clock, and hears no other broker for a while. If there is one, the fault takes a
+    broker that leads a partition of which it holds the only replica. Clients still reach the broker."""
     alone = [b for b in world.brokers.values() if _leads_alone(b)]
     broker, hours = rng.choice(alone) if alone else running(world, rng), rng.choice(JUMPS_H)
     if broker is None or _one_is_wrong(world):

@@ -40,8 +40,8 @@ def one_way(world: World, rng: random.Random) -> Iterator[str | None]:
 
 
 def unheard(world: World, rng: random.Random) -> Iterator[str | None]:
-    """Nothing gets from the leader of a group to one other broker that follows it. Half the time it is the metadata
-    group, which brokers follow that have no vote in it, and which mostly rests."""
+    """No message gets from the leader of a group to one of its followers. Half the time the group is the metadata
+    group, which mostly rests, and which brokers without a vote also follow."""
     groups = sorted({g.id for b in world.brokers.values() for g in b.groups()}, key=str)
     group = METADATA_GROUP if rng.random() < 0.5 else rng.choice(groups or [METADATA_GROUP])
     leader = world.leader(group)
