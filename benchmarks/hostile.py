@@ -1,10 +1,11 @@
-"""How long an ordinary client waits while another one attacks its broker, within every documented limit or beyond it.
+"""Measures how long an ordinary client waits while another one attacks its broker, within the documented limits or
+beyond.
 
     python -m benchmarks.hostile [--attack NAME ...] [--seconds 15]
 
-Three brokers of their own, one topic with one partition. The measured client sends one record every 50 ms; each attack
-runs in a process of its own against the broker that leads the partition. Reported is the longest gap between two
-successful sends, and whether a group changed its leader. `nothing` is the same without an attack.
+The benchmark starts three brokers, with one topic of one partition. The measured client sends one record every 50 ms.
+Each attack runs in a process of its own, against the broker that leads the partition. The report shows the longest gap
+between two successful sends, and whether a group changed its leader. `nothing` measures without an attack.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 
 TOPIC = "measured"
 PERIOD_S = 0.05
-WARM_S = 2.0  # before an attack: streams are open, caches are warm
+WARM_S = 2.0  # sending before an attack opens streams and warms caches
 GOAL_MS = 250.0
 RSS_PERIOD_S = 0.1
 CALL_S = 60.0
@@ -46,19 +47,20 @@ Leaders = dict[tuple[bytes, int], tuple[int, int]]  # (leader, term) by topic id
 
 @dataclass(slots=True)
 class Outcome:
-    """What the measured client met."""
+    """The result of the measured client."""
 
-    gap_ms: float  # the longest between two successful sends
-    p50_ms: float  # of one send
+    gap_ms: float  # the longest gap between two successful sends
+    p50_ms: float  # the median time of one send
     sent: int
     failed: int
-    moved: int  # groups with another leader or term than before
+    moved: int  # groups whose leader or term has changed
     rss_mb: float  # the highest resident memory of any broker
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[list[dict[str, Any]]]:
-    """Three brokers through the public command line: what `dev status` says of each. Ended with the block."""
+    """Start three brokers through the public command line, and yield what `dev status` reports of each. They end with
+    the block."""
     command = [sys.executable, "-m", "tinymq.cli.main", "dev"]
     where = ["--dir", str(folder / "cluster")]
     try:
@@ -70,7 +72,8 @@ def cluster(folder: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 async def leaders(addresses: Sequence[str]) -> Leaders:
-    """Of every group, as the leaders themselves say. A broker that is still stalled is waited for."""
+    """Return the leader and term of every group, as the leaders report them. Waits for a broker that is still
+    stalled."""
     found: Leaders = {}
     for address in addresses:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -84,7 +87,7 @@ async def leaders(addresses: Sequence[str]) -> Leaders:
 
 
 async def measure(client: AsyncClient, seconds: float) -> tuple[list[float], list[float], int]:
-    """(when each successful send ended, how long it took, how many failed)."""
+    """Return (when each successful send ended, how long it took, how many sends failed)."""
     ended, took, failed = [], [], 0
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -112,7 +115,7 @@ def resident_mb(pid: int) -> float:
 
 @contextmanager
 def attack_by(name: str, addresses: Sequence[str]) -> Iterator[None]:
-    """The attack runs as long as the block."""
+    """Run the attack as long as the block."""
     command = [sys.executable, "-m", "benchmarks.hostile_client", name, ",".join(addresses), TOPIC]
     attack = subprocess.Popen(command) if name in ATTACKS else None
     try:

@@ -1,8 +1,8 @@
-"""The attacks of benchmarks.hostile, each until its process is ended.
+"""The attacks of benchmarks.hostile. Each runs until its process is ended.
 
     python -m benchmarks.hostile_client NAME SERVERS TOPIC
 
-They speak the wire protocol directly: tinymq's own client sends none of this.
+They use the wire protocol directly, because tinymq's own client sends no such requests.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 
 PRODUCE = "/tinymq.v1.Broker/Produce"
 TINY_BATCHES = 2_000_000
-FULL_BATCHES = 4096  # what one request may carry
+FULL_BATCHES = 4096  # the most that one request may carry
 BOMBS = 500
 CONNECTIONS = 25
 FETCHES = 4096  # on each connection
 WAIT_MS = 30_000
-AGAIN_S = 0.01  # after a stream that the broker ended
+AGAIN_S = 0.01  # the pause after the broker has ended a stream
 CALL_S = 10.0
 LOOK_S = 1.0  # between two looks for the leader
 GRPC_OPTIONS = [("grpc.max_send_message_length", 64 * MIB), ("grpc.max_receive_message_length", 64 * MIB)]
@@ -65,7 +65,8 @@ def _broker(channel: grpc.aio.Channel) -> Any:
 
 
 async def send_requests(victim: Victim, request: bytes, results: int) -> None:
-    """Send `request` again and again on a produce stream, each time once all `results` of the last one are there."""
+    """Send `request` again and again on a produce stream, each time after all `results` of the last one have
+    arrived."""
     async with grpc.aio.insecure_channel(victim.address, GRPC_OPTIONS) as channel:
         call = channel.stream_stream(
             PRODUCE, request_serializer=bytes, response_deserializer=pb.ProduceReply.FromString
@@ -91,19 +92,19 @@ async def send_requests(victim: Victim, request: bytes, results: int) -> None:
 
 
 async def tiny(victim: Victim) -> None:
-    """A request of 2,000,000 batches of four bytes that want no answer: 7.6 MiB."""
+    """Send requests of 2,000,000 batches of four bytes without an answer: 7.6 MiB each."""
     one = pb.ProduceRequest(batches=[pb.ProduceBatch(acks=pb.ACKS_NONE)]).SerializeToString()
     await send_requests(victim, one * TINY_BATCHES, 0)
 
 
 async def full(victim: Victim) -> None:
-    """A request with as many batches as are allowed, each of one record, and all of them good."""
+    """Send requests with as many batches as are allowed, each valid and with one record."""
     payload = pack_batch(encode(None, [b"x"], None, [1]), record_count=1)
     await send_requests(victim, _request(victim, payload, FULL_BATCHES), FULL_BATCHES)
 
 
 async def zstd(victim: Victim) -> None:
-    """A request with 500 batches of 2.6 KB that unpack to 56 MiB each, and do not say so in their first bytes."""
+    """Send requests with 500 batches of 2.6 KB that each unpack to 56 MiB, which their headers do not show."""
     message = encode(None, [b"\0" * (8 * MIB - 64)] * 7, None, [1] * 7, Codec.ZSTD)
     payload = pack_batch(message, record_count=7, codec=Codec.NONE)
     await send_requests(victim, _request(victim, payload, BOMBS), BOMBS)
@@ -122,7 +123,7 @@ def _request(victim: Victim, payload: bytes, count: int) -> bytes:
 
 
 async def fetches(victim: Victim) -> None:
-    """102,400 fetches wait for the next record on 25 connections; each that is answered is asked again."""
+    """Let 102,400 fetches wait for the next record on 25 connections, and repeat each fetch that is answered."""
     await asyncio.gather(*(_wait_on(victim) for _ in range(CONNECTIONS)))
 
 
@@ -169,7 +170,7 @@ ATTACKS: dict[str, Callable[[Victim], Awaitable[None]]] = {
 
 
 async def main() -> None:
-    """Follow the leader: it may be another one after a while."""
+    """Attack the leader, and follow the leadership when it moves."""
     name, servers, topic = sys.argv[1:]
     victim, attacking = None, None
     while True:

@@ -1,10 +1,10 @@
-"""What a broker's memory comes to under many busy partitions, over time, and what processor time that load costs it.
+"""Measures a broker's memory under many busy partitions over time, and the processor time that this load costs.
 
     python -m benchmarks.memory [--brokers 1] [--partitions 1000] [--mib 10] [--batch-kib 100] [--settle-s 30]
 
-Every partition gets the same bytes, in turns: `--batch-kib` to each of them, then again, until each has `--mib`.
-Anonymous memory (RssAnon of /proc/PID/status) is what counts: mapped files and the page cache are the system's to
-take back. The disk holds brokers × partitions × mib until the run ends (10 GB as it is left out).
+Every partition gets the same bytes, in turns: `--batch-kib` to each partition, and again, until each has `--mib`. The
+report shows anonymous memory (RssAnon of /proc/PID/status), because the system can take back mapped files and the page
+cache. The disk holds brokers × partitions × mib until the run ends (10 GB with the defaults).
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from tinymq import BatchDelivery, Client
 KIB = 1024
 RECORD_BYTES = 1000
 UNACKNOWLEDGED_MAX = 64  # batches
-BUFFER_BYTES = 64 * MIB  # of the producer: never what it waits for
+BUFFER_BYTES = 64 * MIB  # of the producer: large enough that it never waits for room
 CREATE_MS = 300_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def cluster(folder: Path, brokers: int) -> Iterator[tuple[str, list[int]]]:
-    """Brokers through the public command line: (their addresses, their process ids). Ended with the block."""
+    """Start brokers through the public command line, and yield (their addresses, their process ids). They end with the
+    block."""
     command = [sys.executable, "-m", "tinymq.cli.main", "dev"]
     where = ["--dir", str(folder / "cluster")]
     try:
@@ -50,7 +51,7 @@ def cluster(folder: Path, brokers: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def anonymous_mb(pid: int) -> float:
-    """Anonymous memory of a process that the system holds for it, in MB."""
+    """The anonymous memory of a process, in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * KIB / 1e6
@@ -58,13 +59,13 @@ def anonymous_mb(pid: int) -> float:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time that a process has used, its system calls included."""
+    """The processor time that a process has used, including system calls."""
     values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(values[11]) + int(values[12])) / _TICKS_PER_S
 
 
 def make_batch(size: int) -> pa.RecordBatch:
-    """Records that do not compress, `size` bytes of values."""
+    """Make records that do not compress, with `size` bytes of values."""
     values = pa.array([os.urandom(RECORD_BYTES) for _ in range(max(1, size // RECORD_BYTES))], pa.binary())
     return pa.RecordBatch.from_arrays([values], ["value"])
 
@@ -76,7 +77,7 @@ def report(what: str, began_s: float, pids: list[int]) -> None:
 
 
 def load(client: Client, topic: str, options: argparse.Namespace, began_s: float, pids: list[int]) -> None:
-    """Every partition's share, a batch to each in turn."""
+    """Send every partition its share, one batch to each in turn."""
     batch = make_batch(options.batch_kib * KIB)
     turns = max(1, options.mib * MIB // (options.batch_kib * KIB))
     unacknowledged: deque[BatchDelivery] = deque()
