@@ -7,6 +7,4 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print data.")]
-Raw = Annotated[
-    bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")
-]
+Raw = Annotated[bool, Parameter(negative="", help="Print control characters of records unescaped, even on a terminal.")]

@@ -39,7 +39,7 @@ class PeerLife:
     echo: int = 0  # newest of our own sequences that it has echoed
     echoed_at: float = -NEVER
     excused: bool = False  # a standstill of ours was taken off this silence already
-    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall clock, less our monotonic
+    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic time
     gaps: Gaps = field(default_factory=Gaps)
     round_trips: RoundTrips = field(default_factory=RoundTrips)
 
