@@ -69,8 +69,10 @@ def plug_in(scheme: str, open_registry: OpenRegistry) -> None:
     """Make brokers of this process open registries of `scheme` with `open_registry`, which takes precedence over an
     entry point. Raises InvalidConfig for a text that is not a scheme, or for one of tinymq's own schemes."""
     if not SCHEME.fullmatch(f"{scheme}://") or scheme in ("replicated", "memory", "zookeeper"):
-        hint = "use 1 to 32 of a-z, and none of tinymq's own schemes"
-        raise InvalidConfig(f"{scheme[:40]!r} is not a scheme that can be plugged in", hint=hint)
+        raise InvalidConfig(
+            f"{scheme[:40]!r} is not a scheme that can be plugged in",
+            hint="use 1 to 32 of a-z, and none of tinymq's own schemes",
+        )
     _plugged_in[scheme] = open_registry
 
 

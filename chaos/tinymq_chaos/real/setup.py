@@ -114,7 +114,7 @@ def libfaketime(tools: Path = TOOLS) -> Path:
         for where in (
             "faketime",
             "*/faketime",
-        ):  # on Debian beneath the architecture's name; no look at all of /usr/lib
+        ):  # Debian adds the architecture's name; do not search all of /usr/lib
             for found in sorted(folder.glob(f"{where}/{LIBFAKETIME}")):
                 return found
     raise RuntimeError(f"jumps of wall clocks need libfaketime: run {LIBFAKETIME_COMMAND}")
