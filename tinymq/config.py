@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 
-from tinymq.entry import PAYLOAD_BYTES_MAX
 from tinymq.errors import InvalidConfig
-from tinymq.types import PeerAddress
+from tinymq.types import PAYLOAD_BYTES_MAX, PeerAddress
 
 KIB = 1024
 MIB = 1024 * KIB

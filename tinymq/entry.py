@@ -30,12 +30,12 @@ from enum import IntEnum
 import google_crc32c
 
 from tinymq.errors import CorruptData
+from tinymq.types import PAYLOAD_BYTES_MAX
 from tinymq.value import value
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
 ENTRY_VERSION = 1
-PAYLOAD_BYTES_MAX = 64 * 1024 * 1024  # a length over this is damage, whatever the checksum says
 assert HEADER.size == HEADER_SIZE
 
 _BODY = struct.Struct("<IIIBBHQQQIqq")  # all of HEADER but the first field

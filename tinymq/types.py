@@ -17,6 +17,9 @@ TopicId = NewType("TopicId", bytes)
 METADATA_TOPIC = TopicId(bytes(16))
 """The metadata group's topic id: no user's topic has it."""
 
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one log entry's payload. A stored length above this is damage, whatever the checksum says."""
+
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 

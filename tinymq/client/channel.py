@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 import grpc.aio
 
-from tinymq.client.delivery import FORK_HINT
+from tinymq.client.checks import FORK_HINT
 from tinymq.client.ports import Fetched, Method, PackedBatch
 from tinymq.client.wire import join, read_fetched
 from tinymq.config import Limits

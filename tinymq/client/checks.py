@@ -14,6 +14,7 @@ WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeo
 WAIT_S_MIN = 0.001  # of a call that has to ask a broker
 COUNT_MAX = (1 << 31) - 1
 OFFSET_MAX = (1 << 63) - 1
+FORK_HINT = "fork before the parent's first call, or start workers by spawn"  # a client does not survive a fork
 
 
 def check_topic(topic: object) -> str:

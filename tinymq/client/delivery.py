@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tinymq.batch import SCHEMA, Codec, Headers, encode
-from tinymq.client.checks import check_wait
+from tinymq.client.checks import FORK_HINT, check_wait
 from tinymq.errors import Closed, TinymqError, Unsent
 from tinymq.types import RecordMetadata
 from tinymq.value import value
@@ -31,7 +31,6 @@ LOG = logging.getLogger("tinymq.client")
 _COMPLETION = threading.Lock()
 
 LOOP_HINT = "close the AsyncClient, or use it in `async with`, before its event loop ends"
-FORK_HINT = "fork before the parent's first call, or start workers by spawn"
 
 
 @value

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tinymq.client import exit
 from tinymq.client.aio import AsyncClient
-from tinymq.client.delivery import FORK_HINT
+from tinymq.client.checks import FORK_HINT
 from tinymq.errors import Closed, TinymqError
 
 T = TypeVar("T")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Generic, TypeVar
 
-from tinymq.client.lane import Lane
 from tinymq.clock import Clock, Timer
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Errands:
@@ -27,25 +29,25 @@ class Errands:
             task.cancel()
 
 
-class Retries:
-    """When each lane is looked at again: one timer per lane."""
+class Retries(Generic[Key]):
+    """When each key is looked at again: one timer per key. A producer's keys are its send queues."""
 
-    def __init__(self, clock: Clock, due: Callable[[Lane], None]) -> None:
+    def __init__(self, clock: Clock, due: Callable[[Key], None]) -> None:
         self._clock = clock
         self._due = due
-        self._timers: dict[Lane, Timer] = {}
+        self._timers: dict[Key, Timer] = {}
 
-    def set(self, lane: Lane, delay_s: float) -> None:
+    def set(self, key: Key, delay_s: float) -> None:
         """In `delay_s`, whatever was set before."""
-        timer = self._timers.pop(lane, None)
+        timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
 
         def again() -> None:
-            self._timers.pop(lane, None)
-            self._due(lane)
+            self._timers.pop(key, None)
+            self._due(key)
 
-        self._timers[lane] = self._clock.call_later(delay_s, again)
+        self._timers[key] = self._clock.call_later(delay_s, again)
 
     def close(self) -> None:
         for timer in self._timers.values():

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 
 from tinymq.client.cluster import Cluster
-from tinymq.client.lane import Lane
 from tinymq.client.routing import Topic
 from tinymq.errors import TinymqError, UnknownPartition, UnknownTopic
 
@@ -43,16 +42,15 @@ def made_anew(name: str) -> UnknownTopic:
     )
 
 
-async def what_became_of(cluster: Cluster, lane: Lane) -> TinymqError | None:
-    """Why nothing of a lane will ever be sent: UnknownTopic, UnknownPartition. None: it may be, as far as is known."""
-    name = lane.topic
+async def deletion_of(cluster: Cluster, name: str, topic_id: bytes, partition: int) -> TinymqError | None:
+    """UnknownTopic or UnknownPartition if the partition was deleted. None: it exists, as far as is known."""
     try:
-        if await cluster.still_there(name, lane.topic_id, cluster.attempt_s, lane.partition):
+        if await cluster.still_there(name, topic_id, cluster.attempt_s, partition):
             return None
     except TinymqError as error:
-        LOG.debug("%s/%d not looked up: %s", name, lane.partition, error)
+        LOG.debug("%s/%d not looked up: %s", name, partition, error)
         return None
     topic = cluster.view.topics.get(name)
-    if topic is not None and topic.topic_id == lane.topic_id:
-        return UnknownPartition(f"{name}/{lane.partition}: the partition is gone")
+    if topic is not None and topic.topic_id == topic_id:
+        return UnknownPartition(f"{name}/{partition}: the partition is gone")
     return UnknownTopic(f"topic {name!r} is gone, or was made again")

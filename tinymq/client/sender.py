@@ -17,7 +17,7 @@ from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import Pending
 from tinymq.client.errands import Errands, Retries
 from tinymq.client.lane import Ended, Lane, Owner
-from tinymq.client.lookups import what_became_of
+from tinymq.client.lookups import deletion_of
 from tinymq.client.pipes import State
 from tinymq.client.placement import Placement
 from tinymq.client.ports import Method, PackedBatch
@@ -261,7 +261,7 @@ class Sender:
         self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
 
     async def _look_for(self, lane: Lane) -> None:
-        gone = await what_became_of(self._cluster, lane)
+        gone = await deletion_of(self._cluster, lane.topic, lane.topic_id, lane.partition)
         if gone is None:
             return
         lost = [lane]
