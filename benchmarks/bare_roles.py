@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from tinymq.sockets import prepare
+from tinymq.net.socket_options import prepare
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[bytes, bytes]

@@ -31,7 +31,7 @@ import grpc
 
 from benchmarks.hostile_client import ATTACKS
 from tinymq import AsyncClient
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 

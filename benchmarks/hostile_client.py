@@ -16,11 +16,11 @@ from typing import Any
 
 import grpc
 
-from tinymq.batch import Codec, encode, pack_batch
-from tinymq.config import MIB, Limits, parse_address
-from tinymq.entry import crc32c
-from tinymq.errors import TinymqError
-from tinymq.frame_stream import FrameStream
+from tinymq.base.config import MIB, Limits, parse_address
+from tinymq.base.errors import TinymqError
+from tinymq.format.batch import Codec, encode, pack_batch
+from tinymq.format.entry import crc32c
+from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from tinymq.clock import SystemClock
-from tinymq.meter import Meter, Unmetered
+from tinymq.base.clock import SystemClock
+from tinymq.base.meter import Meter, Unmetered
 from tinymq.metrics.measures import Measures
 from tinymq.testing import Cluster
 

@@ -21,12 +21,12 @@ from benchmarks.bench import cluster
 from benchmarks.measure import BATCH_BYTES, MIB, RECORD_BYTES, Latency
 from benchmarks.tinymq_rounds import BATCHES_MADE, BUFFER_BATCHES, make_batch
 from tinymq import Client
-from tinymq.clock import SystemClock
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Limits
+from tinymq.base.topic_config import make
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import InlineRunner, Log, RealFiles, Store, log_config
-from tinymq.topic_config import make
-from tinymq.types import GroupId, TopicId
 
 LONE_WRITES = 300  # per round
 BATCHES = 64

@@ -13,9 +13,9 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tinymq.batch import Codec, check_batch, decode_batch, encode, pack_batch, record_bytes
-from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, InvalidBatch
+from tinymq.base.config import Limits
+from tinymq.base.errors import BatchTooLarge, InvalidBatch
+from tinymq.format.batch import Codec, check_batch, decode_batch, encode, pack_batch, record_bytes
 
 LIMITS = Limits()
 LIES = (0, 1, -1, 2, 7, 8, 0x7FFFFFFF, -0x80000000, 1 << 20, 255, 1 << 30)

@@ -13,9 +13,9 @@ from structlog.testing import LogCapture
 from tests.client.running import run
 from tests.fakes.raw_client import until
 from tests.test_descriptors import nothing_left
-from tinymq import acceptor
-from tinymq.acceptor import Acceptor
-from tinymq.places import Place, Places, Refusal
+from tinymq.net import acceptor
+from tinymq.net.acceptor import Acceptor
+from tinymq.net.connection_limits import Place, Places, Refusal
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 

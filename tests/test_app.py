@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.app import BrokerApp
-from tinymq.config import BrokerConfig
-from tinymq.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
+from tinymq.base.types import PeerAddress
 from tinymq.rpc.forming import form_cluster
 from tinymq.rpc.serving import State
 from tinymq.testing.cluster import SECRET, free_ports
-from tinymq.types import PeerAddress
 
 
 def config(tmp_path: Path, broker_id: int = 1, folder: str = "data") -> BrokerConfig:

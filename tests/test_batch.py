@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinymq import batch as tb
-from tinymq import ipc
-from tinymq.batch import SCHEMA, BatchHeader, Codec, check_batch, conform, decode_batch, encode, pack_batch
-from tinymq.errors import BatchTooLarge, InvalidBatch, TinymqError
+from tinymq.base.errors import BatchTooLarge, InvalidBatch, TinymqError
+from tinymq.format import batch as tb
+from tinymq.format import ipc
+from tinymq.format.batch import SCHEMA, BatchHeader, Codec, check_batch, conform, decode_batch, encode, pack_batch
 
 NOW_US = 1_700_000_000_000_000
 

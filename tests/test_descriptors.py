@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tinymq import descriptors
-from tinymq.descriptors import METRICS_CONNECTIONS_MAX, files_share, share
-from tinymq.errors import OutOfDescriptors
+from tinymq.base.errors import OutOfDescriptors
 from tinymq.log.files import RealFiles
+from tinymq.net import descriptors
+from tinymq.net.descriptors import METRICS_CONNECTIONS_MAX, files_share, share
 
 
 @pytest.mark.parametrize("limit", [16, 64, 256, 1024, 4096, 20_000, 65_536, 1 << 20])
@@ -78,7 +78,7 @@ def test_files_have_a_reserve_when_nothing_is_left(tmp_path: Path) -> None:
 
 def test_the_limit_is_raised_as_far_as_it_may_be() -> None:
     script = (
-        "import resource; from tinymq import descriptors;"
+        "import resource; from tinymq.net import descriptors;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512)); print(descriptors.limit(), descriptors.raise_limit());"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); print(descriptors.raise_limit())"
     )

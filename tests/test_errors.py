@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tinymq import errors
-from tinymq.errors import BY_CODE, DiskFull, OutOfDescriptors, TinymqError, Unavailable
+from tinymq.base import errors
+from tinymq.base.errors import BY_CODE, DiskFull, OutOfDescriptors, TinymqError, Unavailable
 
 KINDS = sorted(BY_CODE.values(), key=lambda kind: kind.code)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.extras import EXTRAS, MissingExtra, required
+from tinymq.base.extras import EXTRAS, MissingExtra, required
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
@@ -66,8 +66,8 @@ def test_the_command_says_what_to_install(arguments: list[str]) -> None:
 IMPORTS = {
     "from tinymq.testing import Cluster": ("structlog", "broker"),
     "from tinymq.testing.cluster import Cluster": ("structlog", "broker"),
-    "import tinymq.app": ("structlog", "broker"),
-    "import tinymq.settings": ("pydantic", "broker"),
+    "import tinymq.app.broker_app": ("structlog", "broker"),
+    "import tinymq.app.settings": ("pydantic", "broker"),
     "from pyspark_tinymq import DefaultSource": ("pyspark", "spark"),
     "import pyspark_tinymq; pyspark_tinymq.drop_repeats": ("pyspark", "spark"),
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq import feature_level
-from tinymq.entry import ENTRY_VERSION, Kind
-from tinymq.errors import UnsupportedVersion
-from tinymq.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
+from tinymq.base.errors import UnsupportedVersion
+from tinymq.format import feature_level
+from tinymq.format.entry import ENTRY_VERSION, Kind
+from tinymq.format.feature_level import ENTRIES, FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
 
 RESERVED = {Kind.STAGED, Kind.PUBLISH, Kind.DISCARD}  # nothing proposes them yet
@@ -36,7 +36,9 @@ def names(message: type, oneof: str) -> set[str]:
 )
 def test_everything_has_a_level(table: str, there: set[str]) -> None:
     levels: dict[str, int] = getattr(feature_level, table)
-    assert set(levels) == there, f"enter it in tinymq/feature_level.py, {table}, and propose it only from that level on"
+    assert set(levels) == there, (
+        f"enter it in tinymq/format/feature_level.py, {table}, and propose it only from that level on"
+    )
     assert set(levels.values()) <= set(range(FIRST_LEVEL, KNOWN_LEVEL + 1))
     assert {name for name, level in levels.items() if level == FIRST_LEVEL} == set(FIRST[table].split())
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tinymq.errors import Closed, InvalidFrame
-from tinymq.frame_socket import FrameSocket
-from tinymq.framing import PREFIX, FrameReader, pack_frame
+from tinymq.base.errors import Closed, InvalidFrame
+from tinymq.net.frame_socket import FrameSocket
+from tinymq.net.framing import PREFIX, FrameReader, pack_frame
 
 BYTES_MAX = 1 << 20
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.client.running import run
-from tinymq.errors import Closed, InvalidFrame, TinymqError
-from tinymq.frame_stream import UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX, FrameStream
-from tinymq.framing import PREFIX, READ_BUFFER_BYTES, pack_frame
+from tinymq.base.errors import Closed, InvalidFrame, TinymqError
+from tinymq.net.frame_stream import UNREAD_BYTES_MAX, UNREAD_FRAMES_MAX, UNSENT_BYTES_MAX, FrameStream
+from tinymq.net.framing import PREFIX, READ_BUFFER_BYTES, pack_frame
 
 FRAME_BYTES_MAX = 4 << 20
 HEAD_BYTES_MAX = 1024

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinymq.errors import InvalidFrame
-from tinymq.framing import JOIN_BYTES_MAX, PREFIX, READ_BUFFER_BYTES, Chunk, FrameReader, pack_frame
+from tinymq.base.errors import InvalidFrame
+from tinymq.net.framing import JOIN_BYTES_MAX, PREFIX, READ_BUFFER_BYTES, Chunk, FrameReader, pack_frame
 
 FRAME_BYTES_MAX = 8 << 20
 HEAD_BYTES_MAX = 1 << 20

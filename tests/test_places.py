@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.places import Place, Places, Refusal, host_of
+from tinymq.net.connection_limits import Place, Places, Refusal, host_of
 
 
 def taken(places: Places, address: str) -> Place:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.errors import UnsafePath
-from tinymq.log.files import RealFiles
-from tinymq.private_files import (
+from tinymq.base.errors import UnsafePath
+from tinymq.base.private_files import (
     check_own_folder,
     make_private_folder,
     open_private,
     open_to_others,
     read_private,
 )
+from tinymq.log.files import RealFiles
 
 PRECIOUS = "what a planted link leads to"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.errors import NotFound
 from tinymq.cli import devcluster, devfolder, process
-from tinymq.errors import NotFound
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)

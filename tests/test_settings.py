@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import tinymq
-from tinymq.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
-from tinymq.errors import InvalidConfig
-from tinymq.settings import load
-from tinymq.types import PeerAddress
+from tinymq.app.settings import load
+from tinymq.base.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import PeerAddress
 
 VOTERS = 'voters = ["1@h:1", "2@h:2", "3@[::1]:3"]'
 GOOD = """

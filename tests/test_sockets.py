@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from tinymq.sockets import prepare
+from tinymq.net.socket_options import prepare
 
 
 class Between:

@@ -15,16 +15,16 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from tinymq.app import BrokerApp, Outside
-from tinymq.clock import SystemClock
-from tinymq.config import BrokerConfig, parse_address
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import BrokerConfig, parse_address
+from tinymq.base.types import METADATA_GROUP, PeerAddress
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.store import Store
 from tinymq.raft import listener, tcp
 from tinymq.raft.handshake import Credentials
 from tinymq.raft.tcp import TcpTransport
 from tinymq.testing.cluster import Cluster
-from tinymq.types import METADATA_GROUP, PeerAddress
 
 STRANGER = 3
 OTHERS = (1, 2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.errors import InvalidConfig
-from tinymq.topic_config import Storage, TopicConfig, make, promise
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.topic_config import Storage, TopicConfig, make, promise
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from tests.client.running import run
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raw_client import until
-from tinymq.errors import Closed, DeadlineExceeded
-from tinymq.frame_stream import FrameStream
-from tinymq.framing import PREFIX, READ_BUFFER_BYTES, FrameReader, pack_frame
-from tinymq.unfinished import FRAME_BYTES_PER_S_MIN, FRAME_S, Claim, FrameDeadline, FrameRoom, allowed_s
+from tinymq.base.errors import Closed, DeadlineExceeded
+from tinymq.net.frame_stream import FrameStream
+from tinymq.net.framing import PREFIX, READ_BUFFER_BYTES, FrameReader, pack_frame
+from tinymq.net.unfinished_frames import FRAME_BYTES_PER_S_MIN, FRAME_S, Claim, FrameDeadline, FrameRoom, allowed_s
 
 
 class Claims:
@@ -257,8 +257,8 @@ def test_one_that_leaves_in_the_middle_gives_its_room_back() -> None:
 
 
 def test_a_frame_that_never_ends_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinymq.unfinished.FRAME_S", 0.05)
-    monkeypatch.setattr("tinymq.unfinished.FRAME_BYTES_PER_S_MIN", 1 << 30)
+    monkeypatch.setattr("tinymq.net.unfinished_frames.FRAME_S", 0.05)
+    monkeypatch.setattr("tinymq.net.unfinished_frames.FRAME_BYTES_PER_S_MIN", 1 << 30)
 
     async def scenario(dial: Dial, accepted: list[FrameStream]) -> None:
         rude, quiet = await dial(), await dial()

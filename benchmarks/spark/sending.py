@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tinymq.sockets import prepare
+from tinymq.net.socket_options import prepare
 
 PIECE_BYTES = 4 << 20
 PIECES = 64  # in the file, in turns: what comes next lies in no cache of the processor

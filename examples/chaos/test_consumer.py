@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from tinymq import Client
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.nemesis import Nemesis
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from examples.flights.job import Job
 from examples.flights.source import DataMissing
+from tinymq.base.errors import TinymqError
 from tinymq.cli.exits import Exit, explain
-from tinymq.errors import TinymqError
 
 FOLDER = Path(".tinymq/flights")
 

@@ -17,9 +17,9 @@ from rich.table import Table
 from examples.flights import compare, produce, replicas, report, source
 from examples.flights.fault import PARTITION, Fault
 from examples.flights.source import Flight
+from tinymq.base.errors import NotFound, TinymqError
 from tinymq.cli import devcluster, devfolder
 from tinymq.client import Client, TopicDescription
-from tinymq.errors import NotFound, TinymqError
 
 TOPIC = "flights"
 BROKERS = 3

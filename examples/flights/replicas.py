@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinymq.base.types import GroupId, TopicId
 from tinymq.client import Client
 from tinymq.log.files import RealFiles
 from tinymq.log.layout import SEGMENT, first_index_of, group_folder, in_group
 from tinymq.log.scan import frames
-from tinymq.types import GroupId, TopicId
 
 POLL_S = 0.1
 

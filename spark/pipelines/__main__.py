@@ -15,8 +15,8 @@ from examples.flights.source import DataMissing
 from pipelines.job import Job
 from pipelines.refused import Refused
 from pipelines.submitting import SubmitFailed
+from tinymq.base.errors import TinymqError
 from tinymq.cli.exits import Exit, explain
-from tinymq.errors import TinymqError
 
 FOLDER = Path(".tinymq/pipeline")
 

@@ -25,8 +25,8 @@ from pipelines.ranges import Range, ends_of, offsets_of, told
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
 from pyspark_tinymq.place import PLACE
+from tinymq.base.errors import UnknownTopic
 from tinymq.client import Client
-from tinymq.errors import UnknownTopic
 
 CORRUPT = "_corrupt_record"
 WRITTEN = {"key": ("string", "binary"), "value": ("string", "binary"), "timestamp": ("timestamp",)}

@@ -24,9 +24,9 @@ from pipelines.flight_delays import WINDOWS
 from pipelines.following import Reports
 from pipelines.returned import Returned, returned
 from pipelines.submitting import Submitted
+from tinymq.base.errors import NotFound
 from tinymq.cli import devcluster
 from tinymq.client import Client
-from tinymq.errors import NotFound
 
 BROKERS = 3
 FLIGHTS, DELAYS = "flights", "delays"

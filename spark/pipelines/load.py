@@ -14,8 +14,8 @@ from typing import Protocol
 from pipelines import orders
 from pipelines.arguments import positive
 from pipelines.sessions import ended
+from tinymq.base.errors import TopicExists
 from tinymq.client import Client
-from tinymq.errors import TopicExists
 
 PROGRESS_EVERY = 2_000
 PARTITIONS = 6

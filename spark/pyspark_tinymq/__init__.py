@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinymq import extras
+from tinymq.base import extras
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

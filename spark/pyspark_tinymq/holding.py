@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from pyspark_tinymq.offsets import Offsets, Partition
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 
 if TYPE_CHECKING:
     from tinymq.client import Client

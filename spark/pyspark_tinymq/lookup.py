@@ -22,8 +22,8 @@ from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Par
 from pyspark_tinymq.plan import Bounds, check_explicit
 from pyspark_tinymq.replicas import Replica
 from pyspark_tinymq.settings import Source, Times
-from tinymq.config import parse_address
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.config import parse_address
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
 
 if TYPE_CHECKING:
     from tinymq.client import Client

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark_tinymq import kafka, kinds
 from pyspark_tinymq.kinds import Kind, choice, duration, whole
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 BATCH, STREAM, SINK = "batch", "stream", "sink"
 REPLICAS = ("leader", "follower", "nearest", "any")

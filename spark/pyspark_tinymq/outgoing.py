@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tinymq.place import HEADERS, TaskPlace, with_places
-from tinymq.errors import InvalidBatch, InvalidConfig
+from tinymq.base.errors import InvalidBatch, InvalidConfig
 
 _PAIRS = "array<struct<key:string,value:binary>>"
 TAKEN: dict[str, tuple[str, ...]] = {

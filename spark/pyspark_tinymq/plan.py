@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from pyspark_tinymq.offsets import Offsets, Partition, some
 from pyspark_tinymq.settings import Limits
-from tinymq.errors import OffsetOutOfRange, TinymqError, UnknownPartition
+from tinymq.base.errors import OffsetOutOfRange, TinymqError, UnknownPartition
 
 GONE = "is gone"
 LEFT = "is not subscribed to any more"

@@ -17,7 +17,7 @@ from pyspark_tinymq.offsets import Offsets, Partition, Place
 from pyspark_tinymq.plan import GONE, LEFT, Bounds, Loss, Range
 from pyspark_tinymq.settings import Source, Times
 from pyspark_tinymq.task import RangePartition
-from tinymq.errors import OffsetOutOfRange
+from tinymq.base.errors import OffsetOutOfRange
 
 LOG = logging.getLogger("pyspark_tinymq")
 HOLD_TRIES = 5  # the head may be trimmed between asking where it is and holding it

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 from pyspark_tinymq.offsets import Offsets, Partition
-from tinymq.errors import DeadlineExceeded, InvalidConfig, TinymqError, UnknownTopic
-from tinymq.types import Offset
+from tinymq.base.errors import DeadlineExceeded, InvalidConfig, TinymqError, UnknownTopic
+from tinymq.base.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import AsyncClient, Client

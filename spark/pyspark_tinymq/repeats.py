@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_tinymq.place import PLACE
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 RECORD, PLACE_ALONE = "record", "place"
 NEEDED = ("key", "value", "headers", "topic", "partition", "offset")

@@ -79,7 +79,7 @@ def _arrow(source: Source, schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a read. Raises InvalidConfig for a schema that does not follow from the options, and
     for columns into which values cannot be parsed."""
     from pyspark_tinymq import columns
-    from tinymq.errors import InvalidConfig
+    from tinymq.base.errors import InvalidConfig
 
     ours = columns.spark_schema(source.headers, source.values.schema if source.values is not None else None)
     if schema.simpleString() != ours.simpleString():

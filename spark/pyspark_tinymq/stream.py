@@ -28,7 +28,7 @@ from pyspark_tinymq.planning import Planner, clipped, told
 from pyspark_tinymq.progress import Progress
 from pyspark_tinymq.settings import Source
 from pyspark_tinymq.task import RangePartition
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded
 
 LOG = logging.getLogger("pyspark_tinymq")
 ROWS_MAX = (1 << 31) - 1  # a limit that limits nothing: there is one for bytes, or a minimum

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_tinymq import columns, options, settings
 from pyspark_tinymq.options import BATCH, SINK, STREAM
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 FORMAT = "tinymq"
 COLUMN = "topic"

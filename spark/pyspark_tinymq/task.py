@@ -21,7 +21,7 @@ from pyspark_tinymq.columns import Columns, joined
 from pyspark_tinymq.holding import Holding, Renewal
 from pyspark_tinymq.replicas import Replica, tiers
 from pyspark_tinymq.settings import Source
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark_tinymq.values import JsonValues

@@ -18,7 +18,7 @@ import pyarrow.json as pj
 
 from pyspark_tinymq import jsonrows, moments
 from pyspark_tinymq.jsontext import DEPTH_MAX
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 PERMISSIVE, FAILFAST, DROPMALFORMED = "PERMISSIVE", "FAILFAST", "DROPMALFORMED"
 MODES = (PERMISSIVE, FAILFAST, DROPMALFORMED)

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from pyspark_tinymq import session, settings
 from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.place import TaskPlace
-from tinymq.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
+from tinymq.base.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
 
 if TYPE_CHECKING:
     from tinymq.client import BatchDelivery, Producer

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import hostile_client
 from benchmarks.hostile_client import BOMBS, FULL_BATCHES, Victim
+from tinymq.base.config import MIB, Limits
+from tinymq.base.errors import InvalidRequest
 from tinymq.broker.admission import declare, is_heavy
-from tinymq.config import MIB, Limits
-from tinymq.errors import InvalidRequest
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import parse
 

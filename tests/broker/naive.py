@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.outcome import Outcome
-from tinymq.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import TopicConfig
 
 
 class Batch(NamedTuple):

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.fakes.batches import payload
-from tinymq.batch import HEADER_SIZE, Codec, encode, pack_batch
+from tinymq.base.config import KIB, MIB, Limits
+from tinymq.base.errors import BatchTooLarge, InvalidBatch, InvalidName, TinymqError
 from tinymq.broker.admission import LIGHT_VALUES_MAX, admit, check_topic_id, declare, is_heavy
-from tinymq.config import KIB, MIB, Limits
-from tinymq.entry import crc32c
-from tinymq.errors import BatchTooLarge, InvalidBatch, InvalidName, TinymqError
+from tinymq.format.batch import HEADER_SIZE, Codec, encode, pack_batch
+from tinymq.format.entry import crc32c
 
 SMALL = dataclasses.replace(
     Limits(), record_bytes_max=1000, batch_bytes_max=4000, batch_uncompressed_bytes_max=8000, batch_records_max=50

@@ -12,13 +12,8 @@ from tests.fakes.fake_groups import FakeGroups
 from tests.fakes.levels import FakeFolder, FakePeers
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
-from tinymq.broker.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.hosting import Hosting
-from tinymq.broker.partition import Partition
-from tinymq.broker.upgrade import Upgrade
-from tinymq.config import Limits, Timing
-from tinymq.errors import (
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidName,
     InvalidRequest,
@@ -27,11 +22,16 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.base.topic_config import make
+from tinymq.base.types import GroupId
+from tinymq.broker.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.hosting import Hosting
+from tinymq.broker.partition import Partition
+from tinymq.broker.upgrade import Upgrade
 from tinymq.log.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import QueueRecord
-from tinymq.topic_config import make
-from tinymq.types import GroupId
 
 
 class LaggingRegistry(MemoryRegistry):

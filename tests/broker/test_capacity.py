@@ -7,13 +7,13 @@ import pytest
 from tests.broker.test_partition import Bench
 from tests.broker.values import Applied, commits, consumes, deletes, holds, moves, opens, releases, seeks
 from tests.fakes.batches import payload
+from tinymq.base.errors import BatchTooLarge, NotLeader, QuotaExceeded
+from tinymq.base.topic_config import OnFull, Storage, TopicConfig
 from tinymq.broker import capacity
 from tinymq.broker.capacity import LOG_BYTES_MIN, SLACK, check_commands
 from tinymq.broker.partition import Acks, Produced
-from tinymq.entry import Kind
-from tinymq.errors import BatchTooLarge, NotLeader, QuotaExceeded
+from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 SIZE = len(payload(1))
 DROP = OnFull.DROP_OLDEST

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.values import Applied, commits, consumes, deletes, moves, opens, seeks
-from tinymq.broker import channels
-from tinymq.broker.channels import CHANNELS_MAX, TAKEN_MAX
-from tinymq.broker.outcome import Outcome
-from tinymq.errors import (
+from tinymq.base.errors import (
     Fenced,
     InvalidName,
     InvalidRequest,
@@ -17,6 +14,9 @@ from tinymq.errors import (
     TinymqError,
     UnknownChannel,
 )
+from tinymq.broker import channels
+from tinymq.broker.channels import CHANNELS_MAX, TAKEN_MAX
+from tinymq.broker.outcome import Outcome
 from tinymq.proto import partition_pb2 as pb
 
 

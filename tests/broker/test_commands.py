@@ -10,12 +10,7 @@ import pytest
 from tests.broker.test_partition import Bench
 from tests.broker.values import commits, consumes, deletes, holds, moves, opens, seeks
 from tests.fakes.raft_group import FakeGroup
-from tinymq.broker import commands
-from tinymq.broker.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Partition
-from tinymq.entry import Kind
-from tinymq.errors import (
+from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotLeader,
@@ -25,6 +20,11 @@ from tinymq.errors import (
     UnknownChannel,
     UnknownTopic,
 )
+from tinymq.broker import commands
+from tinymq.broker.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
+from tinymq.broker.outcome import Outcome
+from tinymq.broker.partition import Partition
+from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
 
 

@@ -20,13 +20,13 @@ from tests.broker import values
 from tests.broker.naive import Naive, Told
 from tests.broker.test_partition import Bench
 from tests.fakes.batches import checked, payload
+from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.state import PartitionState
-from tinymq.entry import Entry, Kind
-from tinymq.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import OnFull, TopicConfig
 
 PRODUCERS_MAX = 3
 SIZE = len(payload(1))

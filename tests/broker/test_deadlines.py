@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.clock import Timer
 from tinymq.broker.deadlines import BUCKET_S, ENDED_MAX, Deadlines
-from tinymq.clock import Timer
 
 
 class Wait:

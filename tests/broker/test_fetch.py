@@ -9,12 +9,7 @@ import pytest
 from tests.broker.test_partition import Bench
 from tests.broker.values import moves, takes_over
 from tests.fakes.batches import TIME_US, checked
-from tinymq.batch import encode, pack_batch
-from tinymq.broker.fetch import Answer, Ask, Fetch
-from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
-from tinymq.broker.partition import Acks
-from tinymq.entry import Kind, iter_entries
-from tinymq.errors import (
+from tinymq.base.errors import (
     CorruptData,
     NotLeader,
     NotReady,
@@ -23,6 +18,11 @@ from tinymq.errors import (
     TinymqError,
     UnknownTopic,
 )
+from tinymq.broker.fetch import Answer, Ask, Fetch
+from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
+from tinymq.broker.partition import Acks
+from tinymq.format.batch import encode, pack_batch
+from tinymq.format.entry import Kind, iter_entries
 from tinymq.log.runner import InlineRunner
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tinymq.base.errors import QuotaExceeded
 from tinymq.broker.fetch_waits import FetchShare, FetchWaits
-from tinymq.errors import QuotaExceeded
 
 
 class Wait:

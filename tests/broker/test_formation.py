@@ -10,15 +10,15 @@ from typing import TypeVar
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.config import Limits
+from tinymq.base.errors import InvalidRequest, WrongBroker, WrongCluster
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.formation import Formation
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import InvalidRequest, WrongBroker, WrongCluster
+from tinymq.format.entry import Entry
 from tinymq.log.runner import InlineRunner
 from tinymq.log.store import Store
 from tinymq.raft import Replica, make_first_entry
 from tinymq.testing.faulty_files import Crash, FaultyFiles
-from tinymq.types import METADATA_GROUP
 
 T = TypeVar("T")
 

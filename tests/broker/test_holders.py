@@ -6,9 +6,9 @@ import asyncio
 import random
 from itertools import pairwise
 
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Timing
 from tinymq.broker.holders import Holders
-from tinymq.clock import SystemClock
-from tinymq.config import Timing
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import BrokerRecord
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.homecoming import ALONE_S_MAX, ALONE_S_MIN, TRY_S, Away, Home, Homecoming, Strike, decide
 from tinymq.raft import Given, Membership, Replica
-from tinymq.types import METADATA_GROUP, GroupId, TopicId
 
 ONE, TWO = (GroupId(TopicId(b"t" * 16), n) for n in (0, 1))
 RETURN_S = 10.0

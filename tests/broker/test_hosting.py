@@ -11,11 +11,8 @@ import pytest
 from tests.fakes.fake_groups import FakeGroups
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.hosting import RETRY_S_MAX, Hosting
-from tinymq.broker.partition import Partition
-from tinymq.config import Timing
-from tinymq.errors import (
+from tinymq.base.config import Timing
+from tinymq.base.errors import (
     DiskFull,
     NotReady,
     OutOfDescriptors,
@@ -24,12 +21,15 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.base.topic_config import make
+from tinymq.base.types import GroupId, TopicId
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.hosting import RETRY_S_MAX, Hosting
+from tinymq.broker.partition import Partition
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state import RegistryState, Reloaded
 from tinymq.registry.values import QueueRecord
-from tinymq.topic_config import make
-from tinymq.types import GroupId, TopicId
 
 
 class Bench:

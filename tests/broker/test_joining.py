@@ -12,11 +12,8 @@ import structlog
 from structlog.testing import LogCapture
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.broker import joining
-from tinymq.broker.formation import Formation
-from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
-from tinymq.config import Limits
-from tinymq.errors import (
+from tinymq.base.config import Limits
+from tinymq.base.errors import (
     BrokerUnreachable,
     CorruptData,
     DeadlineExceeded,
@@ -28,12 +25,15 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
+from tinymq.base.types import METADATA_GROUP, PeerAddress
+from tinymq.broker import joining
+from tinymq.broker.formation import Formation
+from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
 from tinymq.log.runner import InlineRunner
 from tinymq.log.store import Store
 from tinymq.raft import Replica, make_first_entry
 from tinymq.raft.transport import Invitation, PeerIdentity
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import METADATA_GROUP, PeerAddress
 
 CLUSTER = b"c" * 16
 ENTRY = make_first_entry(METADATA_GROUP, [Replica(n, bytes([n]) * 16) for n in (1, 2, 3)], 5)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tinymq.base.types import PeerAddress
 from tinymq.broker.mesh import Mesh
 from tinymq.raft.followers import OBSERVERS_MAX
 from tinymq.registry.state import BrokersChanged, Effect
 from tinymq.registry.values import BrokerRecord
-from tinymq.types import PeerAddress
 
 VOTERS = [PeerAddress(n, "10.0.0.1", 7169 + n) for n in (1, 2, 3)]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.broker.test_partition import Bench
+from tinymq.base.config import Limits
+from tinymq.base.errors import InvalidBatch, NotLeader, OffsetOutOfRange
 from tinymq.broker.messages import Look, Record, Takers, look, pack_record, put, read_record, size_of
 from tinymq.broker.partition import Acks
-from tinymq.config import Limits
-from tinymq.entry import Kind
-from tinymq.errors import InvalidBatch, NotLeader, OffsetOutOfRange
+from tinymq.format.entry import Kind
 from tinymq.log.runner import InlineRunner
 
 ID = b"%016d"

@@ -17,10 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.broker.test_partition import Bench
 from tests.fakes.batches import TIME_US, checked, payload
-from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
-from tinymq.broker.partition import Acks, Partition, Produced
-from tinymq.broker.state import PartitionState
-from tinymq.errors import (
+from tinymq.base.errors import (
     Fenced,
     NotLeader,
     OutcomeUnknown,
@@ -29,6 +26,9 @@ from tinymq.errors import (
     UnknownProducer,
     UnknownTopic,
 )
+from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
+from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.broker.state import PartitionState
 from tinymq.log.runner import InlineRunner
 
 PRODUCERS_MAX = 2  # so that one of three is forgotten

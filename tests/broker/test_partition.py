@@ -9,9 +9,7 @@ import pytest
 from tests.fakes.batches import checked, payload
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.partition import Acks, Partition, Produced
-from tinymq.errors import (
+from tinymq.base.errors import (
     Fenced,
     NotLeader,
     OutcomeUnknown,
@@ -20,6 +18,8 @@ from tinymq.errors import (
     UnknownProducer,
     UnknownTopic,
 )
+from tinymq.broker.deadlines import Deadlines
+from tinymq.broker.partition import Acks, Partition, Produced
 
 
 class Bench:

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.config import Timing
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.broker import producer_ids
 from tinymq.broker.producer_ids import ProducerIds
-from tinymq.config import Timing
-from tinymq.errors import OutcomeUnknown
 from tinymq.registry.memory import MemoryRegistry
 
 

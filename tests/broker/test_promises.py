@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.test_partition import Bench
+from tinymq.base.errors import NotLeader, OffsetOutOfRange, QuotaExceeded
+from tinymq.base.topic_config import DAY_MS, OnFull, TopicConfig
 from tinymq.broker.holds import HOLDS_MAX, Hold
-from tinymq.entry import Kind
-from tinymq.errors import NotLeader, OffsetOutOfRange, QuotaExceeded
+from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import DAY_MS, OnFull, TopicConfig
 
 ID = b"h" * 16
 HOUR_MS = 3_600_000

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
-from tinymq.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import NOBODY, UNSEEN_TERMS_MAX, Order, Report
-from tinymq.types import METADATA_GROUP
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded
 from tinymq.broker.registration import RETRY_S, Registration
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import BrokerRecord
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.broker.test_partition import Bench
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
+from tinymq.base.errors import CorruptData, UnknownTopic
+from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.partition import Partition
 from tinymq.broker.retaining import STEP, Retaining
-from tinymq.entry import Kind
-from tinymq.errors import CorruptData, UnknownTopic
-from tinymq.topic_config import TopicConfig
+from tinymq.format.entry import Kind
 
 
 class Seen:

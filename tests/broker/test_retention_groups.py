@@ -14,14 +14,14 @@ import pytest
 from tests.broker.values import commits, consumes, opens, request
 from tests.fakes.batches import payload
 from tests.seeds import first_of
+from tinymq.base.errors import OffsetOutOfRange, TinymqError
+from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker.fetch import Answer, Ask, Fetch
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
-from tinymq.entry import Kind, iter_entries
-from tinymq.errors import OffsetOutOfRange, TinymqError
+from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import partition_pb2 as pb
 from tinymq.registry.values import TopicRecord
-from tinymq.topic_config import OnFull, TopicConfig
 from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 VALUE = b"x" * 1000

@@ -11,12 +11,12 @@ import pytest
 from tests.raft.harness import Broker, Cluster, Ledger, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
+from tinymq.base.errors import NotReady
+from tinymq.base.topic_config import Storage
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.revival import Revival
-from tinymq.errors import NotReady
 from tinymq.log import DISK, LogConfig, boots
 from tinymq.raft import Role
-from tinymq.topic_config import Storage
 
 MEMORY = LogConfig(storage=Storage.MEMORY)
 LAZY = replace(DISK, sync_interval_s=0.1)

@@ -14,9 +14,9 @@ from tests.raft.faults import FAULTS, Fault, storm
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.entry import Entry
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log import DISK, LogConfig
-from tinymq.types import GroupId
 
 STORM_S = 6.0
 

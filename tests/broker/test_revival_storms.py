@@ -12,10 +12,10 @@ from tests.broker.test_revival import LAZY, MEMORY, World
 from tests.raft.faults import FAULTS, Fault, break_disk, power_cut, power_cut_of_all, storm
 from tests.raft.harness import Broker, Cluster, Ledger, simulate
 from tests.seeds import first_of
-from tinymq.entry import Entry
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log import LogConfig
 from tinymq.raft import Role
-from tinymq.types import GroupId
 
 STORM_S = 10.0
 NO_POWER_CUT = {

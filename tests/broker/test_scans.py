@@ -6,9 +6,9 @@ import pytest
 
 from tests.fakes.batches import payload
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.scans import Scans, Sent, count_records
-from tinymq.entry import Kind, make_entry
-from tinymq.types import GroupId, TopicId
+from tinymq.format.entry import Kind, make_entry
 
 
 def group(partition: int) -> GroupId:

@@ -8,10 +8,10 @@ import pytest
 
 from tests.broker.test_homecoming import ONE, FakeGroup, FakeHost
 from tests.fakes.manual_clock import ManualClock
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown, TinymqError
+from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.transfers import ANY, Transfers
-from tinymq.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown, TinymqError
 from tinymq.registry.values import QueueRecord, ReplicaPlace
-from tinymq.types import GroupId, TopicId
 
 QUEUE = QueueRecord("t", TopicId(ONE.topic_id), ONE.partition, tuple(ReplicaPlace(b, bytes(16)) for b in (1, 2, 3)), 1)
 

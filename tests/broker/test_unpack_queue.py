@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tinymq.base.errors import InvalidBatch
 from tinymq.broker.unpack_queue import JOBS_MAX, UnpackQueue
-from tinymq.errors import InvalidBatch
 from tinymq.log.runner import ThreadRunner
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.fakes.levels import FakeFolder, FakePeers
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
+from tinymq.base.config import Timing
+from tinymq.base.errors import InvalidRequest, UnsupportedVersion
 from tinymq.broker.upgrade import MemberLevel, Upgrade, announced_level, members_of, next_level
-from tinymq.config import Timing
-from tinymq.errors import InvalidRequest, UnsupportedVersion
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.identity import Identity
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import BrokerRecord

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.fakes.batches import payload
 from tests.fakes.raft_group import NOW_US
+from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.state import PartitionState
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.membership import Membership, Replica, pack_membership
 from tinymq.raft.noop import NoopNote, pack_noop
-from tinymq.types import GroupId, TopicId
 
 Reason = pb.MoveStart.Reason
 

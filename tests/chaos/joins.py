@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.chaos.worlds import begun, numbers
+from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
-from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.faults.joining import ENDS
 from tinymq_chaos.sim.world import World

@@ -6,7 +6,7 @@ import pytest
 
 from tests.log.opened import settle, with_log
 from tests.log.values import append
-from tinymq.entry import Entry
+from tinymq.format.entry import Entry
 from tinymq.log import Log, Store
 from tinymq_chaos.checkers import collect
 from tinymq_chaos.checkers.collect import Collector

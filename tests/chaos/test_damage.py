@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.raft.values import GROUP, chain
-from tinymq.entry import HEADER_SIZE
+from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.creation import create_log
 from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.log.marks import Mark, Marks, load_marks

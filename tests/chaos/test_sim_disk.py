@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.chaos.worlds import begun, in_world, write
-from tinymq.errors import SyncFailed
+from tinymq.base.errors import SyncFailed
 from tinymq.testing.faulty_files import Crash
 from tinymq_chaos.sim.brokers import LOST
 from tinymq_chaos.sim.disk import Disk, SimFiles

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from tests.chaos.worlds import in_world
-from tinymq.errors import Closed, DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
+from tinymq.base.errors import Closed, DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.memory_network import HOST
 from tinymq_chaos.sim.links import MemoryLink

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.client.fake_cluster import FakeCluster, FakePartition
-from tinymq.batch import parse_batch_header
 from tinymq.client import AsyncClient
+from tinymq.format.batch import parse_batch_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.checkers import Kind, check
 from tinymq_chaos.history import History, Outcome

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ended, RunBroker
+from tinymq.base.config import BrokerConfig
+from tinymq.base.types import PeerAddress
 from tinymq.cli import broker
 from tinymq.cli.exits import Exit
-from tinymq.config import BrokerConfig
 from tinymq.log.files import RealFiles
 from tinymq.log.identity import read_identity, write_identity
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import PeerAddress
 
 DEADLINE_S = 30.0
 
@@ -120,7 +120,7 @@ def test_a_disk_that_fails_the_sync_of_a_vote_ends_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = FaultyFiles(random.Random(1))
-    monkeypatch.setattr("tinymq.app.RealFiles", lambda _: files)
+    monkeypatch.setattr("tinymq.app.broker_app.RealFiles", lambda _: files)
     client_port, peer_port = free_ports(2)
     config = BrokerConfig(
         1, str(tmp_path), (PeerAddress(1, "127.0.0.1", peer_port),), SECRET,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.errors import WrongSecret
 from tinymq.cli import cause
 from tinymq.cli.cause import Cause
-from tinymq.errors import WrongSecret
 
 
 def _event(level: str, **fields: str) -> str:

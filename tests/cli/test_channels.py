@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tinymq.base.errors import InvalidRequest
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.places import parse_queue
-from tinymq.errors import InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("servers")
 

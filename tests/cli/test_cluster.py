@@ -16,6 +16,7 @@ from tests.client.running import client_of
 from tests.client.running import run as run_async
 from tests.testing.test_disks import Disks
 from tinymq import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
+from tinymq.base.types import GroupId, TopicId
 from tinymq.cli.cluster import describe
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
@@ -25,7 +26,6 @@ from tinymq.client.values import as_datetime
 from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.raft.explaining import explain_candidate, explain_learner
 from tinymq.testing.cluster import SECRET, Cluster
-from tinymq.types import GroupId, TopicId
 
 NEEDLE = b"a needle in the log"
 

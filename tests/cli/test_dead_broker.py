@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tinymq.base.config import Timing
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.config import Timing
 from tinymq.testing import Cluster
 
 DEADLINE_S = 40.0

@@ -14,11 +14,11 @@ import pytest
 
 from tests.cli.conftest import RunBroker
 from tests.metrics.pages import get
+from tinymq.base.errors import NotReady
 from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.process import Process
-from tinymq.errors import NotReady
 
 DEADLINE_S = 20.0
 

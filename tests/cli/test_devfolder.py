@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, UnsafePath
 from tinymq.cli import cause, devcluster, devfolder, process
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.process import Process
-from tinymq.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, UnsafePath
 
 
 def test_created_and_loaded_alike(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.metrics.pages import get
 from tinymq import Client
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 

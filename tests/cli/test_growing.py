@@ -15,10 +15,10 @@ import pytest
 
 from tests.cli.conftest import Ended, RunBroker
 from tinymq import Client
+from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import InvalidRequest, NotReady
 from tinymq.testing.cluster import SECRET, Cluster
 
 DEADLINE_S = 40.0

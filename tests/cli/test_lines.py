@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from tinymq.base.errors import BatchTooLarge, InvalidRequest
 from tinymq.cli import produce
 from tinymq.cli.consume import as_json
 from tinymq.cli.template import Shown
-from tinymq.errors import BatchTooLarge, InvalidRequest
 
 PLACE = ("words.txt", 17)
 

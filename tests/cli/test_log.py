@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.types import GroupId, TopicId
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.entry import HEADER_SIZE, Kind, make_entry
+from tinymq.format.entry import HEADER_SIZE, Kind, make_entry
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, SegmentHeader, pack_segment_header
-from tinymq.types import GroupId, TopicId
 
 PAYLOAD = b"x" * 100
 

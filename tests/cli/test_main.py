@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.cli import exits
 from tinymq.cli.broker import as_environment
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import BY_CODE, TinymqError
 
 PRODUCE_S_MAX = 20  # with a timeout of 0.5 s; a producer's own is 60 s
 EXITS = {

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import Offset
 from tinymq.cli.offsets import Last, parse_start
-from tinymq.errors import InvalidRequest
-from tinymq.types import Offset
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.quantity import named, quantity
+from tinymq.base.topic_config import TopicConfig, promise
 from tinymq.cli.escapes import unescaped, visible, visible_bytes
 from tinymq.cli.output import print_json, print_table
-from tinymq.quantity import named, quantity
-from tinymq.topic_config import TopicConfig, promise
 
 ROOT = Path(__file__).resolve().parents[2]
 REASON = "CorruptData: groups/" + "a1" * 16 + "/0/1.log at byte 4711: entry payload checksum mismatch (check the disk)"

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from tinymq import Client
-from tinymq.app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import DeadlineExceeded
+from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.config import BrokerConfig
-from tinymq.entry import HEADER_SIZE
-from tinymq.errors import DeadlineExceeded
+from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import METADATA_GROUP, PeerAddress
 
 TOPIC = "t"
 PARTITIONS = 3

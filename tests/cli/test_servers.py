@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli import devfolder
 from tinymq.cli.servers import Where
-from tinymq.errors import InvalidConfig, InvalidRequest, NotFound
 
 
 @pytest.fixture(autouse=True)

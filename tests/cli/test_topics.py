@@ -21,11 +21,11 @@ from grpc import StatusCode
 from tests.fakes.queue_client import QueueClient
 from tests.metrics.pages import get, parsed
 from tinymq import Client, Offset
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import Fenced, NotDelivered, OffsetOutOfRange, TinymqError
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
-from tinymq.config import Limits, Timing
-from tinymq.errors import Fenced, NotDelivered, OffsetOutOfRange, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing import Cluster

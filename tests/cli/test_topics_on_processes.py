@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tinymq import Client
+from tinymq.base.types import GroupId, TopicId
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
-from tinymq.types import GroupId, TopicId
 
 DEADLINE_S = 40.0
 ALL = (1, 2, 3)

@@ -8,7 +8,7 @@ import sys
 STARTED = """
 from tinymq.cli import tuning
 tuning.tune()
-import sys, tinymq.app, tinymq.batch, pyarrow.compute as pc, pyarrow as pa
+import sys, tinymq.app.broker_app, tinymq.format.batch, pyarrow.compute as pc, pyarrow as pa
 print(sys.modules["numpy"], pc.sum(pa.array([1, 2])).as_py())
 """
 

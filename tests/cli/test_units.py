@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq import topic_config
+from tinymq.base import topic_config
+from tinymq.base.errors import InvalidConfig, InvalidRequest
 from tinymq.cli.units import parse_seconds, parse_settings, show
-from tinymq.errors import InvalidConfig, InvalidRequest
 
 WRITTEN = [
     ("retention_ms=7d", "604800000", "7d"),

@@ -14,14 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from tests.broker.values import takes_over
-from tinymq.batch import check_batch, parse_batch_header
-from tinymq.broker.histories import Histories
-from tinymq.broker.producers import Producer, extend, judge
-from tinymq.client.ports import Fetched, Method, PackedBatch
-from tinymq.client.wire import join, read_fetched
-from tinymq.config import Limits
-from tinymq.entry import Kind, crc32c, make_entry, parse_header
-from tinymq.errors import (
+from tinymq.base.config import Limits
+from tinymq.base.errors import (
     BrokerUnreachable,
     InvalidBatch,
     NotLeader,
@@ -35,6 +29,12 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.broker.histories import Histories
+from tinymq.broker.producers import Producer, extend, judge
+from tinymq.client.ports import Fetched, Method, PackedBatch
+from tinymq.client.wire import join, read_fetched
+from tinymq.format.batch import check_batch, parse_batch_header
+from tinymq.format.entry import Kind, crc32c, make_entry, parse_header
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 
@@ -192,7 +192,7 @@ class FakeCluster:
         """All values in the partition's log."""
         import pyarrow as pa
 
-        from tinymq.batch import SCHEMA
+        from tinymq.format.batch import SCHEMA
 
         at = self.topics[topic][1][partition]
         found: list[bytes] = []

@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 
 from tests.client.fake_cluster import FakeCluster, FakeFetchStream, FakeProduceStream
+from tinymq.base.config import Limits
+from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client.ports import Method
-from tinymq.config import Limits
-from tinymq.errors import OutcomeUnknown, TinymqError
-from tinymq.frame_stream import FrameStream
+from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 
 T = TypeVar("T")

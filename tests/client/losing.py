@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from typing import Any
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.client.channel import GrpcConnector, GrpcLink
 from tinymq.client.ports import Method
-from tinymq.config import Limits
-from tinymq.errors import OutcomeUnknown
 
 
 class LosingLink:

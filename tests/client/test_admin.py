@@ -10,8 +10,8 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
+from tinymq.base.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
 from tinymq.client.ports import Method
-from tinymq.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
 
 
 def test_topics_are_made_listed_described_and_deleted() -> None:

@@ -12,9 +12,9 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
+from tinymq.base.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, TinymqError
 from tinymq.client import AsyncClient, Offset
 from tinymq.client.checks import check_channel, check_consumer, check_topic
-from tinymq.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, TinymqError
 
 Call = Callable[[Any], Awaitable[Any]]
 

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.batch import HEADER_SIZE, decode_batch, pack_batch
+from tinymq.base.config import Limits
+from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
 from tinymq.client.batcher import Batcher
 from tinymq.client.config import ProducerConfig
 from tinymq.client.delivery import Pending
@@ -18,8 +19,7 @@ from tinymq.client.lane import Lane
 from tinymq.client.partitioner import keyed
 from tinymq.client.records import Chunk
 from tinymq.client.topic_settings import UNBOUNDED, Bounds
-from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
+from tinymq.format.batch import HEADER_SIZE, decode_batch, pack_batch
 
 KEYED = b"hejsan"
 

@@ -14,11 +14,11 @@ import pytest
 from tests.client.running import run
 from tests.fakes.manual_clock import ManualClock
 from tests.rpc.test_stream_server import streams_of
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.ports import Method, PackedBatch
 from tinymq.client.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
-from tinymq.frame_stream import FrameStream
+from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.produce import RESULTS_MAX
 from tinymq.testing.cluster import Cluster

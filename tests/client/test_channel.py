@@ -13,10 +13,10 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.running import run
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown, UnsupportedVersion
 from tinymq.client.channel import GrpcConnector
 from tinymq.client.ports import Method
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, OutcomeUnknown, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 CONNECTOR = GrpcConnector(Limits())

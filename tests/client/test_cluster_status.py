@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tinymq.base.errors import BrokerUnreachable, TinymqError
 from tinymq.client.cluster_status import BrokerStatus, TopicDescription, summarise
 from tinymq.client.routing import Broker, Partition
 from tinymq.client.values import as_datetime
-from tinymq.errors import BrokerUnreachable, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 ID = b"c" * 16

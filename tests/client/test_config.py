@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import check_consumer_name
 from tinymq.client import Client
 from tinymq.client.config import (
     ClientConfig,
@@ -20,8 +22,6 @@ from tinymq.client.config import (
     parse_servers,
 )
 from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
-from tinymq.errors import InvalidConfig
-from tinymq.types import check_consumer_name
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:

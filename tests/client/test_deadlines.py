@@ -11,8 +11,8 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
+from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.client import AsyncClient
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 
 ATTEMPT_MS = 60_000.0  # a call that lasts as long as an attempt is caught by the test's own deadline
 ENOUGH_S = 5.0

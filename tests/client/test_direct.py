@@ -22,7 +22,8 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.interrupts import Interrupts
 from tests.fakes.raw_client import until
-from tinymq import Client, Offset, RecordMetadata, frame_socket
+from tinymq import Client, Offset, RecordMetadata
+from tinymq.base.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.client import batcher, delivery, direct, lane, owners, sender
 from tinymq.client.batcher import Batcher
 from tinymq.client.delivery import Pending
@@ -30,8 +31,8 @@ from tinymq.client.direct import LONE_SENDS_MIN, Direct
 from tinymq.client.lane import Lane, Owner
 from tinymq.client.pipes import ProducePipe
 from tinymq.client.sender import Sender
-from tinymq.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.frame_socket import FrameSocket
+from tinymq.net import frame_socket
+from tinymq.net.frame_socket import FrameSocket
 
 
 @pytest.fixture(autouse=True)

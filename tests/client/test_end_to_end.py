@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TopicExists, UnknownTopic
 from tinymq.client import Client, Offset
 from tinymq.client.partitioner import keyed
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, TopicExists, UnknownTopic
 from tinymq.testing.cluster import Cluster
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run, until
+from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
+from tinymq.base.partitioning import keyed
+from tinymq.base.topic_config import OnFull
 from tinymq.client import routing
 from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
-from tinymq.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
-from tinymq.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.topic_config import OnFull
 
 KEYS = [b"k%d" % n for n in range(40)]
 

@@ -14,13 +14,14 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.interrupts import Interrupts
 from tests.client.test_batcher import Bench, rows
-from tinymq import Client, batch
-from tinymq.batch import SCHEMA
+from tinymq import Client
+from tinymq.base.errors import DeadlineExceeded
 from tinymq.client import batcher, delivery, lane, owners, room, sinks
 from tinymq.client.batcher import UNFINISHED_S
 from tinymq.client.delivery import Delivery, Pending
 from tinymq.client.lane import Lane
-from tinymq.errors import DeadlineExceeded
+from tinymq.format import batch
+from tinymq.format.batch import SCHEMA
 
 MODULES = (batch, batcher, delivery, lane, owners, room, sinks)
 Taken = dict[bytes, tuple[Pending, int]]  # by value

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinymq.batch import BatchHeader
-from tinymq.broker.producers import Producer, extend, judge
-from tinymq.client.delivery import Pending
-from tinymq.client.lane import Lane
-from tinymq.errors import (
+from tinymq.base.errors import (
     BatchTooLarge,
     Closed,
     DeadlineExceeded,
@@ -24,6 +20,10 @@ from tinymq.errors import (
     TinymqError,
     UnknownProducer,
 )
+from tinymq.broker.producers import Producer, extend, judge
+from tinymq.client.delivery import Pending
+from tinymq.client.lane import Lane
+from tinymq.format.batch import BatchHeader
 
 MESSAGE = pa.py_buffer(b"")
 PRODUCER = 7

@@ -13,9 +13,9 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
+from tinymq.base.errors import Closed, InvalidRequest, WrongEventLoop
 from tinymq.client import AsyncClient, Delivery
 from tinymq.client.aio import AsyncProducer, AsyncQueue, AsyncReader
-from tinymq.errors import Closed, InvalidRequest, WrongEventLoop
 
 LATE_S = 2.0  # a call that is still not answered then hangs
 

@@ -12,8 +12,8 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.running import client_of, run, until
 from tests.client.test_direct import Ways, connected, later, wait_until
 from tinymq import Client
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.client import direct
-from tinymq.errors import OutcomeUnknown
 
 
 def lose_everything(cluster: FakeCluster) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tinymq.base.errors import BrokerUnreachable
 from tinymq.client.pipes import FetchPipe
 from tinymq.client.ports import Fetched
-from tinymq.errors import BrokerUnreachable
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 from tests.fakes.raw_client import until
+from tinymq.base.clock import SystemClock
+from tinymq.base.errors import TinymqError
 from tinymq.client.pipes import ProducePipe, State
 from tinymq.client.ports import PackedBatch
-from tinymq.clock import SystemClock
-from tinymq.errors import TinymqError
 from tinymq.proto.bounds import BATCHES_MAX
 
 

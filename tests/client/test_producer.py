@@ -9,9 +9,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run, until
-from tinymq.client import AsyncClient, Delivery
-from tinymq.client.partitioner import keyed
-from tinymq.errors import (
+from tinymq.base.errors import (
     BatchTooLarge,
     BrokerUnreachable,
     BufferFull,
@@ -26,6 +24,8 @@ from tinymq.errors import (
     UnknownProducer,
     UnknownTopic,
 )
+from tinymq.client import AsyncClient, Delivery
+from tinymq.client.partitioner import keyed
 
 
 def cluster_of(partitions: int = 1) -> FakeCluster:

@@ -16,8 +16,7 @@ import pytest
 from tests.client.losing import Losing
 from tests.client.running import run
 from tinymq import AsyncClient, AsyncQueue, Client, Message, Offset, Queue
-from tinymq.client.ports import Method
-from tinymq.errors import (
+from tinymq.base.errors import (
     Closed,
     Fenced,
     InvalidName,
@@ -27,6 +26,7 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client.ports import Method
 from tinymq.testing.cluster import Cluster
 
 NAMES = (f"t{i}" for i in itertools.count())

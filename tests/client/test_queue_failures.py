@@ -12,10 +12,7 @@ import pytest
 from tests.client.losing import Losing
 from tests.client.running import run
 from tinymq import AsyncClient, Client, Offset
-from tinymq.broker import channels
-from tinymq.client.claim import UNSET_S_MIN
-from tinymq.client.ports import Method
-from tinymq.errors import (
+from tinymq.base.errors import (
     DeadlineExceeded,
     Fenced,
     Held,
@@ -25,6 +22,9 @@ from tinymq.errors import (
     Unavailable,
     UnknownChannel,
 )
+from tinymq.broker import channels
+from tinymq.client.claim import UNSET_S_MIN
+from tinymq.client.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.registry import bounds

@@ -13,10 +13,7 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run, until
 from tests.fakes.batches import TIME_US, payload
-from tinymq.batch import Codec
-from tinymq.client import AsyncReader, Message, Offset
-from tinymq.client.records import TABLE_SCHEMA
-from tinymq.errors import (
+from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
     CorruptData,
@@ -26,6 +23,9 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client import AsyncReader, Message, Offset
+from tinymq.client.records import TABLE_SCHEMA
+from tinymq.format.batch import Codec
 from tinymq.proto import tinymq_pb2 as pb
 
 FIRST = datetime.fromtimestamp(TIME_US // 1_000_000, UTC)

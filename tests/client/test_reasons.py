@@ -11,9 +11,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
-from tinymq.client.ports import Method
-from tinymq.client.wire import read_error
-from tinymq.errors import (
+from tinymq.base.errors import (
     BY_CODE,
     BrokerUnreachable,
     DeadlineExceeded,
@@ -23,6 +21,8 @@ from tinymq.errors import (
     QuotaExceeded,
     TinymqError,
 )
+from tinymq.client.ports import Method
+from tinymq.client.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import UnknownError, to_wire
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinymq.base.errors import NotLeader, UnknownPartition
 from tinymq.client import routing
 from tinymq.client.health import Health
 from tinymq.client.routing import Broker, Partition, Topic, View
-from tinymq.errors import NotLeader, UnknownPartition
 from tinymq.proto import tinymq_pb2 as pb
 
 ID = b"1" * 16

@@ -11,9 +11,7 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.client.test_reader import filled
-from tinymq.client import AsyncScan, follow
-from tinymq.client.records import TABLE_SCHEMA
-from tinymq.errors import (
+from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
     CorruptData,
@@ -24,6 +22,8 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client import AsyncScan, follow
+from tinymq.client.records import TABLE_SCHEMA
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 

@@ -12,8 +12,8 @@ import pytest
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.test_reader import filled
 from tinymq import Client
+from tinymq.base.errors import Closed, InvalidConfig, InvalidRequest, TinymqError, UnknownTopic
 from tinymq.client.records import TABLE_SCHEMA
-from tinymq.errors import Closed, InvalidConfig, InvalidRequest, TinymqError, UnknownTopic
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_said_here(mq: Client) -> None:
 FORK = """
 import os, sys
 from tinymq import Client
-from tinymq.errors import Closed
+from tinymq.base.errors import Closed
 scan = Client(sys.argv[1]).scan("t", 0, 0, 1000, fetch_bytes_max=1_000, buffer_bytes_max=1)
 next(scan)
 child = os.fork()

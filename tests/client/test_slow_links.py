@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.client.running import run
+from tinymq.base.clock import SystemClock
+from tinymq.base.errors import BrokerUnreachable, TinymqError
 from tinymq.client.pipes import SLOW_TIMES_MAX, FetchPipe
 from tinymq.client.ports import Fetched
-from tinymq.clock import SystemClock
-from tinymq.errors import BrokerUnreachable, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 TIMEOUT_S = 0.03

@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
-from tinymq.errors import NotDelivered, OutcomeUnknown
+from tinymq.base.errors import NotDelivered, OutcomeUnknown
 
 PARTITIONS = 3
 RECORDS = 400

@@ -18,6 +18,7 @@ import tinymq
 from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
+from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.aio import AsyncClient
 from tinymq.client.engine import SWITCH_S_MAX, Engine
@@ -30,7 +31,6 @@ from tinymq.client.sync import Admin, Reader
 from tinymq.client.sync_producer import Producer
 from tinymq.client.sync_queue import Hold, Queue
 from tinymq.client.sync_scan import Scan
-from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -201,7 +201,7 @@ def test_a_process_that_forks_before_the_first_call_works(brokers: GrpcBrokers) 
 AFTER_USE = """
 import os, sys
 from tinymq import Client
-from tinymq.errors import Closed
+from tinymq.base.errors import Closed
 mq = Client(sys.argv[1])
 producer = mq.producer()
 producer.send("t", b"parent").result(10)

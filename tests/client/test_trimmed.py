@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tinymq import Client, Offset, Queue
-from tinymq.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, UnknownPartition
+from tinymq.base.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, UnknownPartition
 from tinymq.testing.cluster import Cluster
 
 NAMES = (f"t{i}" for i in itertools.count())

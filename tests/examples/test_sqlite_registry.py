@@ -14,8 +14,8 @@ from examples.registry import sqlite_registry
 from examples.registry.sqlite_registry import LOOK_S, SqliteRegistry
 from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded
 
 ROOT = Path(__file__).resolve().parents[2]
 

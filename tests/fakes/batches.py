@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinymq.batch import CheckedBatch, Codec, check_batch, encode, pack_batch
-from tinymq.config import Limits
-from tinymq.entry import crc32c
+from tinymq.base.config import Limits
+from tinymq.format.batch import CheckedBatch, Codec, check_batch, encode, pack_batch
+from tinymq.format.entry import crc32c
 
 TIME_US = 1_600_000_000_000_000
 

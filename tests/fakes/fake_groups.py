@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from tests.fakes.raft_group import FakeGroup
-from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log import LogConfig
-from tinymq.types import GroupId
 
 
 class FakeGroups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.log.identity import Identity
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.clock import Clock, SystemClock
-from tinymq.config import Limits
-from tinymq.errors import TinymqError
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.config import Limits
+from tinymq.base.errors import TinymqError
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity

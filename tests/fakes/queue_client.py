@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinymq.entry import ENTRY_VERSION, Entry, Kind, make_entry
-from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
+from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
+from tinymq.base.types import GroupId, Position, TopicId
+from tinymq.format.entry import ENTRY_VERSION, Entry, Kind, make_entry
 from tinymq.log.reads import Frames
-from tinymq.types import GroupId, Position, TopicId
 
 NOW_US = 1_700_000_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tinymq.errors import BrokerUnreachable
-from tinymq.types import GroupId
+from tinymq.base.errors import BrokerUnreachable
+from tinymq.base.types import GroupId
 
 
 class FakeHosts:

@@ -9,8 +9,8 @@ from types import TracebackType
 import grpc
 
 from tests.fakes.batches import payload
-from tinymq.config import Limits
-from tinymq.entry import Entry, crc32c, iter_entries
+from tinymq.base.config import Limits
+from tinymq.format.entry import Entry, crc32c, iter_entries
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 from tests.fuzz import reseal
 from tests.fuzz.driver import Target
 from tests.fuzz_batch import read_everything, seeds
-from tinymq.batch import check_batch, decode_batch
+from tinymq.base.config import MIB, Limits
+from tinymq.base.errors import CorruptData
 from tinymq.broker.admission import admit, declare, is_heavy
 from tinymq.broker.offsets import _first_at
 from tinymq.client.records import read_chunks, to_table
-from tinymq.config import MIB, Limits
-from tinymq.entry import Entry, Kind, crc32c, iter_entries, make_entry
-from tinymq.errors import CorruptData
+from tinymq.format.batch import check_batch, decode_batch
+from tinymq.format.entry import Entry, Kind, crc32c, iter_entries, make_entry
 
 LIMITS = Limits(record_bytes_max=MIB, batch_bytes_max=MIB, batch_uncompressed_bytes_max=MIB)
 ARROW_BYTES_MAX = 16 * MIB  # all that is believed is read several times over; unpacked on trust it would be GiBs

@@ -15,8 +15,8 @@ from functools import cache, partial
 from tests.fuzz import reseal
 from tests.fuzz.driver import Target
 from tests.log.values import GROUP, append, everything, faulty, first_entry, following, open_both, open_store
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, StorageError, TinymqError
+from tinymq.base.errors import CorruptData, StorageError, TinymqError
+from tinymq.format.entry import Entry, Kind
 from tinymq.log import OpenedLog, Store, ballots, marks
 from tinymq.testing.faulty_files import FaultyFiles
 

@@ -24,7 +24,7 @@ from types import FrameType
 import structlog
 
 from tests.fuzz.mutate import HEAD_BYTES, Step, mutate, random_steps
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 
 CASE_S_MAX = 5.0
 MEASURE_EVERY = 50  # cases; measuring costs several times the case

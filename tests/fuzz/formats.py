@@ -16,10 +16,11 @@ from tests.fuzz import disks, reseal
 from tests.fuzz.driver import Target
 from tests.log.values import GROUP
 from tests.registry.records import broker
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.state import PartitionState
 from tinymq.cli.log import describe
-from tinymq.entry import Entry, Kind, iter_entries, make_entry, parse_header
+from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
 from tinymq.log.dump import dump_segment, format_dumped
 from tinymq.log.index import parse_index
 from tinymq.log.states import parse_state
@@ -28,7 +29,6 @@ from tinymq.proto import registry_pb2
 from tinymq.raft.membership import Membership, Replica, pack_membership, parse_membership
 from tinymq.registry.state import RegistryState
 from tinymq.registry.wire import broker_to_wire
-from tinymq.types import METADATA_GROUP
 
 
 def chain() -> list[Entry]:

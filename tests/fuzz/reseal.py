@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from tinymq.entry import HEADER_SIZE, crc32c
+from tinymq.format.entry import HEADER_SIZE, crc32c
 
 SEGMENT_HEADER_SIZE = 64
 

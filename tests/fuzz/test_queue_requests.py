@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.driver import allocating
 from tests.fuzz.test_requests import CALL_BYTES_MAX, CALL_S_MAX, QUICK, _running, bench, check, made, messages
-from tinymq.config import MIB
-from tinymq.errors import BY_CODE
+from tinymq.base.config import MIB
+from tinymq.base.errors import BY_CODE
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire

@@ -10,16 +10,16 @@ from tests.fuzz.formats import registry
 from tests.fuzz.test_words import GOOD, check_loaded, toml
 from tests.fuzz.wire import deliver
 from tests.log.values import open_store, run
+from tinymq.base.config import parse_address
+from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest
 from tinymq.broker.state import PartitionState
 from tinymq.cli.offsets import parse_start
 from tinymq.client.routing import read_topic
-from tinymq.config import parse_address
-from tinymq.entry import crc32c, make_entry, parse_header
-from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest
-from tinymq.framing import pack_frame
+from tinymq.format.entry import crc32c, make_entry, parse_header
 from tinymq.log import ballots, marks
 from tinymq.log.index import parse_index
 from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
+from tinymq.net.framing import pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.state import RegistryState

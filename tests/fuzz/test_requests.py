@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from tests.fakes.batches import payload
 from tests.fuzz.driver import allocating
-from tinymq.batch import Codec
-from tinymq.config import MIB, Limits, Timing
-from tinymq.entry import crc32c
-from tinymq.errors import BY_CODE
+from tinymq.base.config import MIB, Limits, Timing
+from tinymq.base.errors import BY_CODE
+from tinymq.format.batch import Codec
+from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing.cluster import Cluster

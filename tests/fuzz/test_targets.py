@@ -20,7 +20,7 @@ from tests.fuzz import __main__ as command
 from tests.fuzz.driver import CASE_S_MAX, Case, Finding, Loaded, Target, limited_memory, sweep
 from tests.fuzz.mutate import CHANGES, mutate, steps
 from tests.fuzz.targets import ALL
-from tinymq.errors import CorruptData, WrongSecret
+from tinymq.base.errors import CorruptData, WrongSecret
 from tinymq.proto import peer_pb2
 
 IN_PROCESS = [name for name, target in ALL.items() if not target.alone]

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.driver import allocating
+from tinymq.app.settings import BrokerSettings, LimitsSection, TimingSection, load
+from tinymq.base.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
+from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
+from tinymq.base.types import Offset, check_topic_name
 from tinymq.cli.offsets import Last, parse_start
 from tinymq.cli.servers import Where
 from tinymq.client.config import parse_servers
-from tinymq.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
-from tinymq.errors import InvalidConfig, InvalidName, InvalidRequest
-from tinymq.settings import BrokerSettings, LimitsSection, TimingSection, load
-from tinymq.types import Offset, check_topic_name
 
 QUICK = settings(max_examples=60, derandomize=True, database=None, deadline=None)
 

@@ -15,12 +15,13 @@ from tests.fuzz.driver import Target
 from tests.fuzz.formats import chain, commands, frames
 from tests.raft.test_messages import MESSAGES
 from tests.raft.values import GROUP
+from tinymq.base.config import KIB, Limits, Timing
+from tinymq.base.errors import CorruptData, InvalidFrame, InvalidRequest, NotLeader, TinymqError
+from tinymq.base.types import METADATA_GROUP
 from tinymq.client.routing import View, merge, with_topic
 from tinymq.client.wire import read_error, read_fetched
-from tinymq.config import KIB, Limits, Timing
-from tinymq.entry import HEADER_SIZE, parse_header
-from tinymq.errors import CorruptData, InvalidFrame, InvalidRequest, NotLeader, TinymqError
-from tinymq.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
+from tinymq.format.entry import HEADER_SIZE, parse_header
+from tinymq.net.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire as error_to_wire
@@ -34,7 +35,6 @@ from tinymq.raft.messages import to_wire
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.requests import Requests
 from tinymq.raft.transport import Channel, PeerIdentity
-from tinymq.types import METADATA_GROUP
 
 CLUSTER = b"cluster-cluster-"
 SECRET = b"one secret for all of a cluster!"

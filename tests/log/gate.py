@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.log import Log
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.log.gate import until
 from tests.log.values import GROUP, LIMITS, OTHER, append, faulty, first_entry, run
 from tests.seeds import first_of
-from tinymq.errors import SyncFailed
+from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
 from tinymq.log.marks import LAZY, load_marks
 from tinymq.testing.faulty_files import Crash

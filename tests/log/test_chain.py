@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log.files import Files, RealFiles
 from tinymq.log.reads import (
     SENT_FRAME_BYTES_MIN,

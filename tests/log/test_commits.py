@@ -9,12 +9,12 @@ import pytest
 from tests.log.gate import until
 from tests.log.test_intervals import EVERY_SECOND, Place, placed
 from tests.log.values import OTHER, append
-from tinymq.errors import DiskFull, SyncFailed
+from tinymq.base.errors import DiskFull, SyncFailed
+from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig
 from tinymq.log.commits import Commit
 from tinymq.log.layout import MARKS
 from tinymq.log.marks import Mark, Marks
-from tinymq.topic_config import Storage
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.log.values import GROUP, append, everything, faulty, first_entry, open_both, open_store, run
-from tinymq.entry import HEADER_SIZE, Entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import HEADER_SIZE, Entry
 from tinymq.log import OpenedLog
 from tinymq.log.layout import group_folder
 from tinymq.log.segment import SEGMENT_HEADER_SIZE

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.log.values import GROUP, append, faulty, following, open_both, run
-from tinymq.entry import Kind, make_entry
-from tinymq.errors import StorageError
+from tinymq.base.errors import StorageError
+from tinymq.format.entry import Kind, make_entry
 from tinymq.log.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
 from tinymq.log.files import open_to_read
 from tinymq.testing.faulty_files import FaultyFiles

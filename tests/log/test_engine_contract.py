@@ -14,14 +14,14 @@ import pytest
 from tests.log.gate import until
 from tests.log.opened import settle
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_store, run
-from tinymq.entry import Kind
-from tinymq.errors import Closed, CorruptData, QuotaExceeded
+from tinymq.base.errors import Closed, CorruptData, QuotaExceeded
+from tinymq.base.topic_config import Storage
+from tinymq.format.entry import Kind
 from tinymq.log import DISK, Log, LogConfig, OpenedLog, Store
 from tinymq.log.layout import MARKS, group_folder
 from tinymq.log.memory_engine import FULL_RETRY_MS
 from tinymq.log.states import AppliedState
 from tinymq.testing.faulty_files import Crash, FaultyFiles
-from tinymq.topic_config import Storage
 
 MEMORY = LogConfig(storage=Storage.MEMORY)
 OUTLIVES = {DISK: True, MEMORY: False}

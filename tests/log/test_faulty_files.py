@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.log.values import faulty
-from tinymq.errors import DiskFull, StorageError, SyncFailed
+from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files import failed_paths
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 

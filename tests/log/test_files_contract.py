@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.seeds import first_of
-from tinymq.errors import FolderInUse, SyncFailed
+from tinymq.base.errors import FolderInUse, SyncFailed
 from tinymq.log.files import Files, RealFiles, failed_paths
 from tinymq.log.memory_files import MemoryFiles
 from tinymq.testing.faulty_files import FaultyFiles

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tinymq import entry
+from tinymq.format import entry
 from tinymq.log import ballots, index, marks, rounds, segment, states
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "on-disk-format.md"

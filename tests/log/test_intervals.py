@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tests.log.gate import until
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, run
-from tinymq.errors import SyncFailed
+from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
 from tinymq.log.boots import read_boot
 from tinymq.log.marks import LAZY, load_marks

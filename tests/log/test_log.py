@@ -16,8 +16,8 @@ from tests.log.values import (
     open_store,
     run,
 )  # fmt: skip
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData, OffsetOutOfRange
+from tinymq.base.errors import CorruptData, OffsetOutOfRange
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import Log, Store
 
 

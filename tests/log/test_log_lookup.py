@@ -9,8 +9,8 @@ from tests.log.values import (
     append,
     faulty,
 )  # fmt: skip
-from tinymq.entry import Kind, iter_entries
-from tinymq.errors import OffsetOutOfRange
+from tinymq.base.errors import OffsetOutOfRange
+from tinymq.format.entry import Kind, iter_entries
 from tinymq.log import Log, Store
 
 

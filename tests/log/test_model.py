@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.log.values import GROUP, OTHER, append, everything, faulty, first_entry, open_store, run
 from tests.log.witness import Witness
-from tinymq.entry import Entry, Kind, iter_entries
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.format.entry import Entry, Kind, iter_entries
 from tinymq.log import OpenedLog, Store
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.log.opened import reopened, with_log
 from tests.log.values import append, faulty
-from tinymq.entry import HEADER_SIZE, iter_entries
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import HEADER_SIZE, iter_entries
 from tinymq.log import Log, Store
 from tinymq.testing.faulty_files import FaultyFile, FaultyFiles
 

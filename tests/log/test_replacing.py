@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.log.values import GROUP, append, everything, faulty, first_entry, following, open_both, open_store, run
-from tinymq.entry import crc32c
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import crc32c
 from tinymq.log import Log, OpenedLog, Store
 from tinymq.log.aside import has_aside
 from tinymq.log.layout import STATE, aside_folder, group_folder, in_group

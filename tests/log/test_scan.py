@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log.files import File, RealFiles
 from tinymq.log.reads import Span, read_entries
 from tinymq.log.scan import LARGE_BYTES, SLAB_BYTES, frames

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
-from tinymq.clock import SystemClock
-from tinymq.entry import crc32c
-from tinymq.errors import Closed, FolderInUse, UnsupportedVersion, WrongBroker, WrongCluster
+from tinymq.base.clock import SystemClock
+from tinymq.base.errors import Closed, FolderInUse, UnsupportedVersion, WrongBroker, WrongCluster
+from tinymq.format.entry import crc32c
 from tinymq.log import RealFiles, Store, ThreadRunner
 from tinymq.log.layout import group_folder
 from tinymq.log.marks import load_marks

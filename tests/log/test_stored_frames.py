@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.log.values import LIMITS, append, open_both, run
-from tinymq.entry import HEADER_SIZE, Kind, iter_entries, make_entry, parse_header
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import HEADER_SIZE, Kind, iter_entries, make_entry, parse_header
 from tinymq.log import Log, reads
 from tinymq.log.files import RealFile, RealFiles
 from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Frames, StoredFrames

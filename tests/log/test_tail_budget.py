@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.log.opened import with_log
 from tests.log.values import append, faulty, open_both, run
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.base.config import Limits
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import Log, Store
 from tinymq.log.tail import ENTRY_OBJECT_BYTES, Tail, cost
 from tinymq.log.tail_budget import TailBudget

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.log.values import GROUP, LIMITS, OTHER, append, faulty, first_entry, open_store, run
-from tinymq.errors import Closed
+from tinymq.base.errors import Closed
 from tinymq.log import InlineRunner, Store
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.log.gate import GateRunner, Reports, until
 from tests.log.values import GROUP, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
-from tinymq import descriptors
-from tinymq.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.base.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.base.types import GroupId
 from tinymq.log.marks import load_marks
-from tinymq.types import GroupId
+from tinymq.net import descriptors
 
 
 def test_a_failed_sync_ends_every_log_that_took_part_and_is_never_repeated() -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.base.config import Limits
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import Files, InlineRunner, Log, OpenedLog, Runner, Store
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import GroupId, TopicId
 
 T = TypeVar("T")
 

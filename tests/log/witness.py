@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.log.values import everything
-from tinymq.entry import Entry
+from tinymq.format.entry import Entry
 from tinymq.log import Log, OpenedLog
 
 

@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tinymq.config import Timing
+from tinymq.base.config import Timing
 from tinymq.testing import Cluster
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -15,11 +15,11 @@ import pytest
 from tests.fakes.queue_client import QueueClient
 from tests.metrics.pages import OPENMETRICS, PATIENT, get, parsed, scrape, status_of, value
 from tests.test_app import config
-from tinymq.app import BrokerApp
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.meter import Unmetered
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.log.files import Files
-from tinymq.meter import Unmetered
 from tinymq.metrics import state
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.forming import form_cluster

@@ -9,7 +9,7 @@ from http import HTTPStatus
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.errors import InvalidConfig, PortInUse
+from tinymq.base.errors import InvalidConfig, PortInUse
 from tinymq.metrics.http import ANSWER_S, REQUEST_BYTES_MAX, REQUEST_S, Answer, HttpServer
 
 HOST = "127.0.0.1"

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.metrics.pages import Families, parsed, value
+from tinymq.base.types import GroupId, TopicId
 from tinymq.metrics import measures
 from tinymq.metrics.measures import Measures, Tally
 from tinymq.raft import Role
-from tinymq.types import GroupId, TopicId
 
 T = b"t" * 16
 GROUP = GroupId(TopicId(T), 0)

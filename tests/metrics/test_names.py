@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.metrics.pages import PATIENT, scrape
-from tinymq.config import Limits
-from tinymq.errors import TopicExists
+from tinymq.base.config import Limits
+from tinymq.base.errors import TopicExists
 from tinymq.testing import Cluster
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"

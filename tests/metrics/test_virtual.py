@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.metrics.pages import parsed, value
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
 from tinymq.metrics.endpoint import Endpoint
 from tinymq.metrics.measures import Measures
 from tinymq.metrics.watched import Application

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.test_requests import messages
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.topic_config import SETTINGS_MAX
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import OTHERS_MAX, REPEATED_MAX, bounds_of, parse
-from tinymq.topic_config import SETTINGS_MAX
 
 REQUESTS: dict[str, Descriptor] = {
     method.input_type.name: method.input_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.errors import BY_CODE, NotLeader, TinymqError
+from tinymq.base.errors import BY_CODE, NotLeader, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import RetriableUnknownError, UnknownError, from_wire, to_wire
 

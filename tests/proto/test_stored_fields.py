@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
 from tinymq.registry.packing import unpack
 from tinymq.registry.state import RegistryState

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 
 from tests.raft.harness import Broker, Cluster, Recorder, Scenario
-from tinymq.errors import StorageError
+from tinymq.base.errors import StorageError
 from tinymq.raft import Role
 from tinymq.raft.transport import Channel
 from tinymq_chaos.sim.virtual import Killed

@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.raft.values import GROUP
-from tinymq.config import Limits, Timing
-from tinymq.entry import Entry, Kind, crc32c
-from tinymq.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
+from tinymq.base.types import GroupId, Position
+from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.log.log_config import DISK
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host, Role
@@ -28,7 +29,6 @@ from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.raft.transport import PeerAddress, Transport
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
-from tinymq.types import GroupId, Position
 from tinymq_chaos.sim.disk import Disk
 from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 

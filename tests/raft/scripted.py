@@ -14,14 +14,14 @@ from tests.raft.harness import Ledger
 from tests.raft.scripted_brokers import Links, ScriptedBroker, Sent, idle
 from tests.raft.scripted_words import changes, describe, kind_of, look, name_entry, name_replica, shorten
 from tests.raft.values import GROUP
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind
-from tinymq.errors import TinymqError
+from tinymq.base.config import Limits
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import GroupId
 
 DELIVERIES_MAX = 3_000
 ELECTIONS_MAX = 4

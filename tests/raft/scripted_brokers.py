@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from tests.fakes.manual_clock import ManualClock
 from tests.raft.harness import CLUSTER_ID, Ledger, Recorder
 from tests.raft.values import GROUP
-from tinymq.config import Limits, Timing
-from tinymq.entry import Entry
-from tinymq.errors import BrokerUnreachable
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import BrokerUnreachable
+from tinymq.format.entry import Entry
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tests.raft.scripted_brokers import ScriptedBroker, Seen, Sent
-from tinymq.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind
 from tinymq.raft.membership import Membership, Replica, parse_membership
 from tinymq.raft.messages import (
     Append,

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.raft.values import ListLog, chain
-from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant
+from tinymq.base.errors import BrokenInvariant
+from tinymq.format.entry import Entry
 from tinymq.raft.catchup import Accept, Conflict, next_after_conflict, receive
 from tinymq.raft.messages import Append, AppendAck
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.raft.values import GROUP, chain, incarnation, membership
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.configs import Config, Configs
 from tinymq.raft.generations import Hearing, hear

@@ -7,12 +7,12 @@ import pytest
 from tests.raft.harness import LIMITS, Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.entry import HEADER_SIZE, Kind
-from tinymq.errors import CorruptData, DiskFull, NotLeader, SyncFailed
+from tinymq.base.errors import CorruptData, DiskFull, NotLeader, SyncFailed
+from tinymq.base.types import GroupId
+from tinymq.format.entry import HEADER_SIZE, Kind
 from tinymq.log.ballots import load_ballots
 from tinymq.log.layout import BALLOTS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
-from tinymq.types import GroupId
 
 OTHER = GroupId(GROUP.topic_id, 1)
 SEGMENT_OF_GROUP = in_group(group_folder(GROUP), 1, SEGMENT)

@@ -7,10 +7,10 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.entry import Kind
-from tinymq.errors import NotLeader
+from tinymq.base.errors import NotLeader
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Kind
 from tinymq.raft import Role
-from tinymq.types import GroupId
 
 SEEDS = first_of(range(5), 2)
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.raft.harness import Cluster, simulate
 from tests.raft.traffic import appends, fails, listen
-from tinymq.config import KIB, Limits
-from tinymq.errors import QuotaExceeded
+from tinymq.base.config import KIB, Limits
+from tinymq.base.errors import QuotaExceeded
 from tinymq.raft import leadership
 from tinymq.raft.transport import Channel
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tinymq.errors import (
+from tinymq.base.errors import (
     Closed,
     Denied,
     InvalidFrame,
@@ -18,7 +18,7 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import ANYBODY, Credentials, Handshake, State, refusal
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity

@@ -17,10 +17,10 @@ from tests.raft.test_power_cut import acknowledge_before_the_sync
 from tests.raft.traffic import append_to, appends, deliver, entry_after, fails, listen
 from tests.raft.values import GROUP, chain
 from tests.seeds import first_of
-from tinymq.config import KIB, Limits
-from tinymq.entry import ENTRY_VERSION, Entry, Kind
-from tinymq.errors import CorruptData, NotLeader, UnsupportedVersion
-from tinymq.feature_level import ENTRIES
+from tinymq.base.config import KIB, Limits
+from tinymq.base.errors import CorruptData, NotLeader, UnsupportedVersion
+from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
+from tinymq.format.feature_level import ENTRIES
 from tinymq.log.ballots import Ballots
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role, catchup, following, leadership, stock, voting

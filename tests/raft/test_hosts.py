@@ -6,9 +6,9 @@ import pytest
 
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
-from tinymq.errors import OutcomeUnknown, TopicExists, Unavailable
+from tinymq.base.errors import OutcomeUnknown, TopicExists, Unavailable
+from tinymq.base.types import GroupId
 from tinymq.raft import Role
-from tinymq.types import GroupId
 
 OTHER = GroupId(GROUP.topic_id, 1)
 

@@ -12,7 +12,7 @@ from tests.raft.harness import LIMITS, Broker, Cluster, Recorder, simulate
 from tests.raft.traffic import listen
 from tests.raft.values import GROUP, ListLog, chain
 from tests.seeds import first_of
-from tinymq.entry import crc32c
+from tinymq.format.entry import crc32c
 from tinymq.log.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role

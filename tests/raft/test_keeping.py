@@ -13,7 +13,7 @@ from tests.raft.test_rejoining import everybody_agrees, five_writes, listed
 from tests.raft.traffic import fails
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.errors import DiskFull
+from tinymq.base.errors import DiskFull
 from tinymq.log.commits import Pressing
 from tinymq.log.layout import SEGMENT, group_folder
 from tinymq.log.log import Log

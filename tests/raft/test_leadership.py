@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from tests.raft.values import ListLog, chain, incarnation, membership
-from tinymq.config import Limits, Timing
+from tinymq.base.config import Limits, Timing
 from tinymq.raft.configs import Config, Configs
 from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
 from tinymq.raft.membership import Replica

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.values import GROUP
-from tinymq.config import Timing
+from tinymq.base.config import Timing
+from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.heartbeats import Heard, Heartbeats
 from tinymq.raft.liveness import NEVER, Liveness, Verdict
-from tinymq.types import GroupId
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.values import GROUP, incarnation, membership
-from tinymq.entry import Kind
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Kind
 from tinymq.raft.membership import (
     Membership,
     Replica,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.values import GROUP, chain
-from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.base.errors import CorruptData, InvalidRequest
+from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
 from tinymq.raft.messages import (
@@ -23,7 +24,6 @@ from tinymq.raft.messages import (
     from_wire,
     to_wire,
 )
-from tinymq.types import METADATA_GROUP, GroupId, TopicId
 
 MESSAGES: list[Message] = [
     RequestVote(7, 12, 6, True, False, 2),

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
-from tinymq.config import Timing
+from tinymq.base.config import Timing
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Host
 from tinymq.raft.leaders import announcement

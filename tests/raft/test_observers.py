@@ -12,6 +12,7 @@ from tests.raft.test_leadership import ack, leading
 from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tests.seeds import first_of
+from tinymq.base.types import METADATA_GROUP
 from tinymq.log.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
@@ -20,7 +21,6 @@ from tinymq.raft.followers import OBSERVERS_MAX
 from tinymq.raft.membership import Replica
 from tinymq.raft.messages import AppendAck, CommitNotice, RequestVote, Vote
 from tinymq.raft.recovering import Lost, Well, judge
-from tinymq.types import METADATA_GROUP
 
 LATE = 4  # the first broker that is no voter
 

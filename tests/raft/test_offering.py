@@ -7,9 +7,9 @@ import pytest
 
 from tests.raft.test_leadership import CONFIGS, TERM, Lines, ack
 from tests.raft.values import ListLog, chain, incarnation
-from tinymq import entry
-from tinymq.config import Limits, Timing
-from tinymq.entry import crc32c
+from tinymq.base.config import Limits, Timing
+from tinymq.format import entry
+from tinymq.format.entry import crc32c
 from tinymq.log.states import AppliedState
 from tinymq.raft.installing import Incoming
 from tinymq.raft.leadership import PROBE_RETRY_S, Leadership

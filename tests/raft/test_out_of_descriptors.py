@@ -6,11 +6,11 @@ import pytest
 
 from tests.raft.harness import LIMITS, Broker, Cluster, simulate
 from tests.raft.values import GROUP
-from tinymq.errors import OutOfDescriptors
+from tinymq.base.errors import OutOfDescriptors
+from tinymq.base.types import GroupId
 from tinymq.log.layout import SEGMENT, group_folder
 from tinymq.raft import Role
 from tinymq.raft.replicas import REOPEN_S
-from tinymq.types import GroupId
 
 OTHER = GroupId(GROUP.topic_id, 1)
 FOLDER = group_folder(GROUP)

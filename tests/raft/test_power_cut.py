@@ -15,12 +15,12 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
+from tinymq.base.types import GroupId
 from tinymq.log.files import File
 from tinymq.log.log import Log
 from tinymq.raft import Role, opening
 from tinymq.raft.core import RaftCore
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.types import GroupId
 
 CUTS = 2  # in each run: 32 points in `make test`, and 168 more in `make test-long`
 MUTANT_SEEDS_MAX = 40  # within which a mutant has to be caught

@@ -7,8 +7,8 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
+from tinymq.base.types import GroupId
 from tinymq.raft import Role
-from tinymq.types import GroupId
 
 
 def timers(cluster: Cluster) -> list[int]:

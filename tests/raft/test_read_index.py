@@ -10,7 +10,7 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.errors import DeadlineExceeded, NotLeader, TinymqError
+from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.core import RaftCore

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from tinymq.errors import NotLeader, TinymqError
+from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.raft.reads import ROUND_RETRY_S, ReadRounds
 
 

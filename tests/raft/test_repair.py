@@ -12,15 +12,15 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.base.errors import CorruptData, InvalidRequest
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log.aside import has_aside
 from tinymq.log.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
 from tinymq.raft.membership import Membership, pack_membership
 from tinymq.raft.messages import Append
 from tinymq.raft.repair import pack_question, parse_question
-from tinymq.types import GroupId
 
 OTHER = GroupId(GROUP.topic_id, 1)
 FIRST = in_group(group_folder(GROUP), 1, SEGMENT)

@@ -10,8 +10,8 @@ from tests.raft.test_installing import LARGE, trimmed
 from tests.raft.test_repair import FIRST, OTHER, filled, flip_first
 from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.base.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError
+from tinymq.format.entry import Entry
 from tinymq.log.aside import has_aside, prepare_aside
 from tinymq.log.layout import STATE, aside_folder, group_folder
 from tinymq.raft import Role

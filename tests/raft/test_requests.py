@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.errors import InvalidRequest, NotReady, OutcomeUnknown, TopicExists, Unavailable
+from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, TopicExists, Unavailable
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.requests import Requests
 

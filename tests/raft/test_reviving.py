@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.raft.values import GROUP
+from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, LogConfig
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import NOBODY, Report
 from tinymq.raft.reviving import revive
-from tinymq.topic_config import Storage
 
 MEMBERS = [1, 2, 3]
 FOLDERS = {1: b"a" * 16, 2: b"b" * 16, 3: b"c" * 16}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.raft.harness import Cluster, simulate
 from tests.seeds import first_of
-from tinymq.errors import NotLeader
+from tinymq.base.errors import NotLeader
 from tinymq.raft.core import RaftCore
 from tinymq.raft.pace import Gaps
 from tinymq.raft.port import GroupPort

@@ -12,13 +12,13 @@ from tests.raft.faults import calm, storm, stormy
 from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
+from tinymq.base.types import GroupId
 from tinymq.raft import catchup, core, following, leadership
 from tinymq.raft.commit import follower_commit
 from tinymq.raft.election import Answer, Voter
 from tinymq.raft.leadership import Leadership
 from tinymq.raft.membership import Membership
 from tinymq.raft.messages import Append, RequestVote
-from tinymq.types import GroupId
 
 MUTANT_SEEDS_MAX = 30  # within which a mutant has to be caught
 

@@ -7,12 +7,12 @@ import pytest
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.entry import Entry
-from tinymq.errors import NotReady
+from tinymq.base.errors import NotReady
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.raft import Role
 from tinymq.raft.membership import Replica
 from tinymq.raft.recovering import NOBODY, Lost, Stuck, Verdict, Well, judge
-from tinymq.types import GroupId
 
 WRITES = [b"%d" % i for i in range(5)]
 

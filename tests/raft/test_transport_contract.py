@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, SECRET, Identity, InMemoryNetwork, TcpNetwork, connected, heartbeat, started
-from tinymq.config import MIB, Limits
-from tinymq.errors import (
+from tinymq.base.config import MIB, Limits
+from tinymq.base.errors import (
     BrokerUnreachable,
     NotReady,
     PortInUse,
@@ -20,7 +20,7 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
 from tinymq.testing.cluster import free_ports
 

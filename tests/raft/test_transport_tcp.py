@@ -14,8 +14,8 @@ import structlog
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import CLUSTER, DEADLINE_S, SECRET, End, TcpNetwork, connected, heartbeat, started
 from tests.fakes.raw_client import until
-from tinymq.config import MIB, Limits
-from tinymq.errors import (
+from tinymq.base.config import MIB, Limits
+from tinymq.base.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
     InvalidConfig,
@@ -27,12 +27,12 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
-from tinymq.framing import PREFIX, pack_frame
+from tinymq.net.framing import PREFIX, pack_frame
+from tinymq.net.unfinished_frames import FRAME_S
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import Credentials, Handshake
 from tinymq.raft.tcp import TcpTransport, Tls
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, HEAD_BYTES_MAX, Channel, PeerAddress
-from tinymq.unfinished import FRAME_S
 
 FRIEND = Credentials(1, b"\x01" * 16, CLUSTER, 1, SECRET)
 

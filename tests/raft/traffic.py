@@ -8,7 +8,7 @@ import pytest
 
 from tests.raft.harness import Broker, Cluster, Scenario, simulate
 from tests.raft.values import GROUP
-from tinymq.entry import ENTRY_VERSION, Entry, make_entry
+from tinymq.format.entry import ENTRY_VERSION, Entry, make_entry
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.messages import Append, AppendAck, Vote, to_wire
 from tinymq.raft.transport import Channel

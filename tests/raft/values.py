@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinymq.entry import Entry, Kind, make_entry
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.raft.membership import Membership, Replica
-from tinymq.types import GroupId, TopicId
 
 GROUP = GroupId(TopicId(b"g" * 16), 0)
 

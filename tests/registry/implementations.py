@@ -16,15 +16,15 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tests.fakes.raft_host import FakeHosts
 from tests.registry.zookeeper_server import shared_server
-from tinymq.clock import SystemClock
-from tinymq.config import Timing, parse_zookeeper
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Timing, parse_zookeeper
+from tinymq.base.types import METADATA_GROUP
 from tinymq.registry.choose import Registry
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.registry.zookeeper import ZookeeperRegistry
 from tinymq.registry.zookeeper_session import ZookeeperSession
-from tinymq.types import METADATA_GROUP
 
 Implementation = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
 """Started on this clock, with this empty folder for itself; stopped at the end."""

@@ -14,10 +14,11 @@ import pytest
 from examples.registry import sqlite_registry
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_host import FakeHosts
-from tinymq.app import BrokerApp
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import CorruptData, InvalidConfig
+from tinymq.base.types import PeerAddress
 from tinymq.client import AsyncClient
-from tinymq.config import BrokerConfig
-from tinymq.errors import CorruptData, InvalidConfig
 from tinymq.registry import choose as choose_room
 from tinymq.registry.choose import Registry, RegistryContext, choose, plug_in
 from tinymq.registry.machine import RegistryMachine
@@ -25,7 +26,6 @@ from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import free_ports
-from tinymq.types import PeerAddress
 
 SECRET = b"s" * 16
 ALONE = BrokerConfig(1, "d", (PeerAddress(1, "127.0.0.1", 1),), SECRET)

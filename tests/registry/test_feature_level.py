@@ -12,9 +12,10 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tests.fakes.raft_host import FakeHosts
 from tests.registry.records import broker
-from tinymq.config import Timing
-from tinymq.entry import Kind
-from tinymq.errors import CorruptData, InvalidRequest, NotLeader, UnsupportedVersion, VersionConflict
+from tinymq.base.config import Timing
+from tinymq.base.errors import CorruptData, InvalidRequest, NotLeader, UnsupportedVersion, VersionConflict
+from tinymq.base.types import METADATA_GROUP
+from tinymq.format.entry import Kind
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds, commands
 from tinymq.registry import zookeeper_tree as tree
@@ -23,7 +24,6 @@ from tinymq.registry.replicated import ReplicatedRegistry
 from tinymq.registry.state import BrokersChanged, FeatureLevelRaised, RegistryState
 from tinymq.registry.values import BrokerRecord
 from tinymq.registry.wire import broker_to_wire
-from tinymq.types import METADATA_GROUP
 
 
 def register(state: RegistryState, number: int, level: int, session: int = 1) -> None:

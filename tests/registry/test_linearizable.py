@@ -10,10 +10,10 @@ import asyncio
 import pytest
 
 from tests.seeds import first_of
-from tinymq.errors import DeadlineExceeded, TinymqError
+from tinymq.base.errors import DeadlineExceeded, TinymqError
+from tinymq.base.types import METADATA_GROUP
 from tinymq.raft.core import RaftCore
 from tinymq.raft.leadership import Leadership
-from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 TIMEOUT_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.broker.values import takes_over
 from tests.fakes.raft_group import NOW_US
 from tests.registry.records import broker
-from tinymq.entry import Kind, make_entry
+from tinymq.format.entry import Kind, make_entry
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.wire import broker_to_wire

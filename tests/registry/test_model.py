@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.registry.records import broker
+from tinymq.base.topic_config import make
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds as room
 from tinymq.registry.state import (
@@ -30,7 +31,6 @@ from tinymq.registry.state import (
 )
 from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.registry.wire import broker_to_wire
-from tinymq.topic_config import make
 
 BOUNDS = {  # small, so that lives reach them
     "ANSWERED_MAX": 6,

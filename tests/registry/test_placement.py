@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.registry.records import broker
+from tinymq.base.types import TopicId
 from tinymq.registry.placement import place
 from tinymq.registry.values import QueueRecord
-from tinymq.types import TopicId
 
 T = TopicId(b"t" * 16)
 

@@ -12,12 +12,12 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tests.fakes.raft_host import FakeHosts
 from tests.registry.records import broker
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.base.types import METADATA_GROUP
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.types import METADATA_GROUP
 
 NOTHING = pb.Command(unregister_broker=pb.UnregisterBroker(broker_id=9)).SerializeToString()
 

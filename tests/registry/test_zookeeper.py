@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from tests.registry.records import broker
 from tests.registry.zookeeper_bench import bench, until
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
-from tinymq.clock import SystemClock
-from tinymq.config import Timing, parse_zookeeper
-from tinymq.errors import (
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Timing, parse_zookeeper
+from tinymq.base.errors import (
     CorruptData,
     DeadlineExceeded,
     Denied,
@@ -26,12 +26,12 @@ from tinymq.errors import (
     UnknownTopic,
     WrongCluster,
 )
+from tinymq.base.types import GroupId, TopicId
 from tinymq.registry import bounds, zookeeper, zookeeper_replica
 from tinymq.registry.state import Reloaded, TopicCreated, TopicDeleted
 from tinymq.registry.zookeeper import ZookeeperRegistry
 from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper_tree import Op
-from tinymq.types import GroupId, TopicId
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from kazoo.client import KazooClient
 
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
 from tinymq import Client
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotReady, OutcomeUnknown, UnknownTopic
 from tinymq.cli import devcluster, devfolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.errors import DeadlineExceeded, InvalidRequest, NotReady, OutcomeUnknown, UnknownTopic
 
 SESSION_S = 2.0
 DEADLINE_S = 30.0

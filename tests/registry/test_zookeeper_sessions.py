@@ -10,8 +10,8 @@ import pytest
 from tests.registry.records import broker
 from tests.registry.zookeeper_bench import SHORT, ZookeeperBench, bench, until
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown
 from tinymq.registry.state import BrokersChanged
 from tinymq.registry.zookeeper_session import Node
 from tinymq.registry.zookeeper_tree import broker_path

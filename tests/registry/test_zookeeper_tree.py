@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tests.registry.records import broker
+from tinymq.base.types import TopicId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds
 from tinymq.registry import zookeeper_tree as tree
@@ -16,7 +17,6 @@ from tinymq.registry.values import BrokerRecord
 from tinymq.registry.wire import broker_to_wire
 from tinymq.registry.zookeeper import REQUEST_BYTES_MAX
 from tinymq.registry.zookeeper_tree import Change, Create, Op, Put, Remove
-from tinymq.types import TopicId
 
 NAME = "n" * 249
 

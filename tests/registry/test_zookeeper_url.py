@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.config import BrokerConfig, ZookeeperUrl, parse_zookeeper
-from tinymq.errors import InvalidConfig
-from tinymq.types import PeerAddress
+from tinymq.base.config import BrokerConfig, ZookeeperUrl, parse_zookeeper
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import PeerAddress
 
 
 @pytest.mark.parametrize(

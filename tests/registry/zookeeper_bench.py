@@ -13,9 +13,9 @@ from kazoo.client import KazooClient
 
 from tests.registry.records import broker
 from tests.registry.zookeeper_server import ZookeeperServer
+from tinymq.base.clock import SystemClock
+from tinymq.base.config import Timing, parse_zookeeper
 from tinymq.broker.registration import Registration
-from tinymq.clock import SystemClock
-from tinymq.config import Timing, parse_zookeeper
 from tinymq.registry.state import Effect
 from tinymq.registry.zookeeper import ZookeeperRegistry
 from tinymq.registry.zookeeper_session import ZookeeperSession

@@ -10,11 +10,11 @@ import pytest
 
 from tests.fakes.raw_client import Raw
 from tinymq import Client
-from tinymq.errors import InvalidConfig, InvalidRequest, TinymqError, UnknownPartition, UnknownTopic
-from tinymq.partitioning import keyed
+from tinymq.base.errors import InvalidConfig, InvalidRequest, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.partitioning import keyed
+from tinymq.base.types import TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
-from tinymq.types import TopicId
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from tests.broker.test_admission import OTHER_SCHEMA, lying_offsets, zstd_bomb
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch
-from tinymq.batch import HEADER_SIZE, pack_batch
-from tinymq.config import KIB, MIB, Limits, Timing
+from tinymq.base.config import KIB, MIB, Limits, Timing
+from tinymq.format.batch import HEADER_SIZE, pack_batch
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 

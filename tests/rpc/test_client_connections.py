@@ -11,8 +11,8 @@ import pytest
 
 from tests.client.running import run
 from tests.fakes.raw_client import Raw, until
-from tinymq.config import Limits
-from tinymq.places import Refusal
+from tinymq.base.config import Limits
+from tinymq.net.connection_limits import Refusal
 from tinymq.rpc import server
 from tinymq.rpc.client_connections import ClientConnections, Seen, surplus
 from tinymq.rpc.server import RpcServer

@@ -8,14 +8,14 @@ import time
 import pytest
 
 from tests.fakes.raw_client import Raw
-from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongBroker, WrongCluster, WrongSecret
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongBroker, WrongCluster, WrongSecret
+from tinymq.base.types import METADATA_GROUP
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc import forming
 from tinymq.rpc.forming import form_cluster
 from tinymq.rpc.proof import form_proof
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
-from tinymq.types import METADATA_GROUP
 
 
 def now_us() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.queue_client import QueueClient
-from tinymq.config import Limits
+from tinymq.base.config import Limits
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc import forward_mark
 from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks

@@ -13,8 +13,8 @@ from grpc import StatusCode
 
 from tests.fakes.queue_client import QueueClient
 from tests.fakes.raw_client import until
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.forward_mark import FORWARDED

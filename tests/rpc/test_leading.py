@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinymq.errors import (
+from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
     DeadlineExceeded,
@@ -17,14 +17,14 @@ from tinymq.errors import (
     TinymqError,
     UnknownTopic,
 )
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.forwarding import Metadata
 from tinymq.rpc.leading import Call, Leading
 from tinymq.rpc.serving import Serving, State
-from tinymq.topic_config import TopicConfig
-from tinymq.types import TopicId
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)

@@ -12,8 +12,8 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
 from tests.rpc.test_streams import Line, Streams, T, ask, settle
-from tinymq.config import Limits
-from tinymq.meter import Unmetered
+from tinymq.base.config import Limits
+from tinymq.base.meter import Unmetered
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.metering import Metering

@@ -12,7 +12,7 @@ import pytest
 from grpc import StatusCode
 
 from tests.fakes.queue_client import AGAIN, QueueClient
-from tinymq.partitioning import keyed
+from tinymq.base.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
 from tinymq.registry.commanded import CommandedRegistry

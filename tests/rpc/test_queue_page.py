@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from tests.fakes.reflecting_client import Reflecting
+from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.broker.channels import TAKEN_MAX
-from tinymq.errors import BY_CODE, TinymqError
 from tinymq.rpc.statuses import status_of
 from tinymq.testing.cluster import Cluster
 

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from tests.fakes.raw_client import Raw
+from tinymq.base.errors import InvalidRequest, WrongCluster, WrongSecret
+from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.survey_wire import order_from_wire, order_to_wire, report_from_wire, report_to_wire
 from tinymq.cli.recover import describe
-from tinymq.errors import InvalidRequest, WrongCluster, WrongSecret
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.membership import Membership
@@ -17,7 +18,6 @@ from tinymq.raft.recovering import Lost, Order, Report, Stuck, Well
 from tinymq.rpc.proof import survey_proof, take_over_proof
 from tinymq.rpc.recovering import _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster
-from tinymq.types import METADATA_GROUP, GroupId, TopicId
 
 NONCE = b"n" * 32
 CLUSTER = b"c" * 16

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.raw_client import WAIT_S, Raw, entries
 from tinymq import Client, Offset
-from tinymq.errors import (
+from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidName,
     InvalidRequest,

@@ -17,17 +17,18 @@ import pytest
 from tests.client.running import run
 from tests.fakes.raw_client import Raw
 from tests.rpc.test_stream_server import FETCH, port_of, welcomed
-from tinymq import Client, frame_stream
-from tinymq.config import Limits
-from tinymq.entry import iter_entries
-from tinymq.frame_stream import FilePart
+from tinymq import Client
+from tinymq.base.config import Limits
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.entry import iter_entries
 from tinymq.log.layout import SEGMENT, group_folder, in_group
 from tinymq.log.reads import StoredFrames
+from tinymq.net import frame_stream
+from tinymq.net.frame_stream import FilePart
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft.group import Role
 from tinymq.rpc import fetch
 from tinymq.testing.cluster import Cluster
-from tinymq.types import GroupId, TopicId
 
 RECORDS = 40
 VALUE_BYTES = 100_000

@@ -11,8 +11,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.fakes.batches import TIME_US, payload
 from tests.fakes.raw_client import Raw, batch, entries
-from tinymq.batch import Codec
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.batch import Codec
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 

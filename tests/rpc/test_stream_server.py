@@ -15,13 +15,13 @@ from tests.client.running import run
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch, until
 from tests.test_app import config, refused
-from tinymq.app import BrokerApp
-from tinymq.config import Limits, parse_address
-from tinymq.entry import iter_entries
-from tinymq.errors import Closed, InvalidFrame, PortInUse
-from tinymq.frame_stream import FrameStream
-from tinymq.framing import PREFIX
-from tinymq.places import Refusal
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.config import Limits, parse_address
+from tinymq.base.errors import Closed, InvalidFrame, PortInUse
+from tinymq.format.entry import iter_entries
+from tinymq.net.connection_limits import Refusal
+from tinymq.net.frame_stream import FrameStream
+from tinymq.net.framing import PREFIX
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc import stream_server
 from tinymq.rpc.stream_server import StreamServer

@@ -17,15 +17,15 @@ from structlog.testing import capture_logs
 from tests.broker.test_partition import Bench
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
-from tinymq.batch import Codec, encode, pack_batch
+from tinymq.base.config import MIB, Limits, Timing
+from tinymq.base.errors import Closed, InvalidRequest, UnknownPartition
 from tinymq.broker.admission import PACKED_COST
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.fetch_waits import FetchWaits
 from tinymq.broker.partition import Partition
 from tinymq.broker.slices import SLICE_COST
 from tinymq.broker.unpack_queue import UnpackQueue
-from tinymq.config import MIB, Limits, Timing
-from tinymq.errors import Closed, InvalidRequest, UnknownPartition
+from tinymq.format.batch import Codec, encode, pack_batch
 from tinymq.log.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream

@@ -19,7 +19,7 @@ from pyspark_tinymq.plan import Bounds
 from pyspark_tinymq.source import DefaultSource
 from tests.spark.reading import batch, numbers, planned, read, rows, send, spans
 from tinymq import Client
-from tinymq.errors import (
+from tinymq.base.errors import (
     InvalidConfig,
     InvalidRequest,
     OffsetNotAvailable,
@@ -27,8 +27,8 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.base.types import Offset
 from tinymq.testing.cluster import Cluster
-from tinymq.types import Offset
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)

@@ -15,9 +15,9 @@ from pyspark_tinymq.offsets import Partition
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import Held, NotDelivered, OffsetOutOfRange, QuotaExceeded
+from tinymq.base.errors import Held, NotDelivered, OffsetOutOfRange, QuotaExceeded
+from tinymq.base.types import Offset
 from tinymq.testing.cluster import Cluster
-from tinymq.types import Offset
 
 A, B = Partition("t", 0), Partition("t", 1)
 WAIT_S = 20.0

@@ -9,9 +9,9 @@ import pytest
 from tests.spark.reading import batch, numbers, planned, ranges, read, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded
+from tinymq.base.types import Offset
 from tinymq.testing.cluster import Cluster
-from tinymq.types import Offset
 
 
 def test_bytes_are_limited_by_what_is_kept_rather_than_by_what_lies_on_a_disk(cluster: Cluster, mq: Client) -> None:

@@ -14,7 +14,7 @@ from pyspark_tinymq.lookup import Lookup
 from tests.spark.reading import batch, numbers, planned, read, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
+from tinymq.base.errors import OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster
 
 

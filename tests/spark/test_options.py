@@ -14,7 +14,7 @@ from pyspark_tinymq.kafka import RENAMED
 from pyspark_tinymq.offsets import Partition
 from pyspark_tinymq.options import BATCH, IGNORED, OPTIONS, SINK, STREAM
 from pyspark_tinymq.settings import Times, Values, read_source
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "spark-options.md"
@@ -287,4 +287,8 @@ def test_finding_the_name_loads_neither_grpc_nor_the_client() -> None:
     loaded = set(done.stdout.split())
     assert "pyspark_tinymq.source" in loaded
     assert not {name for name in loaded if name.split(".")[0] in ("grpc", "pyarrow")}
-    assert {name for name in loaded if name.split(".")[0] == "tinymq"} == {"tinymq", "tinymq.extras"}
+    assert {name for name in loaded if name.split(".")[0] == "tinymq"} == {
+        "tinymq",
+        "tinymq.base",
+        "tinymq.base.extras",
+    }

@@ -12,7 +12,7 @@ from pyspark_tinymq import plan
 from pyspark_tinymq.offsets import Partition
 from pyspark_tinymq.plan import GONE, Bounds, Loss, Range
 from pyspark_tinymq.settings import Limits
-from tinymq.errors import OffsetOutOfRange, UnknownPartition
+from tinymq.base.errors import OffsetOutOfRange, UnknownPartition
 
 A, B, C = Partition("t", 0), Partition("t", 1), Partition("t", 2)
 WHOLE = {A: Bounds(10, 100), B: Bounds(0, 50)}

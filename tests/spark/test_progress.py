@@ -12,9 +12,9 @@ from pyspark_tinymq.progress import Progress
 from tests.spark.reading import send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
-from tinymq.errors import Fenced
+from tinymq.base.errors import Fenced
+from tinymq.base.types import Offset
 from tinymq.testing.cluster import Cluster
-from tinymq.types import Offset
 
 
 def position(mq: Client, topic: str) -> int:

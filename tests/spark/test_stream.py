@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark_tinymq.stream import StreamReader
 from tests.spark.reading import numbers, ranges, read, send, spans, stream
 from tinymq import Client
-from tinymq.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition
+from tinymq.base.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition
+from tinymq.base.types import Offset
 from tinymq.testing.cluster import Cluster
-from tinymq.types import Offset
 
 Written = dict[str, Any]
 

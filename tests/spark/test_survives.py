@@ -14,9 +14,9 @@ from pyspark_tinymq.session import close_all
 from pyspark_tinymq.task import RangePartition
 from tests.spark.reading import Row, batch, numbers, planned, read, rows, send, stream
 from tinymq import Client
-from tinymq.errors import BrokerUnreachable
+from tinymq.base.errors import BrokerUnreachable
+from tinymq.base.types import GroupId, TopicId
 from tinymq.testing.cluster import Cluster
-from tinymq.types import GroupId, TopicId
 
 VALUE_BYTES = 10_000
 COUNT = 1_200

@@ -9,7 +9,7 @@ from pyspark_tinymq import columns, tables
 from pyspark_tinymq.options import BATCH, STREAM
 from pyspark_tinymq.source import DefaultSource
 from pyspark_tinymq.tables import DECLARED, KEPT
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 TABLE = {"servers": "a:1", "subscribe": "flights"}
 CATALOG = {"provider": "tinymq", "owner": "root", "comment": "of flights", "table_type": "MANAGED"}

@@ -25,7 +25,7 @@ from pyspark_tinymq.values import (
     _likely,
 )
 from tests.spark import json_corpus
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark-values.md"
 READ = pa.struct([("a", pa.int32()), ("s", pa.string()), ("_corrupt_record", pa.string())])

@@ -15,7 +15,7 @@ from pyspark_tinymq import session
 from pyspark_tinymq.place import PLACE, TaskPlace
 from pyspark_tinymq.writer import Range, Sink, Written, read_sink, send, told
 from tinymq import Client
-from tinymq.errors import BatchTooLarge, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.errors import BatchTooLarge, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster
 
 TASK = TaskPlace("app", 0, 2)

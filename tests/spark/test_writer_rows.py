@@ -23,8 +23,8 @@ from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
 from pyspark_tinymq.place import HEADERS, PLACE, TaskPlace, with_places
 from pyspark_tinymq.source import DefaultSource
 from pyspark_tinymq.writer import batch_writer, stream_writer
-from tinymq.batch import conform
-from tinymq.errors import InvalidBatch, InvalidConfig
+from tinymq.base.errors import InvalidBatch, InvalidConfig
+from tinymq.format.batch import conform
 
 PAIRS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 TASK = TaskPlace("app", 3, 1)

@@ -23,7 +23,7 @@ from pyspark_tinymq import drop_repeats, session
 from pyspark_tinymq.place import PLACE, TaskPlace
 from pyspark_tinymq.writer import read_sink, send
 from tinymq import Client
-from tinymq.errors import InvalidConfig
+from tinymq.base.errors import InvalidConfig
 from tinymq.testing.cluster import Cluster
 
 DEADLINE_S = 60.0

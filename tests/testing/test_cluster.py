@@ -10,8 +10,8 @@ import pytest
 
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch, entries
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.produce import ProduceStream
 from tinymq.testing.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.raw_client import Raw, batch, entries
 from tests.testing.test_cluster import read_all, send_until_done
-from tinymq.config import Timing
+from tinymq.base.config import Timing
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing.cluster import Cluster
 from tinymq.testing.faulty_files import FaultyFiles

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from tinymq.errors import InvalidRequest, NotReady
+from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.testing import Cluster

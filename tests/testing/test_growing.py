@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from tinymq import Client
-from tinymq.app import BrokerApp, Outside
-from tinymq.config import Timing
-from tinymq.errors import InvalidRequest, NotReady, UnknownPartition, WrongBroker, WrongCluster
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.config import Timing
+from tinymq.base.errors import InvalidRequest, NotReady, UnknownPartition, WrongBroker, WrongCluster
+from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq.testing.cluster import Cluster, free_ports
-from tinymq.types import METADATA_GROUP
 
 QUICK = Timing(leader_return_s=0.5)
 RETURN_S = 0.2  # where a test waits out several returns

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from tinymq.base.config import Timing
+from tinymq.base.topic_config import SEGMENT_BYTES_MIN
 from tinymq.broker.partition import Partition
 from tinymq.client.topic_settings import AIM_BYTES_MIN, KEPT_BATCHES_MIN
-from tinymq.config import Timing
 from tinymq.log.log_config import SEGMENTS_KEPT_MIN
 from tinymq.testing import Cluster
-from tinymq.topic_config import SEGMENT_BYTES_MIN
 
 CHECK_S = 0.1
 TIMES = 8  # as much is written as is to be kept

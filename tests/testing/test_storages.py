@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from tinymq import Client, Offset
+from tinymq.base.config import Timing
+from tinymq.base.errors import OffsetOutOfRange, QuotaExceeded
+from tinymq.base.topic_config import Storage, TopicConfig
 from tinymq.broker import capacity
 from tinymq.broker.messages import command
-from tinymq.config import Timing
-from tinymq.errors import OffsetOutOfRange, QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
 from tinymq.testing import Cluster
 from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.topic_config import Storage, TopicConfig
 
 MIB = 1 << 20
 MEMORY = TopicConfig(storage=Storage.MEMORY, max_bytes=8 * MIB)

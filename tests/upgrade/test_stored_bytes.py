@@ -13,10 +13,10 @@ import pytest
 
 from tests.upgrade.base_build import site
 from tests.upgrade.stored_by_base import TOPICS
+from tinymq.base.topic_config import make
 from tinymq.broker.state import PartitionState
 from tinymq.raft.membership import pack_membership, parse_membership
 from tinymq.registry.state import RegistryState
-from tinymq.topic_config import make
 
 SCRIPT = Path(__file__).parent / "stored_by_base.py"
 

@@ -10,13 +10,13 @@ import pytest
 
 from tests.upgrade.builds import TOPIC, Build, Cluster, Load, check_all_there
 from tinymq import Client
-from tinymq.app import BrokerApp
+from tinymq.app.broker_app import BrokerApp
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import UnsupportedVersion
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client.feature_level import FeatureLevel
-from tinymq.config import BrokerConfig
-from tinymq.errors import UnsupportedVersion
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.registry.service import RegistryService
 
 BROKERS = (1, 2, 3)

@@ -6,10 +6,10 @@ appends (tinymq/broker/partition.py). Nothing refused here changes anything on d
 
 from __future__ import annotations
 
-from tinymq.batch import CheckedBatch, Declared, check_batch, read_declared
-from tinymq.config import KIB, Limits
-from tinymq.entry import crc32c
-from tinymq.errors import BatchTooLarge, InvalidBatch, InvalidName
+from tinymq.base.config import KIB, Limits
+from tinymq.base.errors import BatchTooLarge, InvalidBatch, InvalidName
+from tinymq.format.batch import CheckedBatch, Declared, check_batch, read_declared
+from tinymq.format.entry import crc32c
 
 LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # a compressed batch up to this is validated on the loop: 0.3 ms
 LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: 1 ms

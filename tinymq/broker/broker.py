@@ -10,6 +10,12 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.quantity import named, quantity
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import GroupId, TopicId, check_topic_name
 from tinymq.broker.admission import check_topic_id
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.fetch_waits import FetchWaits
@@ -19,15 +25,9 @@ from tinymq.broker.producer_ids import ProducerIds
 from tinymq.broker.scans import Scans
 from tinymq.broker.unpack_queue import UnpackQueue
 from tinymq.broker.upgrade import Upgrade
-from tinymq.clock import Clock
-from tinymq.config import Limits, Timing
-from tinymq.errors import NotLeader, NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.log.runner import Runner
-from tinymq.quantity import named, quantity
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.values import QueueRecord, TopicRecord
-from tinymq.topic_config import TopicConfig
-from tinymq.types import GroupId, TopicId, check_topic_name
 
 REFRESH_S = 2.0  # for asking the registry's leader what exists
 UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tinymq.base.config import MIB
+from tinymq.base.errors import BatchTooLarge, QuotaExceeded
+from tinymq.base.topic_config import OnFull, Storage, TopicConfig
 from tinymq.broker.holds import Hold, wait_ms
 from tinymq.broker.retention import Kept
-from tinymq.config import MIB
-from tinymq.errors import BatchTooLarge, QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 RETRY_MS = 1000  # for a full partition: when somebody makes room is not known
 LOG_BYTES_MIN = 4 * MIB  # that a log in memory may always come to, whatever its topic's bound

@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tinymq.broker.outcome import Extent, Outcome
-from tinymq.errors import (
+from tinymq.base.errors import (
     CorruptData,
     Fenced,
     InvalidName,
@@ -32,8 +31,9 @@ from tinymq.errors import (
     TinymqError,
     UnknownChannel,
 )
+from tinymq.base.types import check_channel_name
+from tinymq.broker.outcome import Extent, Outcome
 from tinymq.proto import partition_pb2 as pb
-from tinymq.types import check_channel_name
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
 CHANNELS_MAX = 1000

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from tinymq.base.errors import TinymqError
 from tinymq.broker.channels import Verdict
 from tinymq.broker.commands import CommandQueue, Done, check_call
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.waiting import tell
-from tinymq.errors import TinymqError
 from tinymq.proto import partition_pb2 as pb
 
 

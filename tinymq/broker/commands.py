@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.base.types import Position
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.waiting import tell
-from tinymq.entry import Entry
-from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, QuotaExceeded, TinymqError
+from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
-from tinymq.types import Position
 
 ENTRY_COMMANDS_MAX = 1000
 ENTRY_BYTES_MAX = 256 * 1024

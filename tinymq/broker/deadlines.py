@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Protocol
 
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
 
 BUCKET_S = 0.02
 ENDED_MAX = 64  # waits that one turn of the loop ends

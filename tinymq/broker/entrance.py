@@ -7,12 +7,12 @@ from typing import Any
 
 import structlog
 
+from tinymq.base.clock import Clock
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import InvalidConfig, Unavailable
 from tinymq.broker.formation import Formation
 from tinymq.broker.joining import JOIN_REPLICATED, Joining, Seeking, invite
 from tinymq.broker.mesh import Mesh
-from tinymq.clock import Clock
-from tinymq.config import BrokerConfig
-from tinymq.errors import InvalidConfig, Unavailable
 from tinymq.raft import Host
 from tinymq.raft.transport import Invitation, PeerIdentity, Transport
 from tinymq.registry.service import RegistryService

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tinymq.base.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
+from tinymq.base.value import value
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.partition import Partition
-from tinymq.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
 from tinymq.log.reads import Frames
-from tinymq.value import value
 
 
 @value

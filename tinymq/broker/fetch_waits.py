@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tinymq.errors import QuotaExceeded
+from tinymq.base.errors import QuotaExceeded
 
 RETRY_AFTER_MS = 500
 

@@ -15,15 +15,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from tinymq.config import format_address, parse_peer
-from tinymq.entry import Entry, Kind, parse_entry
-from tinymq.errors import CorruptData, InvalidConfig, InvalidRequest, WrongBroker, WrongCluster
+from tinymq.base.config import format_address, parse_peer
+from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, WrongBroker, WrongCluster
+from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
+from tinymq.format.entry import Entry, Kind, parse_entry
 from tinymq.log.files import Files
 from tinymq.log.identity import Identity
 from tinymq.log.runner import Runner
 from tinymq.raft.membership import Membership, parse_membership
 from tinymq.raft.transport import Invitation
-from tinymq.types import METADATA_GROUP, GroupId, PeerAddress
 
 FIRST_ENTRY_FILE = "metadata-first-entry"
 VOTERS_FILE = "voters"

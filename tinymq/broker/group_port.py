@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tinymq.entry import Entry, Kind
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId, Position
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.reads import Frames
-from tinymq.types import GroupId, Position
 
 
 class RecordLog(Protocol):

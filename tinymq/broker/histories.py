@@ -7,8 +7,8 @@ again with a log in memory, and terms never do.
 
 from __future__ import annotations
 
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.membership import parse_membership
 

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.clock import Clock, Timer
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.raft import Given, Group
-from tinymq.types import METADATA_GROUP, GroupId
 
 LOOK_S = 1.0  # between two looks
 WATCH_S = 0.02  # between two while something is being handed over

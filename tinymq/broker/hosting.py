@@ -14,17 +14,17 @@ from typing import Protocol
 
 import structlog
 
+from tinymq.base.clock import Clock, SystemClock, Timer
+from tinymq.base.config import Limits
+from tinymq.base.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.partition import Partition, RaftGroup
-from tinymq.clock import Clock, SystemClock, Timer
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
+from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicAltered, TopicCreated, TopicDeleted
 from tinymq.registry.values import QueueRecord, TopicRecord
-from tinymq.types import METADATA_GROUP, GroupId
 
 OPENING_MAX = 16  # groups opened or deleted side by side
 RETRY_S_MIN = 1.0  # the first pause before a retriable failure is tried again; each next one is twice as long

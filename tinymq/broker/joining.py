@@ -16,10 +16,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from tinymq.broker.formation import Formation
-from tinymq.clock import Clock
-from tinymq.config import parse_address
-from tinymq.errors import (
+from tinymq.base.clock import Clock
+from tinymq.base.config import parse_address
+from tinymq.base.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
     Denied,
@@ -33,9 +32,10 @@ from tinymq.errors import (
     WrongBroker,
     WrongCluster,
 )
-from tinymq.quantity import named
+from tinymq.base.quantity import named
+from tinymq.base.types import PeerAddress
+from tinymq.broker.formation import Formation
 from tinymq.raft.transport import JOIN_RETRY_S, Invitation, PeerIdentity
-from tinymq.types import PeerAddress
 
 logger = structlog.get_logger("tinymq.broker")
 

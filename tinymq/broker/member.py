@@ -11,6 +11,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tinymq.base.clock import Clock
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.broker import Broker, Standing, Surroundings
 from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.holders import Holders
@@ -21,17 +25,13 @@ from tinymq.broker.registration import Registration
 from tinymq.broker.retaining import Retaining
 from tinymq.broker.revival import Revival
 from tinymq.broker.upgrade import Upgrade, announced_level
-from tinymq.clock import Clock
-from tinymq.config import BrokerConfig
-from tinymq.entry import Entry
-from tinymq.errors import InvalidConfig
+from tinymq.format.entry import Entry
 from tinymq.log.runner import Runner
 from tinymq.log.store import Store
 from tinymq.raft import Group, Host, Role
 from tinymq.registry.choose import choose
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.values import BrokerRecord, QueueRecord
-from tinymq.types import METADATA_GROUP
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.config import ANY_HOST, parse_address
-from tinymq.errors import InvalidConfig
+from tinymq.base.config import ANY_HOST, parse_address
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import PeerAddress
 from tinymq.raft.followers import OBSERVERS_MAX
 from tinymq.registry.service import RegistryService
 from tinymq.registry.state import Effect
 from tinymq.registry.values import BrokerRecord
-from tinymq.types import PeerAddress
 
 logger = structlog.get_logger("tinymq.broker")
 

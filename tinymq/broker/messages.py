@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from tinymq.batch import decode_batch, encode, pack_batch, read_declared
+from tinymq.base.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
+from tinymq.base.types import GroupId
+from tinymq.base.value import value
 from tinymq.broker.admission import admit, is_heavy
 from tinymq.broker.broker import Broker
 from tinymq.broker.deadlines import Deadlines
@@ -22,12 +24,10 @@ from tinymq.broker.fetch import Ask, Fetch
 from tinymq.broker.offsets import STORED
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Acks, Partition, Produced
-from tinymq.entry import Kind, crc32c, iter_entries
-from tinymq.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
+from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
+from tinymq.format.entry import Kind, crc32c, iter_entries
 from tinymq.log.reads import StoredFrames
 from tinymq.proto import partition_pb2 as pb
-from tinymq.types import GroupId
-from tinymq.value import value
 
 T = TypeVar("T")
 Key = tuple[GroupId, str]  # a channel of a partition

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.

@@ -8,14 +8,14 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tinymq.batch import decode_batch
+from tinymq.base.config import Limits
+from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest
 from tinymq.broker.fetch import Ask, refusal
 from tinymq.broker.group_port import RecordLog
 from tinymq.broker.partition import Partition
 from tinymq.broker.unpack_queue import Offload
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData, InvalidBatch, InvalidRequest
+from tinymq.format.batch import decode_batch
+from tinymq.format.entry import Entry
 
 END = -1
 EARLIEST = -2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tinymq.errors import TinymqError
-from tinymq.value import value
+from tinymq.base.errors import TinymqError
+from tinymq.base.value import value
 
 
 class Extent(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinymq.batch import BatchHeader
+from tinymq.base.types import Position
 from tinymq.broker.producers import Producer, Producers, Remembered, extend
-from tinymq.entry import Entry
-from tinymq.types import Position
+from tinymq.format.batch import BatchHeader
+from tinymq.format.entry import Entry
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Overlay:
 
     def settle(self, entry: Entry) -> None:
         """A batch of this leader's is applied: drop what the overlay no longer adds."""
-        producer_id = int.from_bytes(entry.payload[8:16], "little")  # drawn in tinymq/batch.py
+        producer_id = int.from_bytes(entry.payload[8:16], "little")  # drawn in tinymq/format/batch.py
         ahead = self._ahead.get(producer_id)
         if ahead is None:
             return

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from tinymq.batch import CheckedBatch
+from tinymq.base.errors import DiskFull, NotLeader, TinymqError
+from tinymq.base.topic_config import OnFull, TopicConfig
+from tinymq.base.types import Position
 from tinymq.broker.capacity import Uncommitted, check_commands, room
 from tinymq.broker.commanding import Commanding
 from tinymq.broker.commands import CommandQueue
@@ -25,12 +27,10 @@ from tinymq.broker.retention import clamped, due_start
 from tinymq.broker.state import PartitionState
 from tinymq.broker.waiting import Acks, Done, Produced, Waiters
 from tinymq.broker.watching import Watchers
-from tinymq.entry import Entry, Kind
-from tinymq.errors import DiskFull, NotLeader, TinymqError
+from tinymq.format.batch import CheckedBatch
+from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.noop import parse_noop
-from tinymq.topic_config import OnFull, TopicConfig
-from tinymq.types import Position
 
 __all__ = ["Acks", "CommandsDone", "Done", "Outcome", "Partition", "Produced", "RaftGroup", "RecordLog"]
 

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tinymq.batch import BatchHeader
-from tinymq.errors import CorruptData, Fenced, OutOfOrderSequence, UnknownProducer
+from tinymq.base.errors import CorruptData, Fenced, OutOfOrderSequence, UnknownProducer
+from tinymq.format.batch import BatchHeader
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.
 PRODUCERS_MAX = 10_000

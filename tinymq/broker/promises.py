@@ -9,9 +9,9 @@ thousand log entries.
 
 from __future__ import annotations
 
+from tinymq.base.errors import QuotaExceeded
 from tinymq.broker.holds import HOLDS_MAX, Hold, Holds, wait_ms
 from tinymq.broker.outcome import Extent
-from tinymq.errors import QuotaExceeded
 from tinymq.proto import partition_pb2 as pb
 
 

@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from tinymq.clock import Clock, SystemClock
-from tinymq.config import Limits
-from tinymq.errors import QuotaExceeded
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.config import Limits
+from tinymq.base.errors import QuotaExceeded
 
 BURST_S = 1.0  # of its rate, that a client which was quiet may take at once
 WAIT_S_MAX = 30.0  # a debt beyond this is let go: one batch of any size is taken in this time

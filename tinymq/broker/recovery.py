@@ -14,13 +14,13 @@ from typing import Protocol
 import structlog
 from google.protobuf.message import DecodeError
 
+from tinymq.base.clock import Clock
+from tinymq.base.errors import InvalidRequest, NotReady, TinymqError, UnknownPartition, WrongSecret
+from tinymq.base.types import GroupId
 from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
-from tinymq.clock import Clock
-from tinymq.errors import InvalidRequest, NotReady, TinymqError, UnknownPartition, WrongSecret
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.recovering import Lost, Order, Report, Stuck, judge
-from tinymq.types import GroupId
 
 CHALLENGE_BYTES = 32
 CHALLENGE_S = 60.0

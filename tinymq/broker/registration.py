@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.config import Timing
-from tinymq.errors import TinymqError
+from tinymq.base.clock import Clock
+from tinymq.base.config import Timing
+from tinymq.base.errors import TinymqError
 from tinymq.registry.service import RegistryService
 from tinymq.registry.values import BrokerRecord
 

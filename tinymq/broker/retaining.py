@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tinymq.clock import Clock, Timer
+from tinymq.base.clock import Clock, Timer
 
 STEP = 50  # partitions in one turn of the loop
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tinymq.base.errors import Held, InvalidRequest
+from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.holds import Hold, Holds, wait_ms
 from tinymq.broker.milestones import Milestones
 from tinymq.broker.outcome import Extent
-from tinymq.errors import Held, InvalidRequest
 from tinymq.proto import partition_pb2 as pb
-from tinymq.topic_config import TopicConfig
 
 REASONS = frozenset(pb.MoveStart.Reason.values())
 

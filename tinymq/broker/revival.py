@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import structlog
 from google.protobuf.message import DecodeError
 
+from tinymq.base.clock import Clock
+from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.recovery import Groups, ask_report
 from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
-from tinymq.clock import Clock
-from tinymq.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.recovering import Lost, Report
 from tinymq.raft.reviving import revive
-from tinymq.types import METADATA_GROUP, GroupId
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
 CHECK_S = 0.5

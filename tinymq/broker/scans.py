@@ -10,16 +10,16 @@ import struct
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from tinymq.clock import Clock
-from tinymq.entry import HEADER_SIZE
+from tinymq.base.clock import Clock
+from tinymq.base.types import GroupId
+from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.reads import Frames, StoredFrames
-from tinymq.types import GroupId
 
 SCANS_MAX = 1_000
 ROWS_MAX = 4_096  # of one scan
 ALL_ROWS_MAX = 65_536
 
-_LENGTH, _LENGTH_AT = struct.Struct("<I"), 12  # of an entry's header (tinymq/entry.py)
+_LENGTH, _LENGTH_AT = struct.Struct("<I"), 12  # of an entry's header (tinymq/format/entry.py)
 _RECORDS, _RECORDS_AT = struct.Struct("<QI"), 36  # its base offset and record count
 
 

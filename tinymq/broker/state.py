@@ -22,7 +22,7 @@ from collections.abc import Mapping
 
 from google.protobuf.message import DecodeError
 
-from tinymq.batch import BatchHeader, parse_batch_header
+from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
 from tinymq.broker.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
 from tinymq.broker.histories import Histories
 from tinymq.broker.holds import Holds
@@ -30,8 +30,8 @@ from tinymq.broker.milestones import Milestones
 from tinymq.broker.outcome import Extent, Outcome
 from tinymq.broker.producers import PRODUCERS_MAX, Producers
 from tinymq.broker.retention import new_start
-from tinymq.entry import Entry, Kind, crc32c
-from tinymq.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
+from tinymq.format.batch import BatchHeader, parse_batch_header
+from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.noop import parse_noop
 

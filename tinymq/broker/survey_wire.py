@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import GroupId, TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.membership import Membership
 from tinymq.raft.recovering import Order, Report
-from tinymq.types import GroupId, TopicId
 
 
 def replica_to_wire(replica: Replica) -> pb.ReplicaIdentity:

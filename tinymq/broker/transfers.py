@@ -8,12 +8,12 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown
-from tinymq.quantity import named
+from tinymq.base.clock import Clock
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown
+from tinymq.base.quantity import named
+from tinymq.base.types import GroupId
 from tinymq.raft import Group
 from tinymq.registry.values import QueueRecord
-from tinymq.types import GroupId
 
 LOOK_S = 0.01  # between two looks for the new leader
 ANY = 0  # whoever would take over at once, the preferred broker first

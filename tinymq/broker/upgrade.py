@@ -17,9 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
-from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.base.clock import Clock
+from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.log.identity import Identity
 from tinymq.registry.effects import Effect
 from tinymq.registry.service import RegistryService

@@ -8,10 +8,10 @@ from typing import Any
 
 import structlog
 
+from tinymq.base.errors import OutcomeUnknown, TinymqError
+from tinymq.base.value import value
 from tinymq.broker.deadlines import Deadlines, Ticket
-from tinymq.entry import Entry
-from tinymq.errors import OutcomeUnknown, TinymqError
-from tinymq.value import value
+from tinymq.format.entry import Entry
 
 logger = structlog.get_logger("tinymq.broker")
 

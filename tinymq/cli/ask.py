@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 
 if TYPE_CHECKING:
     from tinymq.proto import tinymq_pb2 as pb
@@ -56,9 +56,9 @@ def recover(
 
 
 async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
+    from tinymq.base.config import Limits
     from tinymq.client.channel import GrpcConnector
     from tinymq.client.ports import Method
-    from tinymq.config import Limits
     from tinymq.proto import tinymq_pb2 as pb
 
     connector = GrpcConnector(Limits())

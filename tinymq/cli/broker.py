@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from tinymq.base.errors import CorruptData
 from tinymq.cli.exits import Exit, exit_of, explain
-from tinymq.errors import CorruptData
 
 if TYPE_CHECKING:
-    from tinymq.config import BrokerConfig
-    from tinymq.errors import TinymqError
+    from tinymq.base.config import BrokerConfig
+    from tinymq.base.errors import TinymqError
 
 LogFormat = Literal["json", "text"]
 
@@ -59,7 +59,7 @@ def broker(
     log_format: Annotated[LogFormat, Parameter(help="JSON lines, or key=value for people.")] = "json",
 ) -> int:
     """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
-    from tinymq import settings
+    from tinymq.app import settings
     from tinymq.cli import broker_log, tuning
 
     flags = {
@@ -89,7 +89,7 @@ def as_environment(flags: Mapping[str, object], prefix: str) -> dict[str, str]:
 
 
 async def _run(config: BrokerConfig) -> int:
-    from tinymq.app import BrokerApp
+    from tinymq.app.broker_app import BrokerApp
 
     app = BrokerApp(config)
     asked = asyncio.Event()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinymq.errors import BY_CODE, TinymqError
-from tinymq.private_files import open_private
+from tinymq.base.errors import BY_CODE, TinymqError
+from tinymq.base.private_files import open_private
 
 STARTED = "process_started"  # the event that is written to the log before the process
 LINES_MAX = 2_000

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import OffsetOutOfRange, UnknownChannel
+from tinymq.base.quantity import named
+from tinymq.base.types import Offset
 from tinymq.cli.offsets import Last, Start, parse_start
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.topic import DryRun
-from tinymq.errors import OffsetOutOfRange, UnknownChannel
-from tinymq.quantity import named
-from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import ChannelDescription, Client, PartitionOffsets

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.quantity import named, quantity
 from tinymq.cli import ask, devfolder, feature_level, recover
 from tinymq.cli.exits import Exit
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_line, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import InvalidRequest
-from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
@@ -35,7 +35,7 @@ def init(
     output: Output = "table",
 ) -> None:
     """Form the brokers named by -s, all voters and all empty, into one cluster. Again: completes what was begun."""
-    from tinymq.settings import read_secret
+    from tinymq.app.settings import read_secret
 
     formed = ask.form(where.addresses().split(","), read_secret(secret_file), where.timeout)
     brokers = named("broker", formed.brokers)
@@ -78,7 +78,7 @@ def recover_(
 
 
 def _secret(secret_file: Path | None, where: Where) -> bytes:
-    from tinymq.settings import read_secret
+    from tinymq.app.settings import read_secret
 
     if secret_file is not None:
         return read_secret(secret_file)

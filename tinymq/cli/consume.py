@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
+from tinymq.base.types import Offset
 from tinymq.cli.escapes import visible_json
 from tinymq.cli.offsets import Last, parse_start
 from tinymq.cli.options import Output, Raw
 from tinymq.cli.output import flush, record_bytes, write_record
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown, compile_template, iso
-from tinymq.errors import InvalidRequest, OffsetOutOfRange
-from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import Client, Reader

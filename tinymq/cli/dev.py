@@ -9,11 +9,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.quantity import quantity
 from tinymq.cli import cause, devcluster, devfolder
 from tinymq.cli.options import Output
 from tinymq.cli.output import flush, print_json, print_line, print_table, say
-from tinymq.errors import InvalidRequest
-from tinymq.quantity import quantity
 
 app = App(name="dev", help="A local cluster of plain processes: up, add, status, kill, start, down.")
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tinymq.base.errors import InvalidRequest, NotReady
+from tinymq.base.private_files import open_to_others
+from tinymq.base.quantity import named, quantity
 from tinymq.cli import ask, cause, devfolder, process
 from tinymq.cli.devfolder import DevBroker, DevFolder
-from tinymq.errors import InvalidRequest, NotReady
-from tinymq.private_files import open_to_others
-from tinymq.quantity import named, quantity
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this

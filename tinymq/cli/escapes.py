@@ -13,7 +13,7 @@ import json
 import unicodedata
 from typing import Any
 
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
 
 # Cc: C0, DEL and C1. Cf: bidirectional and zero-width. Cs: halves of surrogate pairs. Zl, Zp: line separators.
 HOSTILE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})

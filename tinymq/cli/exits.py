@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from tinymq.base.errors import Denied, InvalidRequest, NotFound, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.cli.output import say
-from tinymq.errors import Denied, InvalidRequest, NotFound, OutcomeUnknown, TinymqError, Unavailable
 
 
 class Exit(IntEnum):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.quantity import named
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.quantity import named
 
 if TYPE_CHECKING:
     from tinymq.client.feature_level import FeatureLevel

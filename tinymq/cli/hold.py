@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import InvalidRequest, NotFound
+from tinymq.base.types import Offset
 from tinymq.cli.channel import Partitions
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.topic import extent
 from tinymq.cli.units import parse_seconds
-from tinymq.errors import InvalidRequest, NotFound
-from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import Client, HoldDescription

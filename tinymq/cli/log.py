@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.quantity import quantity
 from tinymq.cli.exits import Exit
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json_line, print_line, say
-from tinymq.errors import InvalidRequest
-from tinymq.quantity import quantity
 
 if TYPE_CHECKING:
     from tinymq.log.dump import Dumped
@@ -53,7 +53,7 @@ def dump(
 
 def describe(item: Dumped) -> dict[str, Any]:
     """A line of the dump as a JSON object: names for kinds, hexadecimal checksums, no payloads. Pure."""
-    from tinymq.entry import Kind
+    from tinymq.format.entry import Kind
     from tinymq.log.dump import DumpedEntry, DumpedSegment
 
     if isinstance(item, DumpedSegment):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tinymq import extras
+from tinymq.base import extras
 from tinymq.cli import output
 from tinymq.cli.exits import Exit, exit_of, explain
 

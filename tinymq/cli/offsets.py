@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from tinymq.errors import InvalidRequest
-from tinymq.types import Offset
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import Offset
 
 DIGITS_MAX = 18  # offsets stay below 2^63
 HINT = "write start, end, 42, -10 or @2026-01-01T00:00Z"

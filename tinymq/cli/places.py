@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
 
 Queue = Annotated[str, Parameter(help="TOPIC, which is its partition 0, or TOPIC/PARTITION.")]
 Channel = Annotated[str, Parameter(name=["--channel", "-c"], help="The reader's own place in the partition.")]

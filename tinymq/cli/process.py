@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.private_files import open_private
+from tinymq.base.private_files import open_private
 
 POLL_S = 0.01
 

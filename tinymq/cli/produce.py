@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
 from tinymq.cli.escapes import unescaped
 from tinymq.cli.exits import Exit
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, progress, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
 
 if TYPE_CHECKING:
     from tinymq.client import Delivery

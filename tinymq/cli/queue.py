@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import Offset
 from tinymq.cli.consume import shows
 from tinymq.cli.options import Output, Raw
 from tinymq.cli.output import flush, print_json, print_line, say, write_record
@@ -18,8 +20,6 @@ from tinymq.cli.produce import parse_headers, without_ends
 from tinymq.cli.servers import HERE, Where
 from tinymq.cli.template import Shown
 from tinymq.cli.topic import extent
-from tinymq.errors import InvalidRequest
-from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import Message

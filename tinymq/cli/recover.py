@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinymq.base.quantity import named, quantity
 from tinymq.cli.output import print_table, say
-from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.raft.recovering import Report

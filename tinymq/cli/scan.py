@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from tinymq.base.errors import NotFound
+from tinymq.base.quantity import named, quantity
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import NotFound
-from tinymq.quantity import named, quantity
 
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary

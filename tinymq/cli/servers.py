@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from tinymq.base.config import parse_address
+from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
 from tinymq.cli import devfolder
-from tinymq.config import parse_address
-from tinymq.errors import InvalidConfig, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from tinymq.client import Client

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tinymq.base.errors import InvalidRequest
 from tinymq.cli.escapes import unescape
-from tinymq.errors import InvalidRequest
 
 _EPOCH = datetime(1970, 1, 1)
 

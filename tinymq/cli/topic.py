@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from tinymq import topic_config
+from tinymq.base import topic_config
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from tinymq.base.quantity import quantity
+from tinymq.base.types import Offset
 from tinymq.cli import units
 from tinymq.cli.offsets import parse_time
 from tinymq.cli.options import Output
 from tinymq.cli.output import print_json, print_line, print_table, say
 from tinymq.cli.servers import HERE, Where
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
-from tinymq.quantity import quantity
-from tinymq.types import Offset
 
 if TYPE_CHECKING:
     from tinymq.client import Client, PartitionOffsets, TopicDescription

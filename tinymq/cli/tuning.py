@@ -36,7 +36,7 @@ def raise_open_files(connections_max: int) -> None:
     """Raise the limit of open files as far as the system allows this process, and log the new limit."""
     import structlog
 
-    from tinymq import descriptors
+    from tinymq.net import descriptors
 
     limit = descriptors.raise_limit()
     shares = descriptors.share(limit, connections_max)

@@ -1,6 +1,6 @@
 """Topic settings as people write and read them: `retention_ms=7d`, `max_bytes=10GiB`, `retention_bytes=none`. Pure.
 
-What a setting may be is tinymq/topic_config.py's business: here units become numbers, and numbers units.
+What a setting may be is tinymq/base/topic_config.py's business: here units become numbers, and numbers units.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tinymq.errors import InvalidConfig, InvalidRequest
+from tinymq.base.errors import InvalidConfig, InvalidRequest
 
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 BYTES = {

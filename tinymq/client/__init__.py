@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tinymq.base.errors import NotDelivered, TinymqError, Unsent
+    from tinymq.base.types import Offset, RecordMetadata
     from tinymq.client.admin import PartitionOffsets
     from tinymq.client.aio import AsyncClient
     from tinymq.client.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from tinymq.client.sync_producer import Producer
     from tinymq.client.sync_queue import Hold, Queue
     from tinymq.client.sync_scan import Scan
-    from tinymq.errors import NotDelivered, TinymqError, Unsent
-    from tinymq.types import Offset, RecordMetadata
 
 _HOMES = {
     "AsyncClient": "tinymq.client.aio",
@@ -51,8 +51,8 @@ _HOMES = {
     "Hold": "tinymq.client.sync_queue",
     "HoldDescription": "tinymq.client.holds",
     "Message": "tinymq.client.records",
-    "NotDelivered": "tinymq.errors",
-    "Offset": "tinymq.types",
+    "NotDelivered": "tinymq.base.errors",
+    "Offset": "tinymq.base.types",
     "PartitionOffsets": "tinymq.client.admin",
     "Producer": "tinymq.client.sync_producer",
     "ProducerConfig": "tinymq.client.config",
@@ -60,15 +60,15 @@ _HOMES = {
     "QueueConfig": "tinymq.client.config",
     "Reader": "tinymq.client.sync",
     "ReaderConfig": "tinymq.client.config",
-    "RecordMetadata": "tinymq.types",
+    "RecordMetadata": "tinymq.base.types",
     "ReplicaStatus": "tinymq.client.cluster_status",
     "Scan": "tinymq.client.sync_scan",
     "ScanDescription": "tinymq.client.scans",
     "ScanSummary": "tinymq.client.scans",
     "ServedBy": "tinymq.client.scans",
-    "TinymqError": "tinymq.errors",
+    "TinymqError": "tinymq.base.errors",
     "TopicDescription": "tinymq.client.cluster_status",
-    "Unsent": "tinymq.errors",
+    "Unsent": "tinymq.base.errors",
 }
 
 __all__ = [

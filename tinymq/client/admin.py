@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinymq.base.errors import TinymqError, Unavailable, UnknownTopic, UnsupportedVersion
 from tinymq.client import cluster_status, routing, scans
 from tinymq.client.channel_admin import AsyncChannelAdmin
 from tinymq.client.checks import check_count, check_scan, check_topic
@@ -21,7 +22,6 @@ from tinymq.client.routing import Broker, Partition, Topic
 from tinymq.client.scans import ScanDescription, ScanSummary
 from tinymq.client.topic_settings import write_settings
 from tinymq.client.values import as_datetime
-from tinymq.errors import TinymqError, Unavailable, UnknownTopic, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 STATUS_TIMEOUT_S = 2.0

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import RecordMetadata
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import (
@@ -28,9 +31,6 @@ from tinymq.client.queue import AsyncQueue
 from tinymq.client.reader import AsyncReader
 from tinymq.client.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.clock import Clock, SystemClock
-from tinymq.errors import Closed, TinymqError
-from tinymq.types import RecordMetadata
 
 
 class AsyncClient:

@@ -23,7 +23,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from tinymq.batch import Codec, encode_record_batch
+from tinymq.base.config import Limits
+from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest
 from tinymq.client import partitioner
 from tinymq.client.config import COMPRESSION, ProducerConfig
 from tinymq.client.delivery import Delivery, Pending
@@ -40,8 +41,7 @@ from tinymq.client.values import (
     check_value,
     header_bytes,
 )
-from tinymq.config import Limits
-from tinymq.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest
+from tinymq.format.batch import Codec, encode_record_batch
 
 LOG = logging.getLogger("tinymq.client")
 

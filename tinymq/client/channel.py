@@ -18,11 +18,11 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 import grpc.aio
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
 from tinymq.client.checks import FORK_HINT
 from tinymq.client.ports import Fetched, Method, PackedBatch
 from tinymq.client.wire import join, read_fetched
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 _REPLIES: dict[Method, Any] = {

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tinymq.base.errors import Fenced, TinymqError, UnknownChannel
 from tinymq.client import cursors
 from tinymq.client.checks import WAIT_S_MIN, check_channel, check_count, check_partition, check_topic, check_wait
 from tinymq.client.cluster import Cluster
@@ -26,7 +27,6 @@ from tinymq.client.leader import topic_with
 from tinymq.client.lookups import topic_with as topics_with
 from tinymq.client.places import OffsetLike, Place, read_offset, read_place
 from tinymq.client.routing import Topic
-from tinymq.errors import Fenced, TinymqError, UnknownChannel
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.errors import InvalidRequest
-from tinymq.types import check_channel_name, check_consumer_name, check_scan_id, check_topic_name
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.types import check_channel_name, check_consumer_name, check_scan_id, check_topic_name
 
 WAIT_S_MAX = 1e6  # eleven days; what may go on for longer waits without a timeout
 WAIT_S_MIN = 0.001  # of a call that has to ask a broker

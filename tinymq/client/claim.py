@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Self
 
+from tinymq.base.errors import Fenced, NotFound, OutcomeUnknown, TinymqError
 from tinymq.client import cursors
 from tinymq.client.cluster import Cluster
 from tinymq.client.cursors import REQUEST_ID_BYTES, ChannelId
 from tinymq.client.places import Ask, Known
-from tinymq.errors import Fenced, NotFound, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")

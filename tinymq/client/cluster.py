@@ -12,16 +12,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tinymq.client import routing
-from tinymq.client.config import ClientConfig
-from tinymq.client.connections import Connections
-from tinymq.client.health import Health
-from tinymq.client.pipes import ProducePipe
-from tinymq.client.ports import Connector, Method
-from tinymq.client.routing import Reach, Topic, View
-from tinymq.client.wire import read_error
-from tinymq.clock import Clock
-from tinymq.errors import (
+from tinymq.base.clock import Clock
+from tinymq.base.errors import (
     BrokerUnreachable,
     DeadlineExceeded,
     NotLeader,
@@ -31,6 +23,14 @@ from tinymq.errors import (
     UnknownTopic,
     WrongEventLoop,
 )
+from tinymq.client import routing
+from tinymq.client.config import ClientConfig
+from tinymq.client.connections import Connections
+from tinymq.client.health import Health
+from tinymq.client.pipes import ProducePipe
+from tinymq.client.ports import Connector, Method
+from tinymq.client.routing import Reach, Topic, View
+from tinymq.client.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
 

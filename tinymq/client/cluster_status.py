@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tinymq.base.errors import TinymqError
 from tinymq.client.routing import Broker, Partition
-from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 UNREACHABLE = "unreachable"

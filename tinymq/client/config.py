@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from tinymq.batch import Codec
-from tinymq.config import MIB, Limits, format_address, parse_address
-from tinymq.errors import InvalidConfig, InvalidName
-from tinymq.types import check_consumer_name
+from tinymq.base.config import MIB, Limits, format_address, parse_address
+from tinymq.base.errors import InvalidConfig, InvalidName
+from tinymq.base.types import check_consumer_name
+from tinymq.format.batch import Codec
 
 Partitioner = Callable[[bytes | None, int], int]
 """(key, number of partitions) -> partition. Called by the thread that sends; must not block."""

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Closed
 from tinymq.client.pipes import FetchPipe, ProducePipe, Watch
 from tinymq.client.ports import Connector, Link
-from tinymq.clock import Clock
-from tinymq.errors import Closed
 
 LOG = logging.getLogger("tinymq.client")
 

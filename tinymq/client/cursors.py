@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from tinymq.base.errors import CorruptData, NotFound, TinymqError, UnknownChannel
 from tinymq.client.cluster import Cluster
 from tinymq.client.leader import ask_leader
 from tinymq.client.offsets import list_offsets
@@ -15,7 +16,6 @@ from tinymq.client.ports import Method
 from tinymq.client.routing import Topic
 from tinymq.client.values import as_datetime
 from tinymq.client.wire import read_error
-from tinymq.errors import CorruptData, NotFound, TinymqError, UnknownChannel
 from tinymq.proto import tinymq_pb2 as pb
 
 AT_OFFSET = -4  # in the place of a time: the field beside it is meant

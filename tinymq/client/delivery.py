@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tinymq.batch import SCHEMA, Codec, Headers, encode
+from tinymq.base.errors import Closed, TinymqError, Unsent
+from tinymq.base.types import RecordMetadata
+from tinymq.base.value import value
 from tinymq.client.checks import FORK_HINT, check_wait
-from tinymq.errors import Closed, TinymqError, Unsent
-from tinymq.types import RecordMetadata
-from tinymq.value import value
+from tinymq.format.batch import SCHEMA, Codec, Headers, encode
 
 if TYPE_CHECKING:
     from tinymq.client.lane import Lane

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from tinymq.base.errors import Closed, OutcomeUnknown, TinymqError
 from tinymq.client.batcher import Batcher
 from tinymq.client.cluster import WATCH_S, Cluster
 from tinymq.client.config import COMPRESSION, ProducerConfig
@@ -29,8 +30,7 @@ from tinymq.client.pipes import patience_s
 from tinymq.client.sender import ACKS, Sender, pack, partition_of
 from tinymq.client.values import HeadersLike, Timestamp
 from tinymq.client.wire import view_of
-from tinymq.errors import Closed, OutcomeUnknown, TinymqError
-from tinymq.frame_socket import FrameSocket
+from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")

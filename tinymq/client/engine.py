@@ -19,10 +19,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tinymq.base.errors import Closed, TinymqError
 from tinymq.client import exit
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import FORK_HINT
-from tinymq.errors import Closed, TinymqError
 
 T = TypeVar("T")
 LOG = logging.getLogger("tinymq.client")

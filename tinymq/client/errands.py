@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Generic, TypeVar
 
-from tinymq.clock import Clock, Timer
+from tinymq.base.clock import Clock, Timer
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -25,7 +25,7 @@ import warnings
 import weakref
 from typing import Protocol
 
-from tinymq.errors import NotDelivered, TinymqError
+from tinymq.base.errors import NotDelivered, TinymqError
 
 LOG = logging.getLogger("tinymq.client")
 

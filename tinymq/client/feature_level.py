@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.errors import BrokerUnreachable, TinymqError, UnsupportedVersion
+from tinymq.base.errors import BrokerUnreachable, TinymqError, UnsupportedVersion
 from tinymq.proto import tinymq_pb2 as pb
 
 OLD_LEVEL = 1  # the level of a build that has no feature levels

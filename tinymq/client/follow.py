@@ -12,14 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tinymq.client import routing
-from tinymq.client.cluster import Cluster
-from tinymq.client.config import ReaderConfig
-from tinymq.client.places import END
-from tinymq.client.ports import Fetched, Method
-from tinymq.client.records import Chunk, next_offset_after, read_chunks
-from tinymq.client.routing import Partition, Topic
-from tinymq.errors import (
+from tinymq.base.errors import (
     BrokerUnreachable,
     CorruptData,
     NotLeader,
@@ -31,6 +24,13 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client import routing
+from tinymq.client.cluster import Cluster
+from tinymq.client.config import ReaderConfig
+from tinymq.client.places import END
+from tinymq.client.ports import Fetched, Method
+from tinymq.client.records import Chunk, next_offset_after, read_chunks
+from tinymq.client.routing import Partition, Topic
 from tinymq.proto import tinymq_pb2 as pb
 
 LOG = logging.getLogger("tinymq.client")

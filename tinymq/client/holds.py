@@ -13,15 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
-from tinymq.client.cluster import Cluster
-from tinymq.client.leader import ask_leader, passes, topic_with
-from tinymq.client.lookups import topic_with as topics_with
-from tinymq.client.places import OffsetLike, read_offset
-from tinymq.client.ports import Method
-from tinymq.client.routing import Topic
-from tinymq.client.wire import read_error
-from tinymq.errors import (
+from tinymq.base.errors import (
     Closed,
     CorruptData,
     DeadlineExceeded,
@@ -32,6 +24,14 @@ from tinymq.errors import (
     QuotaExceeded,
     TinymqError,
 )
+from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
+from tinymq.client.cluster import Cluster
+from tinymq.client.leader import ask_leader, passes, topic_with
+from tinymq.client.lookups import topic_with as topics_with
+from tinymq.client.places import OffsetLike, read_offset
+from tinymq.client.ports import Method
+from tinymq.client.routing import Topic
+from tinymq.client.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import REPEATED_MAX
 

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.client.delivery import Pending
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, QuotaExceeded, TinymqError
 
 Ended = tuple[Pending, TinymqError]
 

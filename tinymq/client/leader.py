@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tinymq.client import lookups
-from tinymq.client.cluster import UNCLEAR_HINT, Cluster, may_pass
-from tinymq.client.ports import Method
-from tinymq.client.routing import Topic
-from tinymq.errors import (
+from tinymq.base.errors import (
     DeadlineExceeded,
     Held,
     NotLeader,
@@ -22,6 +18,10 @@ from tinymq.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tinymq.client import lookups
+from tinymq.client.cluster import UNCLEAR_HINT, Cluster, may_pass
+from tinymq.client.ports import Method
+from tinymq.client.routing import Topic
 
 BACKOFF_S_MIN = 0.02
 BACKOFF_S_MAX = 0.5

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tinymq.base.errors import BrokerUnreachable, NotLeader
 from tinymq.client.cluster import Cluster
 from tinymq.client.leader import topic_with
 from tinymq.client.ports import Method
-from tinymq.errors import BrokerUnreachable, NotLeader
 from tinymq.proto import tinymq_pb2 as pb
 
 PAUSE_S = 0.1  # between two looks for who leads

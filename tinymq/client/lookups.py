@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from tinymq.base.errors import TinymqError, UnknownPartition, UnknownTopic
 from tinymq.client.cluster import Cluster
 from tinymq.client.routing import Topic
-from tinymq.errors import TinymqError, UnknownPartition, UnknownTopic
 
 LOG = logging.getLogger("tinymq.client")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client.cluster import Cluster
 from tinymq.client.ports import Method
 from tinymq.client.routing import Partition, Topic
 from tinymq.client.wire import read_error
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 BACKOFF_S_MIN = 0.02

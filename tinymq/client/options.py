@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from tinymq.base.config import Limits
 from tinymq.client.config import Partitioner
-from tinymq.config import Limits
 
 
 class ClientOptions(TypedDict, total=False):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tinymq.base.errors import Closed, DeadlineExceeded, OffsetOutOfRange
+from tinymq.base.quantity import quantity
+from tinymq.base.types import Offset, RecordMetadata
 from tinymq.client import cursors
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.checks import check_partition, check_topic
@@ -18,10 +21,7 @@ from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
 from tinymq.client.routing import Topic
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, DeadlineExceeded, OffsetOutOfRange
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.quantity import quantity
-from tinymq.types import Offset, RecordMetadata
 
 Wake = Callable[[Callable[[], None]], None]
 """Makes a call on the client's loop, soon, from any thread."""

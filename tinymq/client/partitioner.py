@@ -1,12 +1,12 @@
-"""Which partition a record goes to: by its key (tinymq/partitioning.py), or in turns. Pure."""
+"""Which partition a record goes to: by its key (tinymq/base/partitioning.py), or in turns. Pure."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
+from tinymq.base.partitioning import keyed
 from tinymq.client.config import Partitioner
-from tinymq.partitioning import keyed
 
 __all__ = ["RoundRobin", "keyed", "named", "pick_sticky"]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Protocol
 
+from tinymq.base.clock import Clock
+from tinymq.base.config import MIB
+from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, TinymqError
 from tinymq.client.ports import Fetched, FetchStream, Link, PackedBatch, ProduceStream
-from tinymq.clock import Clock
-from tinymq.config import MIB
-from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX
 

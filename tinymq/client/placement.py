@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tinymq.base.clock import Timer
+from tinymq.base.errors import BrokerUnreachable, Closed, NotLeader, NotReady
 from tinymq.client.batcher import Batcher
 from tinymq.client.cluster import Cluster
 from tinymq.client.lane import Lane
 from tinymq.client.pipes import State
 from tinymq.client.routing import Partition, Reach, spread
 from tinymq.client.sinks import Sink
-from tinymq.clock import Timer
-from tinymq.errors import BrokerUnreachable, Closed, NotLeader, NotReady
 
 RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
 

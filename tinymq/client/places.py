@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition
+from tinymq.base.types import Offset
 from tinymq.client.checks import OFFSET_MAX, check_count, check_partition
 from tinymq.client.values import check_timestamp
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition
-from tinymq.types import Offset
 
 Place = Literal["earliest", "latest"] | Offset | datetime
 """The first kept record; what comes after the last; an offset; the first record at or after a time."""

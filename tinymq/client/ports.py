@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from tinymq.errors import TinymqError
-from tinymq.frame_socket import FrameSocket
+from tinymq.base.errors import TinymqError
+from tinymq.base.value import value
+from tinymq.net.frame_socket import FrameSocket
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.value import value
 
 
 class Method(Enum):

@@ -14,7 +14,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from tinymq.batch import conform
+from tinymq.base.errors import BufferFull, Closed, InvalidRequest, NotDelivered
 from tinymq.client import exit, partitioner
 from tinymq.client.batcher import Batcher
 from tinymq.client.checks import check_partition, check_topic, check_wait
@@ -28,7 +28,7 @@ from tinymq.client.sinks import BATCH_OVERHEAD_BYTES, Sink
 from tinymq.client.splitting import by_partition, by_size
 from tinymq.client.topic_settings import UNBOUNDED
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import BufferFull, Closed, InvalidRequest, NotDelivered
+from tinymq.format.batch import conform
 
 LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
 
@@ -89,7 +89,7 @@ class AsyncProducer:
     async def send_batch(
         self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
     ) -> BatchDelivery:
-        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.batch.conform).
+        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.format.batch.conform).
 
         Rows go by their key as single records would, to `partition` if given. A record batch of about
         batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, TinymqError
+from tinymq.base.types import Offset
 from tinymq.client import cursors
 from tinymq.client.checks import check_channel, check_consumer, check_count, check_wait
 from tinymq.client.claim import Claim
@@ -24,8 +26,6 @@ from tinymq.client.places import OffsetLike, Place, read_offset, read_place
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.reader import AsyncReader
 from tinymq.client.records import Message
-from tinymq.errors import DeadlineExceeded, InvalidRequest, TinymqError
-from tinymq.types import Offset
 
 
 class AsyncQueue(AsyncPartition):

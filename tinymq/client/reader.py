@@ -13,6 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import Closed, OffsetOutOfRange
 from tinymq.client.checks import OFFSET_MAX, check_count, check_partitions, check_topic, check_wait
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ReaderConfig
@@ -23,7 +24,6 @@ from tinymq.client.offsets import list_offsets
 from tinymq.client.places import END, Ask, Known, Places, by_partition, check_range
 from tinymq.client.records import Chunk, Message, to_table
 from tinymq.client.routing import Topic
-from tinymq.errors import Closed, OffsetOutOfRange
 from tinymq.proto import tinymq_pb2 as pb
 
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tinymq.batch import SCHEMA, BatchLimits, decode_batch
+from tinymq.base.errors import CorruptData, InvalidBatch, UnsupportedVersion
+from tinymq.base.value import value
 from tinymq.client.delivery import rows_of
 from tinymq.client.values import as_datetime
-from tinymq.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
-from tinymq.errors import CorruptData, InvalidBatch, UnsupportedVersion
-from tinymq.value import value
+from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
+from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
 
 TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
 """What `to_arrow` gives."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 
+from tinymq.base.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.client.topic_settings import Bounds, read_bounds
-from tinymq.errors import CorruptData, NotLeader, UnknownPartition, UnknownTopic
 from tinymq.proto import tinymq_pb2 as pb
 
 DELETED_MAX = 256

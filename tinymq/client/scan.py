@@ -16,6 +16,16 @@ from typing import Self
 
 import pyarrow as pa
 
+from tinymq.base.config import MIB
+from tinymq.base.errors import (
+    BrokerUnreachable,
+    Closed,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    TinymqError,
+    UnknownTopic,
+)
 from tinymq.client import routing
 from tinymq.client.checks import OFFSET_MAX, check_count, check_partition, check_scan, check_topic, check_wait
 from tinymq.client.cluster import Cluster
@@ -25,16 +35,6 @@ from tinymq.client.lookups import made_anew, topic_with
 from tinymq.client.ports import Fetched
 from tinymq.client.records import Chunk
 from tinymq.client.routing import Cost, Partition, Topic
-from tinymq.config import MIB
-from tinymq.errors import (
-    BrokerUnreachable,
-    Closed,
-    InvalidRequest,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    TinymqError,
-    UnknownTopic,
-)
 from tinymq.proto import tinymq_pb2 as pb
 
 WAIT_MS = 2_000.0

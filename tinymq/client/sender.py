@@ -11,6 +11,20 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from tinymq.base.clock import Timer
+from tinymq.base.errors import (
+    BatchTooLarge,
+    BrokerUnreachable,
+    Closed,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from tinymq.base.quantity import quantity
 from tinymq.client.batcher import Batcher
 from tinymq.client.cluster import Cluster
 from tinymq.client.config import ProducerConfig
@@ -24,21 +38,7 @@ from tinymq.client.ports import Method, PackedBatch
 from tinymq.client.routing import Partition
 from tinymq.client.undelivered import Undelivered
 from tinymq.client.wire import batch_head, produce_batch, read_error
-from tinymq.clock import Timer
-from tinymq.errors import (
-    BatchTooLarge,
-    BrokerUnreachable,
-    Closed,
-    NotLeader,
-    OutcomeUnknown,
-    OutOfOrderSequence,
-    TinymqError,
-    UnknownPartition,
-    UnknownProducer,
-    UnknownTopic,
-)
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.quantity import quantity
 
 LOG = logging.getLogger("tinymq.client")
 

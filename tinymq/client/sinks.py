@@ -6,13 +6,13 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import UnknownPartition
 from tinymq.client import partitioner
 from tinymq.client.checks import check_partition
 from tinymq.client.config import ProducerConfig
 from tinymq.client.lane import Lane
 from tinymq.client.topic_settings import UNBOUNDED, Bounds
-from tinymq.config import Limits
-from tinymq.errors import UnknownPartition
 
 BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 KiB in truth)
 

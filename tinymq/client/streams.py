@@ -15,17 +15,17 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, parse_address
+from tinymq.base.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
 from tinymq.client.channel import GrpcConnector, GrpcLink
 from tinymq.client.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
 from tinymq.client.wire import fetched, read_error, view_of
-from tinymq.clock import Clock
-from tinymq.config import Limits, parse_address
-from tinymq.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
-from tinymq.frame_socket import FrameSocket
-from tinymq.frame_stream import FrameStream
-from tinymq.framing import FrameReader, pack_frame
+from tinymq.net.frame_socket import FrameSocket
+from tinymq.net.frame_stream import FrameStream
+from tinymq.net.framing import FrameReader, pack_frame
+from tinymq.net.socket_options import prepare
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.sockets import prepare
 
 T = TypeVar("T")
 

@@ -17,6 +17,8 @@ from typing import Self, Unpack
 
 import pyarrow as pa
 
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import RecordMetadata
 from tinymq.client.aio import AsyncClient
 from tinymq.client.checks import check_count, check_wait
 from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig, configure, parse_servers
@@ -32,8 +34,6 @@ from tinymq.client.sync_producer import Producer
 from tinymq.client.sync_queue import Queue
 from tinymq.client.sync_scan import Scan
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, TinymqError
-from tinymq.types import RecordMetadata
 
 
 class Client:

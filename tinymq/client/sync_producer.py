@@ -12,12 +12,12 @@ from typing import NoReturn, Self
 
 import pyarrow as pa
 
+from tinymq.base.errors import Closed, NotDelivered
 from tinymq.client import exit
 from tinymq.client.delivery import BatchDelivery, Delivery
 from tinymq.client.engine import Engine, forked
 from tinymq.client.producer import LEAVING_IN_ERROR_S, AsyncProducer
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, NotDelivered
 
 
 class Producer:

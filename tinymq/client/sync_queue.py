@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import RecordMetadata
 from tinymq.client.admin import AsyncAdmin
 from tinymq.client.channel_admin import LEASE_S, PartitionSize
 from tinymq.client.checks import check_count, check_wait
@@ -22,8 +24,6 @@ from tinymq.client.producer import AsyncProducer
 from tinymq.client.queue import AsyncQueue
 from tinymq.client.records import Message
 from tinymq.client.values import HeadersLike, Timestamp
-from tinymq.errors import Closed, TinymqError
-from tinymq.types import RecordMetadata
 
 
 class Queue:

@@ -1,6 +1,6 @@
 """A topic's settings as an application writes them, for the wire, and what a producer reads out of them. Pure.
 
-What a setting may be is tinymq/topic_config.py's business, and the broker's to refuse.
+What a setting may be is tinymq/base/topic_config.py's business, and the broker's to refuse.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from tinymq.errors import InvalidConfig, InvalidRequest
+from tinymq.base.errors import InvalidConfig, InvalidRequest
+from tinymq.base.topic_config import SETTINGS_MAX
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.topic_config import SETTINGS_MAX
 
 TEXT_CHARS_MAX = 1000
 NUMBER_MAX = (1 << 63) - 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tinymq.base.errors import NotDelivered
+from tinymq.base.quantity import quantity
 from tinymq.client.delivery import Pending
-from tinymq.errors import NotDelivered
-from tinymq.quantity import quantity
 
 
 class Undelivered:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tinymq.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
+from tinymq.format.batch import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, Headers
 
 HeadersLike = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 """Headers as an application gives them: in order, duplicates allowed in a list."""

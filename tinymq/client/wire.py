@@ -12,9 +12,9 @@ import google_crc32c
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from tinymq import batch as batches
+from tinymq.base.errors import Closed, CorruptData, NotReady, TinymqError
 from tinymq.client.ports import Fetched, PackedBatch
-from tinymq.errors import Closed, CorruptData, NotReady, TinymqError
+from tinymq.format import batch as batches
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tinymq.base.types import GroupId
 from tinymq.log.files import Files
 from tinymq.log.layout import (
     ASIDE,
@@ -30,7 +31,6 @@ from tinymq.log.layout import (
 )  # fmt: skip
 from tinymq.log.marks import ASIDE as BEING_SET_ASIDE
 from tinymq.log.marks import DELETING, SUSPECT, Mark
-from tinymq.types import GroupId
 
 
 def has_aside(files: Files, group: GroupId) -> bool:

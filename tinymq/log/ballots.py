@@ -17,10 +17,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tinymq.base.types import GroupId, TopicId
 from tinymq.log.files import File, Files
 from tinymq.log.layout import BALLOTS
 from tinymq.log.rounds import SNAPSHOT, Round, RoundFile, parse_rounds, read_whole
-from tinymq.types import GroupId, TopicId
 
 MAGIC = int.from_bytes(b"tqbl", "little")
 FILE_BYTES_MIN = 1 << 18

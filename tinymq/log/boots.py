@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tinymq.entry import crc32c
+from tinymq.format.entry import crc32c
 from tinymq.log.files import Files
 from tinymq.log.layout import BOOT
 from tinymq.log.marks import LAZY, Mark

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
-from tinymq.types import GroupId
+from tinymq.base.types import GroupId
 
 
 class Commit:

@@ -13,7 +13,8 @@ one, and leftovers below where the log begins.
 
 from __future__ import annotations
 
-from tinymq.entry import Entry
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.files import File, Files
 from tinymq.log.layout import (
     GROUPS,
@@ -30,7 +31,6 @@ from tinymq.log.marks import Mark
 from tinymq.log.recovery import Recovered
 from tinymq.log.segment import Segment, SegmentHeader, pack_segment_header
 from tinymq.log.states import AppliedState, StoredState, pack_state
-from tinymq.types import GroupId
 
 
 def create_log(files: Files, group: GroupId, first: Entry, count: int) -> Recovered:

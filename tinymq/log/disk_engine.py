@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.aside import aside_commit, count_on_disk, has_aside, prepare_aside, remove_aside, settle
 from tinymq.log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
 from tinymq.log.engine import OpenedLog
@@ -27,7 +28,6 @@ from tinymq.log.runner import Runner
 from tinymq.log.states import AppliedState
 from tinymq.log.tail_budget import TailBudget
 from tinymq.log.writer import Writer
-from tinymq.types import GroupId
 
 
 class DiskCounts:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.entry import EntryHeader, Kind
-from tinymq.errors import CorruptData, StorageError
+from tinymq.base.errors import CorruptData, StorageError
+from tinymq.base.quantity import quantity
+from tinymq.format.entry import EntryHeader, Kind
 from tinymq.log.files import File, open_to_read
 from tinymq.log.scan import frames
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
-from tinymq.quantity import quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.log import Log
 from tinymq.log.log_config import LogConfig
 from tinymq.log.states import AppliedState
-from tinymq.types import GroupId
 
 
 @dataclass(frozen=True, slots=True)

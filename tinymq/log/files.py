@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tinymq.descriptors import OUT_OF_DESCRIPTORS, Reserve
-from tinymq.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError, SyncFailed
-from tinymq.private_files import FILE_MODE, FOLDER_MODE
+from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError, SyncFailed
+from tinymq.base.private_files import FILE_MODE, FOLDER_MODE
+from tinymq.net.descriptors import OUT_OF_DESCRIPTORS, Reserve
 
 SYNC_THREADS_MAX = 16  # 333 files of 4 KiB: 52 ms one by one, 18 ms with 16 threads
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux; elsewhere there is none

@@ -15,9 +15,9 @@ import json
 import re
 from dataclasses import dataclass
 
-from tinymq.entry import crc32c
-from tinymq.errors import CorruptData, UnsupportedVersion
-from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.format.entry import crc32c
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.log.files import Files
 from tinymq.log.layout import IDENTITY, REGISTRY
 from tinymq.log.rounds import read_whole

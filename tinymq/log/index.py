@@ -25,9 +25,9 @@ from array import array
 from bisect import bisect_right
 from itertools import pairwise
 
-from tinymq.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
-from tinymq.errors import CorruptData, UnsupportedVersion
-from tinymq.value import value
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.value import value
+from tinymq.format.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 
 MAGIC = b"tinymqix"
 VERSION = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinymq.clock import Clock, Timer
+from tinymq.base.clock import Clock, Timer
 from tinymq.log.log import Log
 
 NEVER = float("inf")

@@ -16,7 +16,7 @@ aside/<topic id, hex>-<partition>/       aside.py: the files of a damaged log, u
 
 from __future__ import annotations
 
-from tinymq.types import GroupId, TopicId
+from tinymq.base.types import GroupId, TopicId
 
 LOCK = "LOCK"
 IDENTITY = "broker.json"

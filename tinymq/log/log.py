@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tinymq.entry import Entry, pack_header
-from tinymq.errors import Closed, TinymqError
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, pack_header
 from tinymq.log.commits import Commit
 from tinymq.log.files import Files
 from tinymq.log.index import pack_index
@@ -26,7 +27,6 @@ from tinymq.log.states import StoredState, pack_state
 from tinymq.log.tail import Tail
 from tinymq.log.tail_budget import TailBudget
 from tinymq.log.times import TimedView
-from tinymq.types import GroupId
 
 
 class LogWriter(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinymq.config import GIB, Limits
-from tinymq.topic_config import SEGMENT_BYTES_MIN, Storage, TopicConfig
+from tinymq.base.config import GIB, Limits
+from tinymq.base.topic_config import SEGMENT_BYTES_MIN, Storage, TopicConfig
 
 NEVER_US = 1 << 62
 SEGMENTS_KEPT_MIN = 8  # only whole segments are removed: a bound on what is kept is met to this part of it

@@ -43,12 +43,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from tinymq.errors import DiskFull
+from tinymq.base.errors import DiskFull
+from tinymq.base.types import GroupId, TopicId
+from tinymq.base.value import value
 from tinymq.log.files import File, Files
 from tinymq.log.layout import MARKS
 from tinymq.log.rounds import SNAPSHOT, RoundFile, parse_rounds, read_whole
-from tinymq.types import GroupId, TopicId
-from tinymq.value import value
 
 MAGIC = int.from_bytes(b"tqmk", "little")
 FILE_BYTES_MIN = 1 << 20

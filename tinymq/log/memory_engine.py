@@ -11,9 +11,10 @@ import asyncio
 from dataclasses import replace
 from typing import Protocol
 
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData, QuotaExceeded
+from tinymq.base.config import Limits
+from tinymq.base.errors import CorruptData, QuotaExceeded
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.creation import begin_behind, create_log, remove_below
 from tinymq.log.engine import OpenedLog
 from tinymq.log.layout import group_folder
@@ -26,7 +27,6 @@ from tinymq.log.recovery import Recovered, recover
 from tinymq.log.runner import InlineRunner
 from tinymq.log.states import AppliedState
 from tinymq.log.tail_budget import TailBudget
-from tinymq.types import GroupId
 
 FULL_RETRY_MS = 500  # something has to be trimmed, or deleted, first
 

@@ -10,7 +10,7 @@ import posixpath
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from tinymq.errors import FolderInUse
+from tinymq.base.errors import FolderInUse
 from tinymq.log.files import File, Lock, sync_failed
 
 LARGE_BYTES = 4 * 1024  # a chunk of this size is kept as it is

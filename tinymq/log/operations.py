@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tinymq import descriptors
-from tinymq.errors import DiskFull, OutOfDescriptors, StorageError
+from tinymq.base.errors import DiskFull, OutOfDescriptors, StorageError
+from tinymq.base.value import value
 from tinymq.log.files import File, Files
 from tinymq.log.marks import Mark
-from tinymq.value import value
+from tinymq.net import descriptors
 
 AHEAD_BYTES_MIN = 4 * 1024
 AHEAD_BYTES_MAX = 512 * 1024

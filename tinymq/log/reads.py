@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from tinymq.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
-from tinymq.errors import CorruptData, StorageError
+from tinymq.base.errors import CorruptData, StorageError
+from tinymq.base.value import value
+from tinymq.format.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
 from tinymq.log.files import File, Files, RealFile
 from tinymq.log.index import NO_TIMESTAMP, ROW_BYTES
 from tinymq.log.scan import frames
-from tinymq.value import value
 
 FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tinymq.entry import EntryHeader, parse_entry, parse_header
-from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.format.entry import EntryHeader, parse_entry, parse_header
 from tinymq.log.files import File, Files
 from tinymq.log.index import IndexFile, pack_index, parse_index
 from tinymq.log.layout import INDEX, SEGMENT, STATE, first_index_of, group_folder, in_group

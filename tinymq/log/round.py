@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tinymq.errors import DiskFull, OutOfDescriptors, StorageError, SyncFailed, TinymqError
+from tinymq.base.errors import DiskFull, OutOfDescriptors, StorageError, SyncFailed, TinymqError
+from tinymq.base.types import GroupId
+from tinymq.base.value import value
 from tinymq.log.ballots import Ballot, BallotFile
 from tinymq.log.boots import forgetful, read_boot, write_boot
 from tinymq.log.files import File, Files, failed_paths
 from tinymq.log.layout import BALLOTS, MARKS, group_folder
 from tinymq.log.marks import LAZY, Mark, Marks
 from tinymq.log.operations import Disk, Operation, Remove, Truncate, mark_before
-from tinymq.types import GroupId
-from tinymq.value import value
 
 SHARED = frozenset((*BALLOTS, MARKS))
 

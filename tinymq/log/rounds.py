@@ -21,8 +21,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinymq.entry import crc32c
-from tinymq.errors import UnsupportedVersion
+from tinymq.base.errors import UnsupportedVersion
+from tinymq.format.entry import crc32c
 from tinymq.log.files import File, Files
 
 CHANGES = 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tinymq.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.base.value import value
+from tinymq.format.entry import HEADER_SIZE, EntryHeader, crc32c, parse_header
 from tinymq.log.files import File
 from tinymq.log.segment import SEGMENT_HEADER_SIZE, Segment
-from tinymq.value import value
 
 SLAB_BYTES = 256 * 1024  # read at a time: several frames, or the zeros behind them
 LARGE_BYTES = SLAB_BYTES // 2  # payloads from here on are read by themselves: what is cut out of a slab is copied twice

@@ -1,4 +1,4 @@
-"""A segment: a file of frames (tinymq/entry.py) behind one header, and what memory knows of it.
+"""A segment: a file of frames (tinymq/format/entry.py) behind one header, and what memory knows of it.
 
 offset size field
      0    8 magic        bytes "tinymqsg"
@@ -20,10 +20,10 @@ import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from tinymq.entry import EntryHeader, crc32c
-from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.entry import EntryHeader, crc32c
 from tinymq.log.index import SparseIndex
-from tinymq.types import GroupId, TopicId
 
 MAGIC = b"tinymqsg"
 VERSION = 1

@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from tinymq.entry import crc32c
-from tinymq.errors import CorruptData, UnsupportedVersion
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.format.entry import crc32c
 from tinymq.log.files import Files
 from tinymq.log.layout import STATE, group_folder, in_group
 from tinymq.log.segment import SegmentHeader

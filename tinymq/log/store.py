@@ -10,10 +10,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tinymq.clock import Clock
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData, WrongBroker, WrongCluster
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits
+from tinymq.base.errors import CorruptData, WrongBroker, WrongCluster
+from tinymq.base.topic_config import Storage
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.ballots import BallotFile, Ballots, LoadedBallots, load_ballots
 from tinymq.log.boots import after_boot, read_boot
 from tinymq.log.disk_engine import DiskCounts, DiskEngine
@@ -30,8 +32,6 @@ from tinymq.log.runner import Runner
 from tinymq.log.states import AppliedState
 from tinymq.log.tail_budget import TailBudget
 from tinymq.log.writer import Writer
-from tinymq.topic_config import Storage
-from tinymq.types import GroupId
 
 __all__ = ["OpenedLog", "Store"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from tinymq.entry import HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.format.entry import HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.log.tail_budget import TailBudget
 
 ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from tinymq.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.index import NO_TIMESTAMP
 from tinymq.log.segment import Segment
 from tinymq.log.view import LogView

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from tinymq.entry import Entry, EntryHeader
-from tinymq.errors import CorruptData, OffsetOutOfRange
+from tinymq.base.errors import CorruptData, OffsetOutOfRange
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, EntryHeader
 from tinymq.log.files import Files
 from tinymq.log.index import NO_TIMESTAMP
 from tinymq.log.reads import Frames, Located, Span, find_data_frames, locate, read_data_frames, read_entries
@@ -21,7 +22,6 @@ from tinymq.log.states import AppliedState, read_base
 from tinymq.log.tail import Tail
 from tinymq.log.tail_budget import TailBudget
 from tinymq.log.terms import TermRuns
-from tinymq.types import GroupId
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from tinymq.clock import Clock, Timer
-from tinymq.errors import Closed, StorageError, TinymqError
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.errors import Closed, StorageError, TinymqError
 from tinymq.log.ballots import Ballots
 from tinymq.log.chores import Chores
 from tinymq.log.commits import Pressing

@@ -12,17 +12,17 @@ from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from tinymq import descriptors
-from tinymq.clock import Clock
-from tinymq.config import format_address, parse_address
-from tinymq.meter import Meter, Unmetered
+from tinymq.base.clock import Clock
+from tinymq.base.config import format_address, parse_address
+from tinymq.base.meter import Meter, Unmetered
 from tinymq.metrics.http import Answer, HttpServer
 from tinymq.metrics.measures import Measures
 from tinymq.metrics.page import render
 from tinymq.metrics.state import BrokerState
 from tinymq.metrics.status import describe, dump
 from tinymq.metrics.watched import Application, Watched
-from tinymq.places import Places
+from tinymq.net import descriptors
+from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
 from tinymq.rpc.serving import State
 

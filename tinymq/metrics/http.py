@@ -21,12 +21,12 @@ from http import HTTPStatus
 import h11
 import structlog
 
-from tinymq import descriptors
-from tinymq.acceptor import Acceptor
-from tinymq.clock import Clock, Timer
-from tinymq.config import format_address
-from tinymq.errors import InvalidConfig, PortInUse
-from tinymq.places import Place, Places, Refusal
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import format_address
+from tinymq.base.errors import InvalidConfig, PortInUse
+from tinymq.net import descriptors
+from tinymq.net.acceptor import Acceptor
+from tinymq.net.connection_limits import Place, Places, Refusal
 
 REQUEST_BYTES_MAX = 16 * 1024
 REQUEST_S = 5.0

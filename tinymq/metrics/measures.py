@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
+from tinymq.base.types import GroupId
 from tinymq.raft import Group, Role
-from tinymq.types import GroupId
 
 TOPICS_MAX = 1000  # with numbers of their own; what goes through the others is added up
 LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -33,7 +33,7 @@ class Tally:
 
 
 class Measures:
-    """A Meter (tinymq/meter.py), and what is told of replicas."""
+    """A Meter (tinymq/base/meter.py), and what is told of replicas."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self.tallies: dict[bytes, Tally] = {}  # by topic id; invariant: at most TOPICS_MAX

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from tinymq.base.clock import Clock
 from tinymq.broker.broker import Standing
 from tinymq.broker.state import PartitionState
-from tinymq.clock import Clock
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally
 from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
-from tinymq.places import Refusal
+from tinymq.net.connection_limits import Refusal
 from tinymq.raft import Group, Role
 from tinymq.rpc.serving import State
 

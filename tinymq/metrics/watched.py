@@ -8,15 +8,15 @@ from functools import cache
 from importlib import metadata
 from typing import Protocol
 
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.broker import Broker
 from tinymq.broker.state import PartitionState
-from tinymq.config import BrokerConfig
-from tinymq.errors import TinymqError
-from tinymq.places import Places
+from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
 from tinymq.registry.values import QueueRecord
 from tinymq.rpc.serving import Serving
-from tinymq.types import METADATA_GROUP, GroupId
 
 METADATA = "(metadata)"  # no topic can have this name
 CHANNELS_MAX = 5000  # that are shown
@@ -38,7 +38,7 @@ def channel_lags(state: PartitionState) -> Iterator[tuple[str, int]]:
 
 
 class Application(Protocol):
-    """A broker process (tinymq.app.BrokerApp)."""
+    """A broker process (tinymq.app.broker_app.BrokerApp)."""
 
     config: BrokerConfig
     serving: Serving

@@ -12,8 +12,8 @@ from typing import TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from tinymq.errors import InvalidRequest
-from tinymq.value import value
+from tinymq.base.errors import InvalidRequest
+from tinymq.base.value import value
 
 M = TypeVar("M", bound=Message)
 

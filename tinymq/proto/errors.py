@@ -6,7 +6,7 @@ newer) comes back as a TinymqError that keeps what the sender said about retryin
 
 from __future__ import annotations
 
-from tinymq.errors import BY_CODE, TinymqError
+from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.proto import tinymq_pb2 as pb
 
 MESSAGE_CHARS_MAX = 2000  # an error never outgrows the message that it travels in

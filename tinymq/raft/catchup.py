@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant
+from tinymq.base.errors import BrokenInvariant
+from tinymq.base.value import value
+from tinymq.format.entry import Entry
 from tinymq.raft.messages import Append, AppendAck
-from tinymq.value import value
 
 
 class LogView(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
 from tinymq.raft.configs import Config
 from tinymq.raft.membership import pack_membership, parse_membership
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
 
 logger = structlog.get_logger("tinymq.raft")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinymq.entry import Entry
-from tinymq.errors import OffsetOutOfRange
+from tinymq.base.errors import OffsetOutOfRange
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.states import AppliedState
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.leadership import APPEND_BYTES
 from tinymq.raft.replicas import Replicas
 from tinymq.raft.schedule import Schedule
-from tinymq.types import GroupId
 
 
 class ColdReads:

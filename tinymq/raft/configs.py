@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind
 from tinymq.raft.membership import Membership, Replica, parse_membership
 
 

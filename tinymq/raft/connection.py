@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
-from tinymq.clock import Clock, Timer
-from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
-from tinymq.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
-from tinymq.outbox import Outbox
-from tinymq.places import host_of
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, InvalidFrame, TinymqError
+from tinymq.net.connection_limits import host_of
+from tinymq.net.framing import PREFIX_BYTES, Chunk, FrameReader, pack_frame
+from tinymq.net.outbox import Outbox
+from tinymq.net.socket_options import prepare
+from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft import handshake
 from tinymq.raft.handshake import Handshake, State
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HEAD_BYTES_MAX, PeerIdentity, out_bytes_max
-from tinymq.sockets import prepare
-from tinymq.unfinished import Claim, FrameDeadline, FrameRoom
 
 BURST_S = 50e-6  # a send so soon after a write waits for the end of the loop's iteration, for company
 
@@ -44,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         room: FrameRoom | None = None,
     ) -> None:
         """`room` bounds the large frames of all accepted connections. With it, frames have deadlines, too
-        (unfinished.py)."""
+        (unfinished_frames.py)."""
         self.handshake = shake
         self.remote = remote  # for people; an acceptor learns it when the connection is made
         self.opened = False  # the handshake was completed, whatever came later

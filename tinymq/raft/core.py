@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinymq.entry import Entry, Kind
-from tinymq.errors import BrokenInvariant, CorruptData, NotReady
+from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
@@ -34,7 +35,6 @@ from tinymq.raft.messages import (
 )
 from tinymq.raft.recovering import NOBODY, impose
 from tinymq.raft.state import NEVER, StateMachine, Surroundings
-from tinymq.types import GroupId
 
 APPLY_ENTRIES_MAX = 2_000  # per tick, so that a long replay does not keep the loop from its heartbeats
 

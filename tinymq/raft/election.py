@@ -9,9 +9,9 @@ import random
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tinymq.base.value import value
 from tinymq.raft.membership import Membership, has_quorum
 from tinymq.raft.messages import RequestVote
-from tinymq.value import value
 
 
 class Answer(Enum):

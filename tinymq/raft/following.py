@@ -5,9 +5,9 @@ The decisions are `catchup` and `commit`, pure; an answer names only what is syn
 
 from __future__ import annotations
 
-from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant, UnsupportedVersion
-from tinymq.feature_level import KNOWN_LEVEL, knows_entry
+from tinymq.base.errors import BrokenInvariant, UnsupportedVersion
+from tinymq.format.entry import Entry
+from tinymq.format.feature_level import KNOWN_LEVEL, knows_entry
 from tinymq.raft import stock
 from tinymq.raft.catchup import Conflict, receive
 from tinymq.raft.commit import follower_commit

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tinymq.clock import within
-from tinymq.entry import ENTRY_VERSION, Kind
-from tinymq.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
+from tinymq.base.clock import within
+from tinymq.base.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
+from tinymq.base.types import GroupId, Position
+from tinymq.format.entry import ENTRY_VERSION, Kind
 from tinymq.log.log import Log
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Given
@@ -17,7 +18,6 @@ from tinymq.raft.explaining import explain_candidate, explain_learner, explain_o
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import Report
 from tinymq.raft.state import StateMachine
-from tinymq.types import GroupId, Position
 
 
 class Role(Enum):

@@ -21,9 +21,9 @@ nonces make a recorded handshake worthless, labels keep a proof from being sent 
 the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
 fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
 
-The range of protocols in a Hello is a range of feature levels (tinymq/feature_level.py): from the cluster's level, as
-the sender knows it, to the highest level that the sender's build knows. A broker that does not know the cluster's level
-is refused.
+The range of protocols in a Hello is a range of feature levels (tinymq/format/feature_level.py): from the cluster's
+level, as the sender knows it, to the highest level that the sender's build knows. A broker that does not know the
+cluster's level is refused.
 
 What belongs here: who may talk to us. What may not: sockets, deadlines, frames.
 """
@@ -38,8 +38,8 @@ from enum import Enum, auto
 
 from google.protobuf.message import DecodeError
 
-from tinymq.config import format_address, parse_peer
-from tinymq.errors import (
+from tinymq.base.config import format_address, parse_peer
+from tinymq.base.errors import (
     BY_CODE,
     Closed,
     Denied,
@@ -53,7 +53,7 @@ from tinymq.errors import (
     WrongCluster,
     WrongSecret,
 )
-from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.proto import peer_pb2
 from tinymq.raft.transport import Channel, Invitation, Invite, PeerIdentity
 

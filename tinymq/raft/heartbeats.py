@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tinymq.base.types import GroupId
+from tinymq.base.value import value
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.liveness import Liveness, Verdict
 from tinymq.raft.messages import group_from_wire, group_to_wire
-from tinymq.types import GroupId
-from tinymq.value import value
 
 STEPPED_DOWN_MAX = 2_000  # named in one heartbeat; the rest follow in the next
 

@@ -14,10 +14,11 @@ from types import MappingProxyType
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.config import Limits, Timing
-from tinymq.entry import Entry
-from tinymq.errors import TinymqError
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.log_config import DISK, LogConfig
 from tinymq.log.store import Store
 from tinymq.proto import peer_pb2 as pb
@@ -35,7 +36,6 @@ from tinymq.raft.requests import Requests
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
 from tinymq.raft.transport import Channel, Transport
-from tinymq.types import METADATA_GROUP, GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 

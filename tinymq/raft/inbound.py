@@ -7,7 +7,8 @@ from functools import partial
 
 import structlog
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
@@ -15,7 +16,6 @@ from tinymq.raft.messages import from_wire
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.requests import Requests
 from tinymq.raft.transport import Channel, PeerIdentity, Transport
-from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 

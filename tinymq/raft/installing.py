@@ -11,11 +11,11 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.entry import crc32c
+from tinymq.base.types import GroupId
+from tinymq.format.entry import crc32c
 from tinymq.log.states import AppliedState
 from tinymq.raft.group import Group
 from tinymq.raft.messages import StateOffer, StatePiece
-from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 

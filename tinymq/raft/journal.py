@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from pysyncobj.journal import Journal
 
+from tinymq.base.types import GroupId
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
-from tinymq.types import GroupId
 
 Item = tuple[bytes, int, int]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.messages import group_from_wire, group_to_wire
-from tinymq.types import GroupId
 
 
 class LeaderBoard:

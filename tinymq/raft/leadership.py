@@ -11,8 +11,8 @@ from typing import Protocol
 
 import structlog
 
-from tinymq.config import Limits, Timing
-from tinymq.entry import Entry
+from tinymq.base.config import Limits, Timing
+from tinymq.format.entry import Entry
 from tinymq.log.log import Log
 from tinymq.raft.catchup import next_after_conflict
 from tinymq.raft.commit import leader_commit

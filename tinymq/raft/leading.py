@@ -10,9 +10,10 @@ from typing import Any
 
 import structlog
 
-from tinymq.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
-from tinymq.errors import NotLeader, QuotaExceeded
-from tinymq.feature_level import FIRST_LEVEL, check, entry_level
+from tinymq.base.errors import NotLeader, QuotaExceeded
+from tinymq.base.types import Position
+from tinymq.format.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.format.feature_level import FIRST_LEVEL, check, entry_level
 from tinymq.log.states import AppliedState
 from tinymq.raft import stock
 from tinymq.raft.commit import reported_commit
@@ -25,7 +26,6 @@ from tinymq.raft.noop import NoopNote, pack_noop
 from tinymq.raft.reads import Answer
 from tinymq.raft.stamps import TermStamps
 from tinymq.raft.state import NEVER
-from tinymq.types import Position
 
 logger = structlog.get_logger("tinymq.raft")
 

@@ -9,8 +9,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from tinymq.clock import Clock
-from tinymq.errors import Closed
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Closed
 from tinymq.raft.connection import Connection
 from tinymq.raft.transport import REDIAL_MAX_S, REDIAL_MIN_S, UNFORMED_POLL_S, Channel, PeerAddress
 

@@ -14,18 +14,18 @@ from collections.abc import Callable
 
 import structlog
 
-from tinymq import descriptors
-from tinymq.acceptor import Acceptor
-from tinymq.clock import Clock
-from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
-from tinymq.framing import Chunk
-from tinymq.places import Place, Places
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
+from tinymq.net import descriptors
+from tinymq.net.acceptor import Acceptor
+from tinymq.net.connection_limits import Place, Places
+from tinymq.net.framing import Chunk
+from tinymq.net.unfinished_frames import FrameRoom
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.handshake import Handshake
 from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
-from tinymq.unfinished import FrameRoom
 
 REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tinymq.config import Timing
+from tinymq.base.config import Timing
 from tinymq.raft.pace import Gaps, RoundTrips, election_s
 
 NEVER = float("inf")

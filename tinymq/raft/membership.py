@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from tinymq.entry import Entry, Kind, make_entry
-from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.base.errors import CorruptData, InvalidRequest
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.messages import group_from_wire, group_to_wire
-from tinymq.types import GroupId
 
 RETIRED_MAX = 8  # replaced identities that a CONFIG remembers
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import field
 from functools import lru_cache
 
-from tinymq.entry import Entry, crc32c, iter_entries
-from tinymq.errors import CorruptData, InvalidRequest
+from tinymq.base.errors import CorruptData, InvalidRequest
+from tinymq.base.types import GroupId, TopicId
+from tinymq.base.value import value
+from tinymq.format.entry import Entry, crc32c, iter_entries
 from tinymq.proto import peer_pb2 as pb
-from tinymq.types import GroupId, TopicId
-from tinymq.value import value
 
 GROUPS_KEPT = 4096
 STATE_PIECE_BYTES = 256 << 10  # of an applied state, in one message

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from tinymq.clock import Clock, Timer
-from tinymq.config import Timing
-from tinymq.errors import TinymqError
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Timing
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.cluster_time import ClusterTime
 from tinymq.raft.heartbeats import Heartbeats
 from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
 from tinymq.raft.liveness import Liveness, Verdict
 from tinymq.raft.transport import Channel, Transport
-from tinymq.types import GroupId
 
 logger = structlog.get_logger("tinymq.raft")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 
-from tinymq.value import value
+from tinymq.base.value import value
 
 _NOOP = struct.Struct("<BQ")
 _UNKNOWN = 1

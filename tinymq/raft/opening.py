@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.log import Log
 from tinymq.log.store import OpenedLog, Store
 from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint

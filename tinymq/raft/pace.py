@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinymq.config import Timing
+from tinymq.base.config import Timing
 
 GAP_FACTOR = 1.5  # a silence this many times the longest gap lately is no gap any more
 STRETCH_MAX = 2.5  # times Timing.gone_after_s, at most: with its default an isolated leader has 1.5 s

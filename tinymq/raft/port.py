@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tinymq.clock import Clock
-from tinymq.config import Limits, Timing
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.types import GroupId
 from tinymq.raft.cluster_time import ClusterTime
 from tinymq.raft.configs import Configs
 from tinymq.raft.liveness import Liveness
 from tinymq.raft.messages import Append, Message, StateOffer, StatePiece, to_wire
 from tinymq.raft.transport import Channel, Transport
-from tinymq.types import GroupId
 
 
 class GroupPort:

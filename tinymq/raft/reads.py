@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from tinymq.errors import TinymqError
-from tinymq.value import value
+from tinymq.base.errors import TinymqError
+from tinymq.base.value import value
 
 ROUND_RETRY_S = 0.09  # looked at every 0.1 s while somebody waits
 

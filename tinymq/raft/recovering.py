@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tinymq.quantity import quantity
+from tinymq.base.quantity import quantity
+from tinymq.base.types import GroupId
 from tinymq.raft.membership import Membership, Replica
-from tinymq.types import GroupId
 
 NOBODY = bytes(16)  # an incarnation that no data folder has
 

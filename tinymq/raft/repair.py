@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
+from tinymq.base.clock import Clock
+from tinymq.base.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
+from tinymq.base.types import GroupId, TopicId
 from tinymq.log.store import Store
 from tinymq.raft.group import Group, Role
 from tinymq.raft.membership import Replica
 from tinymq.raft.neighbours import Neighbours
 from tinymq.raft.requests import Requests
-from tinymq.types import GroupId, TopicId
 
 logger = structlog.get_logger("tinymq.raft")
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import structlog
 
-from tinymq.config import Limits
-from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant, CorruptData, NotReady, OutOfDescriptors, TinymqError
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady, OutOfDescriptors, TinymqError
+from tinymq.base.types import GroupId
+from tinymq.base.value import value
+from tinymq.format.entry import Entry
 from tinymq.log.log_config import LogConfig
 from tinymq.log.states import AppliedState
 from tinymq.log.store import OpenedLog, Store
@@ -27,8 +29,6 @@ from tinymq.raft.port import GroupPort
 from tinymq.raft.repair import Repairs
 from tinymq.raft.schedule import Schedule
 from tinymq.raft.state import StateMachine
-from tinymq.types import GroupId
-from tinymq.value import value
 
 logger = structlog.get_logger("tinymq.raft")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tinymq.clock import Clock
-from tinymq.errors import BY_CODE, InvalidRequest, NotReady, OutcomeUnknown, TinymqError, Unavailable
+from tinymq.base.clock import Clock
+from tinymq.base.errors import BY_CODE, InvalidRequest, NotReady, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.proto import peer_pb2 as pb
 
 Serve = Callable[[bytes], Awaitable[bytes]]

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tinymq.clock import Clock, Timer
-from tinymq.types import GroupId
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.types import GroupId
 
 NEVER = float("inf")
 

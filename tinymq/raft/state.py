@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from pysyncobj import SyncObj
 
-from tinymq.clock import Clock
-from tinymq.config import Limits, Timing
-from tinymq.entry import Entry
-from tinymq.errors import BrokenInvariant, CorruptData
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import BrokenInvariant, CorruptData
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
@@ -25,7 +26,6 @@ from tinymq.raft.journal import GroupJournal
 from tinymq.raft.leadership import Line
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import StateOffer, StatePiece
-from tinymq.types import GroupId
 
 NEVER = float("inf")
 

@@ -15,7 +15,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport as StockTransport
 from pysyncobj.version import VERSION
 
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
 from tinymq.raft.journal import GroupJournal
 
 SUPPORTED_VERSION = "0.3.17"

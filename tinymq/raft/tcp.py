@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from tinymq.clock import Clock
-from tinymq.config import Limits, format_address
-from tinymq.errors import BrokerUnreachable, Closed, TinymqError, UnsupportedVersion
-from tinymq.feature_level import KNOWN_LEVEL, check_member
-from tinymq.framing import Chunk
-from tinymq.places import Places
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import BrokerUnreachable, Closed, TinymqError, UnsupportedVersion
+from tinymq.format.feature_level import KNOWN_LEVEL, check_member
+from tinymq.net.connection_limits import Places
+from tinymq.net.framing import Chunk
 from tinymq.proto import peer_pb2
 from tinymq.raft.connection import Connection
 from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
-from tinymq.config import Limits
-from tinymq.errors import TinymqError
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.base.config import Limits
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import PeerAddress
+from tinymq.base.value import value
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
-from tinymq.types import PeerAddress
-from tinymq.value import value
 
 __all__ = [
     "CONTROL_BUFFER_BYTES_MAX",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from tinymq.errors import NotLeader, TinymqError
+from tinymq.base.errors import NotLeader, TinymqError
+from tinymq.base.types import GroupId
 from tinymq.log.ballots import Ballots
 from tinymq.log.log import Log
 from tinymq.raft import stock
@@ -20,7 +21,6 @@ from tinymq.raft.membership import Replica
 from tinymq.raft.messages import Message, RequestVote, Vote
 from tinymq.raft.outbox import Outbox
 from tinymq.raft.state import NEVER, RaftState, StateMachine, Surroundings
-from tinymq.types import GroupId
 
 
 class VotingReplica(RaftState):

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from tinymq.clock import Clock
-from tinymq.config import SCHEME, BrokerConfig, Timing, parse_zookeeper
-from tinymq.errors import InvalidConfig
+from tinymq.base.clock import Clock
+from tinymq.base.config import SCHEME, BrokerConfig, Timing, parse_zookeeper
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import GroupId
 from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.replicated import Brokers, ReplicatedRegistry
 from tinymq.registry.service import RegistryService
-from tinymq.types import GroupId
 
 ENTRY_POINTS = "tinymq.registry"
 

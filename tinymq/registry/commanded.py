@@ -7,10 +7,12 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
-from tinymq.clock import Clock, within
-from tinymq.config import Timing
-from tinymq.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic, VersionConflict
-from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check, check_member
+from tinymq.base.clock import Clock, within
+from tinymq.base.config import Timing
+from tinymq.base.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, UnknownTopic, VersionConflict
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check, check_member
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import commands
 from tinymq.registry.commands import COMMAND_ID_BYTES
@@ -18,8 +20,6 @@ from tinymq.registry.service import DEFAULT_CONFIG
 from tinymq.registry.state import Effect, RecordChanged, RegistryState, Reloaded, reply_error
 from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 from tinymq.registry.wire import broker_to_wire
-from tinymq.topic_config import TopicConfig
-from tinymq.types import GroupId, TopicId
 
 
 class CommandedRegistry(ABC):

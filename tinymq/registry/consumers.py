@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinymq.errors import QuotaExceeded
+from tinymq.base.errors import QuotaExceeded
+from tinymq.base.types import GroupId
 from tinymq.registry import bounds
 from tinymq.registry.values import QueueConsumer
-from tinymq.types import GroupId
 
 
 class Consumers:

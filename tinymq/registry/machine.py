@@ -8,14 +8,14 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, InvalidRequest, NotLeader, OutcomeUnknown
-from tinymq.feature_level import check, entry_version
+from tinymq.base.errors import CorruptData, InvalidRequest, NotLeader, OutcomeUnknown
+from tinymq.base.types import Position
+from tinymq.format.entry import Entry, Kind
+from tinymq.format.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.membership import parse_membership
 from tinymq.registry.commands import level_of
 from tinymq.registry.state import Effect, RegistryState, Reloaded, begin_history
-from tinymq.types import Position
 
 
 class CommandGroup(Protocol):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
-from tinymq.clock import Clock, Timer
-from tinymq.config import Timing
-from tinymq.errors import InvalidConfig
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Timing
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.quantity import quantity
+from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.quantity import quantity
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.leases import Leases
 from tinymq.registry.state import RegistryState
 from tinymq.registry.values import BrokerRecord
-from tinymq.types import GroupId
 
 
 class MemoryRegistry(CommandedRegistry):

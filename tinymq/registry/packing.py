@@ -12,9 +12,10 @@ from itertools import pairwise
 
 from google.protobuf.message import DecodeError
 
-from tinymq.entry import crc32c
-from tinymq.errors import CorruptData, TinymqError
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.base.errors import CorruptData, TinymqError
+from tinymq.base.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
+from tinymq.format.entry import crc32c
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds
 from tinymq.registry.records import check_record
@@ -29,7 +30,6 @@ from tinymq.registry.wire import (
     topic_from_wire,
     topic_to_wire,
 )
-from tinymq.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
 
 FORMAT = 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from tinymq.errors import InvalidName, InvalidRequest, QuotaExceeded, VersionConflict
+from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, VersionConflict
 from tinymq.registry import bounds
 from tinymq.registry.values import MetadataRecord
 

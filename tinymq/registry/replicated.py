@@ -13,9 +13,9 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from tinymq.clock import Clock, Timer, within
-from tinymq.config import Timing
-from tinymq.errors import (
+from tinymq.base.clock import Clock, Timer, within
+from tinymq.base.config import Timing
+from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotLeader,
@@ -24,6 +24,7 @@ from tinymq.errors import (
     TinymqError,
     Unavailable,
 )
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.leases import Leases
@@ -31,7 +32,6 @@ from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.state import reply_error
 from tinymq.registry.values import BrokerRecord
 from tinymq.registry.wire import broker_from_wire, broker_to_wire
-from tinymq.types import METADATA_GROUP, GroupId
 
 METHOD = "registry"
 RETRY_S = 0.03  # between two tries: a change of leader takes a few of them

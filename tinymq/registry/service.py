@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import GroupId, TopicId
 from tinymq.registry.state import Effect
 from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
-from tinymq.topic_config import TopicConfig
-from tinymq.types import GroupId, TopicId
 
 DEFAULT_CONFIG = TopicConfig()
 
@@ -33,7 +33,8 @@ class RegistryService(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """The cluster's feature level. Nothing above it is proposed (tinymq/feature_level.py), and it never falls."""
+        """The cluster's feature level. Nothing above it is proposed (tinymq/format/feature_level.py), and it never
+        falls."""
         ...
 
     def announced_level(self, broker_id: int) -> int:
@@ -105,8 +106,8 @@ class RegistryService(Protocol):
     async def alter_topic(
         self, name: str, settings: Sequence[tuple[str, str]], timeout_s: float | None = None, command_id: bytes = b""
     ) -> TopicRecord:
-        """Change settings by name and text, as tinymq/topic_config.py parses them: all of them or none. What is not
-        named stays. Raises UnknownTopic, InvalidConfig, InvalidRequest (too many)."""
+        """Change settings by name and text, as tinymq/base/topic_config.py parses them: all of them or none. What is
+        not named stays. Raises UnknownTopic, InvalidConfig, InvalidRequest (too many)."""
         ...
 
     async def unregister_topic(self, name: str, timeout_s: float | None = None, command_id: bytes = b"") -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
-from tinymq.errors import (
+from tinymq.base.errors import (
     InvalidRequest,
     TinymqError,
     TopicExists,
@@ -22,7 +22,9 @@ from tinymq.errors import (
     UnsupportedVersion,
     VersionConflict,
 )
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.base.topic_config import SETTINGS_MAX, TopicConfig
+from tinymq.base.types import GroupId, TopicId, check_channel_name, check_consumer_name, check_topic_name
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.proto.errors import make_error
 from tinymq.registry import bounds
@@ -45,8 +47,6 @@ from tinymq.registry.placement import place
 from tinymq.registry.records import Records, check_record
 from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
 from tinymq.registry.wire import broker_from_wire, config_from_wire
-from tinymq.topic_config import SETTINGS_MAX, TopicConfig
-from tinymq.types import GroupId, TopicId, check_channel_name, check_consumer_name, check_topic_name
 
 __all__ = [
     "BrokersChanged",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from tinymq.feature_level import FIRST_LEVEL
-from tinymq.topic_config import TopicConfig
-from tinymq.types import GroupId, TopicId
+from tinymq.base.topic_config import TopicConfig
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.feature_level import FIRST_LEVEL
 
 
 @dataclass(frozen=True, slots=True)

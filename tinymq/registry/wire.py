@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tinymq.errors import InvalidConfig
-from tinymq.feature_level import FIRST_LEVEL
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.topic_config import OnFull, Storage, TopicConfig
+from tinymq.base.types import TopicId
+from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
-from tinymq.topic_config import OnFull, Storage, TopicConfig
-from tinymq.types import TopicId
 
 NO_BOUND = -1
 

@@ -18,11 +18,12 @@ from functools import partial
 
 import structlog
 
-from tinymq.clock import Clock, Timer
-from tinymq.config import Timing
-from tinymq.errors import InvalidConfig, InvalidRequest, TinymqError, WrongCluster
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Timing
+from tinymq.base.errors import InvalidConfig, InvalidRequest, TinymqError, WrongCluster
+from tinymq.base.quantity import quantity
+from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.quantity import quantity
 from tinymq.registry import zookeeper_tree as tree
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.state import BrokersChanged, RegistryState, reply_error
@@ -32,7 +33,6 @@ from tinymq.registry.zookeeper_replica import Replica
 from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper_tree import Change, Check
 from tinymq.registry.zookeeper_tries import RETRY_S, Tries, Trying
-from tinymq.types import GroupId
 
 REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper takes 1,048,575 in one request, unless told otherwise
 TROUBLE_S = 1.0  # before a tree that cannot be read is looked at again

@@ -29,9 +29,9 @@ from kazoo.exceptions import (
 )
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from tinymq.clock import Clock
-from tinymq.config import ZookeeperUrl, parse_address
-from tinymq.errors import Denied, NotReady
+from tinymq.base.clock import Clock
+from tinymq.base.config import ZookeeperUrl, parse_address
+from tinymq.base.errors import Denied, NotReady
 from tinymq.registry.zookeeper_tree import Check, Create, Op, Put, Remove
 
 RETRY_S = 0.05  # between two tries to connect, at first

@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from tinymq.errors import CorruptData, UnsupportedVersion
-from tinymq.feature_level import FIRST_LEVEL, KNOWN_LEVEL
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.base.types import GroupId, TopicId
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry import bounds
 from tinymq.registry.packing import Contents
@@ -53,7 +54,6 @@ from tinymq.registry.wire import (
     topic_from_wire,
     topic_to_wire,
 )
-from tinymq.types import GroupId, TopicId
 
 FORMAT = 1  # the format of the tree
 FORMAT_LEVELLED = 2  # a tree above feature level 1: builds without feature levels refuse to read it or register in it

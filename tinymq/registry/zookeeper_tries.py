@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tinymq.clock import Clock
-from tinymq.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.base.clock import Clock
+from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
 from tinymq.registry.zookeeper_replica import Replica
 from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
 from tinymq.registry.zookeeper_tree import Op

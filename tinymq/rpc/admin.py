@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
-from tinymq import topic_config
+from tinymq.base import topic_config
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP, check_scan_id
 from tinymq.broker.broker import Broker
 from tinymq.broker.formation import Formation
 from tinymq.broker.recovery import Recovery
@@ -15,8 +17,7 @@ from tinymq.broker.scans import Sent
 from tinymq.broker.slices import Slice
 from tinymq.broker.survey_wire import order_from_wire, report_to_wire
 from tinymq.broker.transfers import Transfers
-from tinymq.errors import TinymqError
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
@@ -28,7 +29,6 @@ from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
 from tinymq.rpc.services import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
 from tinymq.rpc.serving import Serving
-from tinymq.types import METADATA_GROUP, check_scan_id
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
+from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
+from tinymq.base.types import TopicId, check_channel_name, check_consumer_name
 from tinymq.broker.broker import Broker
 from tinymq.broker.holds import Hold, wait_ms
 from tinymq.broker.messages import command, prove_leading, size_of
 from tinymq.broker.offsets import find_offset
 from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
-from tinymq.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
@@ -25,7 +26,6 @@ from tinymq.proto.errors import to_wire
 from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
-from tinymq.types import TopicId, check_channel_name, check_consumer_name
 
 BY_OFFSET = -4  # in the place of a time: the offset that comes with it
 ASKED_MAX = 64  # partitions proven to be led here side by side

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tinymq.acceptor import RefusalLog
-from tinymq.places import Places, Refusal, host_of
+from tinymq.net.acceptor import RefusalLog
+from tinymq.net.connection_limits import Places, Refusal, host_of
 
 LOOK_S = 1.0  # between two looks
 CROWDED_LOOK_S = 0.25  # while the port is more than half full

@@ -13,21 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import Closed, QuotaExceeded, TinymqError
+from tinymq.base.types import GroupId, TopicId, check_scan_id
 from tinymq.broker.broker import Broker
 from tinymq.broker.fetch import Answer, Ask, Fetch
 from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.broker.scans import count_records
 from tinymq.broker.slices import Slice
-from tinymq.config import Limits
-from tinymq.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.log.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.replies import start_writer
 from tinymq.rpc.serving import Serving
-from tinymq.types import GroupId, TopicId, check_scan_id
 
 CALL = "Broker.Fetch"  # to the meter
 FILES_MAX = 4  # of a stream, that wait open for their turn

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import grpc
 
-from tinymq.entry import parse_entry
-from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.base.quantity import named
+from tinymq.base.types import METADATA_GROUP
+from tinymq.format.entry import parse_entry
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
-from tinymq.quantity import named
 from tinymq.raft import Replica, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
-from tinymq.types import METADATA_GROUP
 
 CALL_TIMEOUT_S = 10.0
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import grpc
 
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.statuses import error_of
 

@@ -10,10 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tinymq.broker.broker import Broker
-from tinymq.broker.partition import Partition
-from tinymq.config import MIB, format_address
-from tinymq.errors import (
+from tinymq.base.config import MIB, format_address
+from tinymq.base.errors import (
     BrokerUnreachable,
     Closed,
     DeadlineExceeded,
@@ -25,12 +23,14 @@ from tinymq.errors import (
     Unavailable,
     UnknownPartition,
 )
+from tinymq.base.types import PeerAddress
+from tinymq.broker.broker import Broker
+from tinymq.broker.partition import Partition
 from tinymq.registry.values import QueueRecord, TopicRecord
 from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.forwarding import Forwarding
 from tinymq.rpc.services import CLIENT_ID, Context, client_of
 from tinymq.rpc.serving import Serving, State
-from tinymq.types import PeerAddress
 
 T = TypeVar("T")
 

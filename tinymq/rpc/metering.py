@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from tinymq.meter import Meter
+from tinymq.base.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.statuses import TRAILER
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from tinymq.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
-from tinymq.places import Places
+from tinymq.base.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
+from tinymq.net.connection_limits import Places
 from tinymq.rpc.server import Services
 from tinymq.rpc.stream_server import StreamServer
 

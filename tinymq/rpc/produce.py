@@ -13,14 +13,14 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from tinymq.batch import CheckedBatch, Declared
+from tinymq.base.config import Limits
+from tinymq.base.errors import Closed, InvalidRequest, TinymqError
 from tinymq.broker.admission import admit, cost_of, declare, is_heavy
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Produced
 from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.broker.slices import Slice
-from tinymq.config import Limits
-from tinymq.errors import Closed, InvalidRequest, TinymqError
+from tinymq.format.batch import CheckedBatch, Declared
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.replies import start_writer

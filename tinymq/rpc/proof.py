@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from tinymq.errors import WrongSecret
+from tinymq.base.errors import WrongSecret
 
 NONCE_BYTES = 32
 

@@ -15,11 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from tinymq.broker import messages
-from tinymq.broker.messages import Record
-from tinymq.broker.partition import Acks, Partition
-from tinymq.broker.quotas import Quotas
-from tinymq.errors import (
+from tinymq.base.errors import (
     BatchTooLarge,
     BrokenInvariant,
     InvalidRequest,
@@ -27,7 +23,12 @@ from tinymq.errors import (
     TinymqError,
     UnknownPartition,
 )
-from tinymq.partitioning import keyed
+from tinymq.base.partitioning import keyed
+from tinymq.base.types import PeerAddress, TopicId, check_channel_name
+from tinymq.broker import messages
+from tinymq.broker.messages import Record
+from tinymq.broker.partition import Acks, Partition
+from tinymq.broker.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.values import TopicRecord
@@ -39,7 +40,6 @@ from tinymq.rpc.services import Context
 from tinymq.rpc.serving import Serving
 from tinymq.rpc.statuses import status_of, text_of, trailers_of
 from tinymq.rpc.watch import LOOK_S, Watch
-from tinymq.types import PeerAddress, TopicId, check_channel_name
 
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost

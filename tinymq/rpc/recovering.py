@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.survey_wire import group_from_wire, order_to_wire, report_from_wire
-from tinymq.errors import BrokerUnreachable, InvalidRequest, WrongCluster
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.recovering import Lost, Order, Report, Stuck, Verdict, Well, judge
 from tinymq.rpc.proof import NONCE_BYTES, survey_proof, take_over_proof
-from tinymq.types import METADATA_GROUP, GroupId
 
 LOOK_S = 0.3  # between two looks at how far it is
 ORDER_S = 2.0  # until an order that came to nothing is given again

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 import structlog
 
-from tinymq.errors import Closed, TinymqError
+from tinymq.base.errors import Closed, TinymqError
 
 M = TypeVar("M")
 

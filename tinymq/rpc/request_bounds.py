@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import bounds_of, parse
 from tinymq.proto.errors import to_wire

@@ -9,10 +9,10 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from tinymq import descriptors
-from tinymq.config import Limits, format_address
-from tinymq.errors import PortInUse
-from tinymq.places import Places
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import PortInUse
+from tinymq.net import descriptors
+from tinymq.net.connection_limits import Places
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.rpc.admin import AdminService

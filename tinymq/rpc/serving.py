@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from tinymq.base.errors import NotReady
+from tinymq.base.meter import Meter, Unmetered
 from tinymq.broker.broker import Broker
 from tinymq.broker.slices import Slices
-from tinymq.errors import NotReady
-from tinymq.meter import Meter, Unmetered
 
 
 class State(Enum):

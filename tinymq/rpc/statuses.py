@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
-from tinymq.errors import (
+from tinymq.base.errors import (
     AlreadyExists,
     BrokerUnreachable,
     BufferFull,

@@ -12,10 +12,8 @@ from collections.abc import AsyncIterator, Iterable
 
 from google.protobuf.message import DecodeError
 
-from tinymq import descriptors
-from tinymq.acceptor import Acceptor
-from tinymq.config import GRPC_OVERHEAD_BYTES, KIB, Limits, format_address
-from tinymq.errors import (
+from tinymq.base.config import GRPC_OVERHEAD_BYTES, KIB, Limits, format_address
+from tinymq.base.errors import (
     InvalidConfig,
     InvalidFrame,
     InvalidRequest,
@@ -23,15 +21,17 @@ from tinymq.errors import (
     TinymqError,
     UnsupportedVersion,
 )
-from tinymq.frame_stream import FrameStream
 from tinymq.log.reads import StoredFrames
-from tinymq.places import Place, Places
+from tinymq.net import descriptors
+from tinymq.net.acceptor import Acceptor
+from tinymq.net.connection_limits import Place, Places
+from tinymq.net.frame_stream import FrameStream
+from tinymq.net.unfinished_frames import FrameRoom
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer
 from tinymq.rpc.produce import Batch
 from tinymq.rpc.services import BrokerService
-from tinymq.unfinished import FrameRoom
 
 PROTOCOL = 1
 STRANGERS_MAX = 64  # who have not said hello yet; one more, and the oldest is let go

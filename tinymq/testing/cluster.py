@@ -20,19 +20,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tinymq import extras
+from tinymq.base import extras
 
 with extras.required("tinymq.testing"):  # before imports that need more than the base install
     import structlog
 
-from tinymq.app import BrokerApp, Outside
-from tinymq.config import BrokerConfig, Limits, Timing
-from tinymq.errors import DeadlineExceeded, PortInUse, TinymqError
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.config import BrokerConfig, Limits, Timing
+from tinymq.base.errors import DeadlineExceeded, PortInUse, TinymqError
+from tinymq.base.types import PeerAddress
 from tinymq.log.files import Files
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.forming import form_cluster
 from tinymq.rpc.serving import State
-from tinymq.types import PeerAddress
 
 if TYPE_CHECKING:
     from tinymq import Client

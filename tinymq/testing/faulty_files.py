@@ -14,7 +14,7 @@ import posixpath
 import random
 from collections.abc import Sequence
 
-from tinymq.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
+from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files import File, Lock, sync_failed
 from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 

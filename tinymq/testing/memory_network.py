@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tinymq.clock import Clock, Timer
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
+from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Handshake, State
 from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 from tinymq.testing.weather import Weather
-from tinymq.types import GroupId
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tinymq.clock import Clock, Timer
-from tinymq.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.handshake import ANYBODY, Credentials
 from tinymq.raft.transport import (

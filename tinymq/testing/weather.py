@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tinymq.clock import Clock
+from tinymq.base.clock import Clock
 
 RETRANSMIT_S = 0.2  # the first time; doubles
 RETRANSMITS_MAX = 6

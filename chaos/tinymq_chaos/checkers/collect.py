@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import google_crc32c
 
-from tinymq.batch import decode_batch
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind
-from tinymq.errors import OffsetOutOfRange
+from tinymq.base.config import Limits
+from tinymq.base.errors import OffsetOutOfRange
+from tinymq.format.batch import decode_batch
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.log import Log
 from tinymq_chaos.history import Stored
 from tinymq_chaos.records import CHANGED, name_in

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.broker import capacity, channels, retention
 from tinymq.broker import partition as partitions
 from tinymq.broker import state as states
@@ -18,7 +19,6 @@ from tinymq.broker.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft import cluster_time
 from tinymq.raft.leading import LeadingReplica
-from tinymq.topic_config import OnFull, TopicConfig
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate_one", "slow_link")

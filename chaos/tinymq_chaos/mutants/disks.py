@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from tinymq.base.errors import SyncFailed
 from tinymq.broker import state as broker_state
-from tinymq.entry import crc32c
-from tinymq.errors import SyncFailed
+from tinymq.format.entry import crc32c
 from tinymq.log import ballots, creation, disk_engine, marks, reads, recovery, rounds, scan, states, store
 from tinymq.log.files import File
 from tinymq.log.operations import Disk

@@ -116,7 +116,7 @@ def no_pre_votes(p: Patches) -> None:
 @mutant("20: a CONFIG follows from the one before it", Focus(faults=("kill",)))
 def any_config_is_taken(p: Patches) -> None:
     """A stray one, which leaves a broker out, is taken by everybody."""
-    from tinymq.entry import Kind
+    from tinymq.format.entry import Kind
     from tinymq.raft.membership import pack_membership
 
     real = RaftCore._SyncObj__onBecomeLeader

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.broker import upgrade
-from tinymq.feature_level import KNOWN_LEVEL
+from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.raft import handshake, leading
 from tinymq.registry import commanded, machine
 from tinymq_chaos.mutants.mutant import Patches, mutant

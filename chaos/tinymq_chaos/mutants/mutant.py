@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinymq.errors import InvalidRequest
+from tinymq.base.errors import InvalidRequest
 
 ABSENT = object()
 

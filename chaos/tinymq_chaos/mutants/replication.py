@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinymq.entry import Entry, Kind
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.view import LogView
 from tinymq.raft import catchup, core, following, heartbeats, leadership
 from tinymq.raft.commit import leader_commit

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tinymq.base.errors import TinymqError
 from tinymq.broker import fetch, homecoming, revival
 from tinymq.broker.histories import Histories
 from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.revival import Revival
 from tinymq.broker.transfers import Transfers
-from tinymq.errors import TinymqError
 from tinymq.log.marks import Mark
 from tinymq.raft import reviving
 from tinymq.raft.core import RaftCore

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.broker import partition as partitions
 from tinymq.broker import producers
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.state import PartitionState
 from tinymq.broker.waiting import Waiters
-from tinymq.entry import Entry, Kind
-from tinymq.errors import NotLeader, TinymqError
+from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Group
 from tinymq.registry.commanded import CommandedRegistry
 from tinymq.registry.replicated import ReplicatedRegistry

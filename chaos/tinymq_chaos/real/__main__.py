@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tinymq.errors import TinymqError, UnsafePath
-from tinymq.private_files import make_private_folder
+from tinymq.base.errors import TinymqError, UnsafePath
+from tinymq.base.private_files import make_private_folder
 from tinymq_chaos.history import History
 from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome

@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-import tinymq.app
+import tinymq.app.broker_app
+from tinymq.base.errors import InvalidRequest
 from tinymq.cli.exits import Exit, explain
 from tinymq.cli.main import run
-from tinymq.errors import InvalidRequest
 from tinymq.log.files import Files, RealFiles
 from tinymq_chaos.mutants import MUTANTS, Mutant, Patches, find
 from tinymq_chaos.real import disk_control
@@ -142,7 +142,7 @@ def _obey(path: Path, stack: ExitStack) -> None:
 
     patches = Patches()
     stack.callback(patches.undo)
-    patches.set(tinymq.app, "RealFiles", files)
+    patches.set(tinymq.app.broker_app, "RealFiles", files)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
-from tinymq.errors import BrokerUnreachable
+from tinymq.base.errors import BrokerUnreachable
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.statuses import error_of
 

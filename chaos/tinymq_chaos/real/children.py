@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 
-from tinymq.private_files import open_private
+from tinymq.base.private_files import open_private
 
 GONE_S_MAX = 10.0  # after SIGKILL
 POLL_S = 0.005

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinymq.config import Limits
-from tinymq.entry import Entry, pack_header
-from tinymq.errors import StorageError
+from tinymq.base.config import Limits
+from tinymq.base.errors import StorageError
+from tinymq.base.types import METADATA_GROUP
+from tinymq.format.entry import Entry, pack_header
 from tinymq.log.dump import DumpedEntry, dump_segment
 from tinymq.log.layout import GROUPS, SEGMENT, first_index_of
-from tinymq.types import METADATA_GROUP
 from tinymq_chaos.checkers.collect import Collector
 from tinymq_chaos.history import METADATA, Log, Replica, Stored, topic_key
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinymq.clock import Clock, SystemClock
-from tinymq.errors import TinymqError
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import History
 
 TOPIC_TRIES_MAX = 6  # of 10 s

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from tinymq.errors import DiskFull, StorageError
+from tinymq.base.errors import DiskFull, StorageError
 
 SYNCS_DELAYED, SYNCS_FAILED = "syncs delayed", "syncs failed"
 WRITES_REFUSED, READS_FAILED = "writes refused", "reads failed"

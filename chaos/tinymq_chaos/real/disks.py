@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.errors import DiskFull, SyncFailed
+from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.log.files import File, Files, Lock, failed_paths, sync_failed
 from tinymq_chaos.real import unsynced
 from tinymq_chaos.real.disk_faults import Faults

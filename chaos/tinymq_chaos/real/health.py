@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from tinymq.config import parse_address
+from tinymq.base.config import parse_address
 from tinymq.metrics.watched import METADATA
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.tinymq_pb2_grpc import BrokerStub

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tinymq.config import parse_address
+from tinymq.base.config import parse_address
 from tinymq_chaos.real.ports import HOST
 
 DIAL_S_MAX = 1.0

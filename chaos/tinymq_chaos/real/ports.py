@@ -12,8 +12,8 @@ import random
 import socket
 import sys
 
+from tinymq.base.errors import PortInUse
 from tinymq.cli.devfolder import HOST, PORTS, is_free
-from tinymq.errors import PortInUse
 
 __all__ = ["HOST", "Ports"]
 

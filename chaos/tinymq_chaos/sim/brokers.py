@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tinymq.app import BrokerApp, Outside
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import BrokenInvariant, TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.partition import Partition
-from tinymq.config import BrokerConfig
-from tinymq.errors import BrokenInvariant, TinymqError
 from tinymq.log.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State
-from tinymq.types import METADATA_GROUP, GroupId
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.links import make_forwarding
 from tinymq_chaos.sim.servers import MemoryServer, make_server

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tinymq.errors import OutcomeUnknown
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.rpc.statuses import TRAILER
 from tinymq_chaos.sim.wires import Wire
 

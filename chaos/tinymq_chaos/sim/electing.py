@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tinymq.config import KIB
-from tinymq.entry import Entry, Kind
+from tinymq.base.config import KIB
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Role, cold, leadership
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
@@ -20,7 +21,6 @@ from tinymq.raft.membership import Membership, Replica, parse_membership
 from tinymq.raft.messages import Append, AppendAck, Message, Vote
 from tinymq.raft.port import GroupPort
 from tinymq.raft.transport import Channel
-from tinymq.types import GroupId
 from tinymq_chaos.checkers.elections import Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.brokers import DISK_S

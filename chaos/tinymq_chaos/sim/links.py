@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message_factory import GetMessageClass
 
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.client.ports import Fetched, Method, PackedBatch
 from tinymq.client.wire import join, read_fetched
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable, Closed, OutcomeUnknown
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.forwarding import SERVICE, Metadata
@@ -210,5 +210,5 @@ class MemoryForwarding:
 
 
 def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
-    """For `tinymq.app.Outside.forwarding`."""
+    """For `tinymq.app.broker_app.Outside.forwarding`."""
     return lambda limits: MemoryForwarding(net, broker_id)

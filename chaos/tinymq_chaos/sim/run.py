@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinymq.base.clock import Clock
+from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
-from tinymq.clock import Clock
-from tinymq.errors import TinymqError
 from tinymq_chaos import checkers, workloads
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.sim.electing import electing

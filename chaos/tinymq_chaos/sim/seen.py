@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tinymq.config import Limits
-from tinymq.entry import Entry, Kind
-from tinymq.errors import CorruptData, TinymqError
+from tinymq.base.config import Limits
+from tinymq.base.errors import CorruptData, TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.format.entry import Entry, Kind
 from tinymq.log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
 from tinymq.testing.memory_network import MemoryNetwork
-from tinymq.types import METADATA_GROUP, GroupId
 from tinymq_chaos.checkers.collect import Collector
 from tinymq_chaos.checkers.ledger import Ledger
 from tinymq_chaos.history import METADATA, History, Log

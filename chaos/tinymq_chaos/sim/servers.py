@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tinymq.config import Limits
-from tinymq.errors import BrokerUnreachable
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server import Services
 from tinymq.testing.weather import Weather
 from tinymq_chaos.sim.calls import Call
@@ -126,7 +126,7 @@ class ClientNetwork:
 
 
 def make_server(net: ClientNetwork, broker_id: int, process: Process) -> Callable[..., MemoryServer]:
-    """For `tinymq.app.Outside.server`."""
+    """For `tinymq.app.broker_app.Outside.server`."""
 
     def make(limits: Limits, services: Services) -> MemoryServer:
         return MemoryServer(net, broker_id, process, services)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinymq.entry import Entry
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
 from tinymq.log.layout import SEGMENT, STATE, first_index_of, group_folder
 from tinymq.log.segment import Segment
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.faulty_inodes import Folder, Inode
-from tinymq.types import GroupId
 
 
 class Synced:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.values import GROUP
-from tinymq.errors import NotLeader
+from tinymq.base.errors import NotLeader
 from tinymq_chaos.sim.transcript import Transcript
 
 SEEDS = 200

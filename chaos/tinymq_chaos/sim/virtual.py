@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq.testing.faulty_files import Crash
 
 T = TypeVar("T")

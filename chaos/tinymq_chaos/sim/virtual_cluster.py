@@ -10,21 +10,21 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 
-from tinymq.batch import check_batch
+from tinymq.base.config import BrokerConfig, Limits, Timing
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.broker import Broker as RunningBroker
 from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
 from tinymq.broker.partition import Acks, Partition, Produced
-from tinymq.config import BrokerConfig, Limits, Timing
-from tinymq.entry import crc32c
-from tinymq.errors import TinymqError
+from tinymq.format.batch import check_batch
+from tinymq.format.entry import crc32c
 from tinymq.log.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
 from tinymq.raft.transport import PeerAddress
 from tinymq.registry.values import BrokerRecord, TopicRecord
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
-from tinymq.types import METADATA_GROUP
 from tinymq_chaos.sim.disk import Disk
 from tinymq_chaos.sim.virtual import Gated, Process, VirtualClock, VirtualLoop, run_virtually
 

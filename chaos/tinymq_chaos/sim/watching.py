@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tinymq.batch import parse_batch_header
-from tinymq.entry import Entry, Kind
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.batch import parse_batch_header
+from tinymq.format.entry import Entry, Kind
 from tinymq.log import LogConfig
 from tinymq.log.ballots import NO_BALLOT, load_ballots
 from tinymq.log.layout import group_of
@@ -27,7 +28,6 @@ from tinymq.raft.membership import Membership, Replica
 from tinymq.raft.messages import Message, RequestVote, Vote
 from tinymq.raft.port import GroupPort
 from tinymq.raft.replicas import Replicas
-from tinymq.types import GroupId
 from tinymq_chaos.checkers.ledger import Ballot, Identity
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.seen import broker_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from tinymq.clock import Timer
-from tinymq.errors import OutcomeUnknown
+from tinymq.base.clock import Timer
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.testing.weather import Weather
 
 WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits

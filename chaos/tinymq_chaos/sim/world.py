@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tinymq.base.config import KIB, BrokerConfig, Limits, Timing
+from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq.client import AsyncClient
-from tinymq.config import KIB, BrokerConfig, Limits, Timing
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.testing.weather import Direction, Weather
-from tinymq.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq_chaos.checkers.ledger import Ledger
 from tinymq_chaos.history import History
 from tinymq_chaos.sim.brokers import SimBroker

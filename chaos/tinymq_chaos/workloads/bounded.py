@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
-from tinymq.errors import TinymqError
-from tinymq.types import Offset
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads import read
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
 from tinymq.client.cluster import Cluster
 from tinymq.client.cursors import ChannelId, change
 from tinymq.client.routing import Topic
-from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.types import Offset
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, key_of, pause, told

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from tinymq.base.clock import Clock
+from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient, TopicDescription
-from tinymq.clock import Clock
-from tinymq.errors import OutcomeUnknown, TinymqError
 from tinymq_chaos.history import Call, History, topic_key
 
 CALL_S = 4.0  # deadline of every call, if nothing else is said

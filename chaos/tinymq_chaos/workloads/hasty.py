@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.batch import encode
+from tinymq.base.errors import NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
 from tinymq.client.cluster import Cluster
 from tinymq.client.pipes import State
 from tinymq.client.ports import Method
 from tinymq.client.wire import batch_head, produce_batch, read_error
-from tinymq.errors import NotLeader, OutcomeUnknown, TinymqError
+from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
 from tinymq_chaos.workloads.produce import LIFE_S, Numbered

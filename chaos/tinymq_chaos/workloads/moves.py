@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq_chaos.workloads import read
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
 from tinymq_chaos.workloads.produce import Numbered, lone, stream

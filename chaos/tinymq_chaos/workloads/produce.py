@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tinymq.batch import SCHEMA
+from tinymq.base.errors import NotDelivered, TinymqError
 from tinymq.client import AsyncClient
-from tinymq.errors import NotDelivered, TinymqError
+from tinymq.format.batch import SCHEMA
 from tinymq_chaos.history import Call
 from tinymq_chaos.records import VALUE_BYTES_MIN, make_value
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, fail, pause, told

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from tinymq.errors import CorruptData, DiskFull, StorageError
+from tinymq.base.errors import CorruptData, DiskFull, StorageError
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+from tinymq.base.errors import OffsetOutOfRange, TinymqError
+from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
-from tinymq.errors import OffsetOutOfRange, TinymqError
-from tinymq.types import Offset
 from tinymq_chaos.records import name_in
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, pause, told
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
-from tinymq.errors import TinymqError
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.types import Offset
 from tinymq_chaos.workloads import read
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told
 from tinymq_chaos.workloads.produce import Numbered, batches, lone

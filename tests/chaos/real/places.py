@@ -6,7 +6,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from tinymq.config import parse_address
+from tinymq.base.config import parse_address
 from tinymq_chaos.real.net import Direction
 from tinymq_chaos.real.ports import HOST
 from tinymq_chaos.real.toxiproxy import Proxies

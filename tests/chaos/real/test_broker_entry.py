@@ -17,11 +17,11 @@ import pytest
 from tests.chaos.real.checkout import OWN
 from tests.metrics.pages import get
 from tinymq import Client
+from tinymq.base.errors import OutcomeUnknown
 from tinymq.cli import devcluster, devfolder, process
 from tinymq.cli.devfolder import DevFolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.process import Process
-from tinymq.errors import OutcomeUnknown
 from tinymq.raft.leadership import Leadership
 from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.real import broker as command

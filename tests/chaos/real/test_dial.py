@@ -9,15 +9,15 @@ import pytest
 
 from tests.broker.test_mesh import VOTERS, Dialled, Registry
 from tests.rpc.test_leading import REPLY, Elsewhere, _never
+from tinymq.app.settings import load
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import PeerAddress
 from tinymq.broker.mesh import Mesh
 from tinymq.cli.broker import as_environment
-from tinymq.config import BrokerConfig
-from tinymq.errors import InvalidConfig
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.leading import Call, Leading
-from tinymq.settings import load
-from tinymq.types import PeerAddress
 from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
 
 ELSEWHERE = (PeerAddress(2, "127.0.0.1", 9001), PeerAddress(4, "127.0.0.1", 9003))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tinymq import Client
-from tinymq.errors import OutcomeUnknown, TinymqError
+from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.log.files import RealFiles
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.disk_control import DiskControl, serve

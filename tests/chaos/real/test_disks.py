@@ -13,7 +13,7 @@ import pytest
 from tests.log.test_crash import life, reopen
 from tests.log.values import open_store, run
 from tests.log.witness import Witness
-from tinymq.errors import DiskFull, StorageError, SyncFailed
+from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files import File, Files, RealFile, RealFiles, failed_paths
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.real import disks

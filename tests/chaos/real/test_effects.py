@@ -13,7 +13,7 @@ from tests.chaos.real import stand_in
 from tests.chaos.real.places import Net as Places
 from tests.chaos.real.stand_in import StandIn
 from tests.chaos.real.test_faults_disks import Disked, Scene
-from tinymq.errors import StorageError
+from tinymq.base.errors import StorageError
 from tinymq_chaos.history import History
 from tinymq_chaos.real import run as running
 from tinymq_chaos.real.disk_faults import Faults

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn
 from tinymq import Client
-from tinymq.errors import DeadlineExceeded
+from tinymq.base.errors import DeadlineExceeded
 from tinymq_chaos.history import History
 from tinymq_chaos.real import setup
 from tinymq_chaos.real.cluster import Cluster

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tests.chaos.real.test_faults_disks import Disked, Scene
 from tests.log.values import GROUP, append, first_entry, open_store, run
-from tinymq.entry import HEADER_SIZE, parse_header
+from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.files import RealFiles
 from tinymq.log.layout import BALLOTS, INDEX, MARKS, SEGMENT, STATE, group_folder
 from tinymq.log.marks import load_marks

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown
 from tinymq_chaos.real.peers import loop_disk, nats_faults, nats_files, nats_names
 from tinymq_chaos.real.peers.nats_client import publish
 from tinymq_chaos.real.peers.nats_config import Listens, config

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.places import Net
+from tinymq.base.config import parse_address
+from tinymq.base.errors import PortInUse
 from tinymq.cli.devfolder import is_free
-from tinymq.config import parse_address
-from tinymq.errors import PortInUse
 from tinymq_chaos.real import ports, setup, toxiproxy
 from tinymq_chaos.real.children import end
 from tinymq_chaos.real.ports import Ports

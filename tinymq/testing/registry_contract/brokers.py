@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tinymq.config import Timing
-from tinymq.errors import (
+from tinymq.base.config import Timing
+from tinymq.base.errors import (
     DeadlineExceeded,
     InvalidConfig,
     InvalidName,
@@ -15,9 +15,9 @@ from tinymq.errors import (
     TopicExists,
     UnknownTopic,
 )
+from tinymq.base.topic_config import OnFull, Storage, TopicConfig
 from tinymq.registry.state import BrokersChanged, Effect, TopicAltered, TopicCreated, TopicDeleted
 from tinymq.testing.registry_contract.bench import Bench, Scenario, broker
-from tinymq.topic_config import OnFull, Storage, TopicConfig
 
 
 def test_brokers_register_and_leave(run: Scenario) -> None:

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from tinymq.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
+from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
+from tinymq.base.types import GroupId, TopicId
 from tinymq.registry import bounds
 from tinymq.registry.state import ConsumersChanged, QueueCreated, QueueDeleted, TopicDeleted
 from tinymq.registry.values import QueueConsumer
 from tinymq.testing.registry_contract.bench import Bench, Scenario
-from tinymq.types import GroupId, TopicId
 
 
 def test_queues_come_and_go_by_number(run: Scenario) -> None:

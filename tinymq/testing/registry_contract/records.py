@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tinymq.errors import (
+from tinymq.base.errors import (
     InvalidName,
     InvalidRequest,
     QuotaExceeded,

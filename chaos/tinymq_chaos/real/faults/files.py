@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinymq.entry import HEADER_SIZE, parse_header
-from tinymq.errors import CorruptData
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.files import RealFiles
 from tinymq.log.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
 from tinymq.log.marks import Mark, load_marks

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
-from tinymq.errors import OutcomeUnknown, TinymqError
 from tinymq_chaos.records import make_value, name_in
 
 EVERY_S = 0.025  # a write to each partition: how fine a pause is seen; quicker ones keep a core busy

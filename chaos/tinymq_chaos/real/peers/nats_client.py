@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsInt
 
-from tinymq.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown, TinymqError
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, OutcomeUnknown, TinymqError
 from tinymq_chaos.real.peers import nats_names as names
 from tinymq_chaos.real.peers.nats_wire import Ack, State, Wire
 

@@ -17,7 +17,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 
-from tinymq.errors import BrokerUnreachable, OutcomeUnknown, TinymqError
+from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown, TinymqError
 
 CONNECT: dict[str, Any] = {
     "allow_reconnect": True,

@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
-from tinymq.errors import TinymqError
 from tinymq_chaos.sim.world import World
 from tinymq_chaos.workloads.context import Caller
 

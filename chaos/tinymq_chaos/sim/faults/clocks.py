@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tinymq.types import METADATA_GROUP
+from tinymq.base.types import METADATA_GROUP
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways, running
 from tinymq_chaos.sim.world import World

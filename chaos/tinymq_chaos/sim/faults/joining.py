@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults.beside import CALL_S, Beside

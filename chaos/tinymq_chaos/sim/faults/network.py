@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tinymq.types import METADATA_GROUP
+from tinymq.base.types import METADATA_GROUP
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways, directions, in_words, running, sides
 from tinymq_chaos.sim.world import World
 

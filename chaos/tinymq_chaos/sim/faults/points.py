@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
-from tinymq.types import METADATA_GROUP
 from tinymq_chaos.history import topic_key
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.disk import POINTS

@@ -13,27 +13,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinymq import extras
+from tinymq.base import extras
 
-with extras.required("a broker (tinymq.app)"):  # before imports that need more than the base install
+with extras.required("a broker (tinymq.app.broker_app)"):  # before imports that need more than the base install
     import structlog
 
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.config import BrokerConfig, Limits, format_address, parse_address
+from tinymq.base.errors import CorruptData, TinymqError
+from tinymq.base.private_files import open_to_others
+from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.entrance import Entrance
 from tinymq.broker.formation import Formation
 from tinymq.broker.member import Means, Member
 from tinymq.broker.quotas import Quotas
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.transfers import Transfers
-from tinymq.clock import Clock, SystemClock
-from tinymq.config import BrokerConfig, Limits, format_address, parse_address
-from tinymq.entry import Entry
-from tinymq.errors import CorruptData, TinymqError
+from tinymq.format.entry import Entry
 from tinymq.log.files import Files, RealFiles
 from tinymq.log.runner import Runner, ThreadRunner
 from tinymq.log.store import Store
 from tinymq.metrics.endpoint import Endpoint
-from tinymq.places import Places
-from tinymq.private_files import open_to_others
+from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.tcp import TcpTransport
 from tinymq.raft.transport import Transport
@@ -47,12 +48,11 @@ from tinymq.rpc.server import RpcServer, Services
 from tinymq.rpc.services import BrokerService
 from tinymq.rpc.serving import Serving, State
 from tinymq.rpc.stream_server import StreamServer
-from tinymq.types import METADATA_GROUP
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves
 
-logger = structlog.get_logger("tinymq.app")
+logger = structlog.get_logger("tinymq.app.broker_app")
 
 MakeTransport = Callable[[Store, int], Transport]
 """(data folder, session) to one broker's end of a network."""

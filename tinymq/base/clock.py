@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from tinymq.errors import TinymqError
+from tinymq.base.errors import TinymqError
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from tinymq.framing import Chunk
+from tinymq.net.framing import Chunk
 
 SLICE_BYTES = 1024 * 1024  # what asyncio is given at once, hence the most that it copies; less costs more per byte
 JOIN_BYTES_MAX = 32 * 1024  # queued chunks are joined up to this: one system call for many small messages

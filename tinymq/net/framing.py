@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from tinymq.errors import InvalidFrame
+from tinymq.base.errors import InvalidFrame
 
 PREFIX = struct.Struct("<II")
 PREFIX_BYTES = PREFIX.size

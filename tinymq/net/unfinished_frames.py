@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from tinymq.config import KIB
-from tinymq.framing import FrameReader
+from tinymq.base.config import KIB
+from tinymq.net.framing import FrameReader
 
 FRAME_S = 30.0  # how long any frame may take
 FRAME_BYTES_PER_S_MIN = 256 * KIB  # a larger frame may take longer, at this rate

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinymq.entry import Kind
-from tinymq.errors import UnsupportedVersion
+from tinymq.base.errors import UnsupportedVersion
+from tinymq.format.entry import Kind
 
 FIRST_LEVEL = 1  # known to a broker that announces no level
 KNOWN_LEVEL = 2  # known to this build

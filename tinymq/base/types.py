@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
-from tinymq.errors import InvalidName
+from tinymq.base.errors import InvalidName
 
 BrokerId = NewType("BrokerId", int)
 """A broker's number, 1 or more; 0 on the wire means *nobody known*."""

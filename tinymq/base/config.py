@@ -1,7 +1,7 @@
 """What a broker can be told, as small frozen values checked once.
 
 No I/O and no defaults hidden elsewhere: every bound and every delay of the broker is a field here. Where
-settings come from (files, environment) is tinymq/settings.py's business.
+settings come from (files, environment) is tinymq/app/settings.py's business.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 
-from tinymq.errors import InvalidConfig
-from tinymq.types import PAYLOAD_BYTES_MAX, PeerAddress
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.types import PAYLOAD_BYTES_MAX, PeerAddress
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from tinymq.errors import UnsafePath
+from tinymq.base.errors import UnsafePath
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700

@@ -69,7 +69,7 @@ class InvalidName(InvalidRequest):
 class InvalidBatch(InvalidRequest):
     """The bytes are not a batch of this format, or they lie about themselves."""
 
-    default_hint = "send batches made by tinymq's client, or encoded with tinymq.batch.encode"
+    default_hint = "send batches made by tinymq's client, or encoded with tinymq.format.batch.encode"
 
 
 class BatchTooLarge(InvalidRequest):

@@ -2,7 +2,7 @@
 
 Arrow's reader allocates what a compressed buffer declares, and its validation assumes that the metadata
 was sane to begin with. This module walks the flatbuffer metadata of one encapsulated RecordBatch message
-of `tinymq.batch.SCHEMA` with every access bounded, and refuses what does not add up: another kind of
+of `tinymq.format.batch.SCHEMA` with every access bounded, and refuses what does not add up: another kind of
 message, other counts of nodes or buffers, buffers outside the body, buffers too short for their nodes.
 
     offset size field (Arrow columnar format, "Encapsulated message format")
@@ -19,8 +19,8 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from tinymq.errors import InvalidBatch
-from tinymq.value import value
+from tinymq.base.errors import InvalidBatch
+from tinymq.base.value import value
 
 CONTINUATION = 0xFFFFFFFF
 METADATA_BYTES_MAX = 64 * 1024

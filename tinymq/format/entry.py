@@ -29,9 +29,9 @@ from enum import IntEnum
 
 import google_crc32c
 
-from tinymq.errors import CorruptData
-from tinymq.types import PAYLOAD_BYTES_MAX
-from tinymq.value import value
+from tinymq.base.errors import CorruptData
+from tinymq.base.types import PAYLOAD_BYTES_MAX
+from tinymq.base.value import value
 
 HEADER = struct.Struct("<IIIIBBHQQQIqq")
 HEADER_SIZE = 64
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
     NOOP = 1  # a leader's first entry of its term
     CONFIG = 2  # peer.proto Config: replicas and their incarnations
-    DATA = 3  # one record batch (tinymq/batch.py); the only kind that takes offsets today
+    DATA = 3  # one record batch (tinymq/format/batch.py); the only kind that takes offsets today
     COMMAND = 4  # a state machine's own: registry commands; later cursors and leases
     STAGED = 5  # reserved: a batch that counts no records where it lies (transactions)
     PUBLISH = 6  # reserved: gives staged batches their offsets

@@ -7,8 +7,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from tinymq.errors import Closed
-from tinymq.framing import Chunk, Frame, FrameReader, pack_frame
+from tinymq.base.errors import Closed
+from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame
 
 
 class FrameSocket:

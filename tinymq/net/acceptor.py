@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 import structlog
 
-from tinymq.descriptors import OUT_OF_RESOURCES
-from tinymq.places import Place, Places, Refusal
+from tinymq.net.connection_limits import Place, Places, Refusal
+from tinymq.net.descriptors import OUT_OF_RESOURCES
 
 BACKLOG = 128
 BURST_MAX = 32  # connections accepted in one turn of the loop
 PAUSE_S = 0.2  # until the next attempt when there is no descriptor
 LOG_EVERY_S = 10.0  # for each reason
 
-logger = structlog.get_logger("tinymq.acceptor")
+logger = structlog.get_logger("tinymq.net.acceptor")
 
 MakeProtocol = Callable[[Place], asyncio.BaseProtocol]
 """Makes the protocol of an accepted connection. The protocol calls the place's `leave` in `connection_lost`."""

@@ -28,11 +28,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tinymq import extras
-from tinymq.config import BrokerConfig, Limits, Timing, parse_peer
-from tinymq.errors import InvalidConfig
+from tinymq.base import extras
+from tinymq.base.config import BrokerConfig, Limits, Timing, parse_peer
+from tinymq.base.errors import InvalidConfig
 
-with extras.required("tinymq.settings"):
+with extras.required("tinymq.app.settings"):
     from pydantic import BaseModel, ConfigDict, ValidationError, create_model
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 

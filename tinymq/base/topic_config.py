@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 
-from tinymq.errors import InvalidConfig
-from tinymq.quantity import quantity
+from tinymq.base.errors import InvalidConfig
+from tinymq.base.quantity import quantity
 
 DAY_MS = 86_400_000
 MS_MAX = 100 * 365 * DAY_MS

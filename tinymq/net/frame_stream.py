@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tinymq.config import KIB, MIB
-from tinymq.errors import Closed, DeadlineExceeded, TinymqError
-from tinymq.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
-from tinymq.outbox import Outbox
-from tinymq.places import host_of
-from tinymq.sockets import prepare
-from tinymq.unfinished import Claim, FrameDeadline, FrameRoom
+from tinymq.base.config import KIB, MIB
+from tinymq.base.errors import Closed, DeadlineExceeded, TinymqError
+from tinymq.net.connection_limits import host_of
+from tinymq.net.framing import Chunk, Frame, FrameReader, pack_frame, pack_prefix
+from tinymq.net.outbox import Outbox
+from tinymq.net.socket_options import prepare
+from tinymq.net.unfinished_frames import Claim, FrameDeadline, FrameRoom
 
 UNSENT_BYTES_MAX = 256 * KIB  # a send waits while more is not taken by the system
 UNREAD_BYTES_MAX = MIB  # no more is read while frames of so many bytes wait to be received
@@ -62,7 +62,8 @@ class FrameStream(asyncio.BufferedProtocol):
         room: FrameRoom | None = None,
     ) -> None:
         """The maxima bound received frames. `on_made` is called once the stream is connected, `on_lost` once it is
-        disconnected. With `room`, large frames wait for room there, and each frame has a deadline (unfinished.py)."""
+        disconnected. With `room`, large frames wait for room there, and each frame has a deadline
+        (unfinished_frames.py)."""
         self.remote_host = ""
         self.received_bytes = 0
         self._reader = FrameReader(frame_bytes_max, head_bytes_max, asks=room is not None)

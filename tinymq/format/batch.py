@@ -13,7 +13,7 @@
 
 Bytes from outside are believed only after `check_batch` or `decode_batch`, on brokers and readers alike.
 They raise InvalidBatch or BatchTooLarge and nothing else, whatever the bytes are, and unpack nothing
-before the unpacked size is known to be within the limits (tinymq/ipc.py reads it from the metadata).
+before the unpacked size is known to be within the limits (tinymq/format/ipc.py reads it from the metadata).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tinymq.errors import BatchTooLarge, InvalidBatch
-from tinymq.ipc import Layout, read_layout
-from tinymq.value import value
+from tinymq.base.errors import BatchTooLarge, InvalidBatch
+from tinymq.base.value import value
+from tinymq.format.ipc import Layout, read_layout
 
 HEADER = struct.Struct("<BBHIQIIq")
 HEADER_SIZE = 32
@@ -73,7 +73,7 @@ _WRITE = {
 
 
 class BatchLimits(Protocol):
-    """The bounds that a batch is held to; `tinymq.config.Limits` is one."""
+    """The bounds that a batch is held to; `tinymq.base.config.Limits` is one."""
 
     @property
     def record_bytes_max(self) -> int: ...
