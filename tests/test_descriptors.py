@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import OutOfDescriptors
-from tinymq.log.files import RealFiles
+from tinymq.log.files.files import RealFiles
 from tinymq.net import descriptors
 from tinymq.net.descriptors import METRICS_CONNECTIONS_MAX, files_share, share
 

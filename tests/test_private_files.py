@@ -17,7 +17,7 @@ from tinymq.base.private_files import (
     open_to_others,
     read_private,
 )
-from tinymq.log.files import RealFiles
+from tinymq.log.files.files import RealFiles
 
 PRECIOUS = "what a planted link leads to"
 

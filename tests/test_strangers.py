@@ -20,7 +20,7 @@ from tinymq.base.clock import SystemClock
 from tinymq.base.config import BrokerConfig, parse_address
 from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
 from tinymq.raft import listener, tcp
 from tinymq.raft.handshake import Credentials
 from tinymq.raft.tcp import TcpTransport

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tinymq.base.types import GroupId, TopicId
 from tinymq.client import Client
-from tinymq.log.files import RealFiles
-from tinymq.log.layout import SEGMENT, first_index_of, group_folder, in_group
-from tinymq.log.scan import frames
+from tinymq.log.files.files import RealFiles
+from tinymq.log.files.layout import SEGMENT, first_index_of, group_folder, in_group
+from tinymq.log.segment.scan import frames
 
 POLL_S = 0.1
 

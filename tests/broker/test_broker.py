@@ -29,7 +29,7 @@ from tinymq.broker.deadlines import Deadlines
 from tinymq.broker.hosting import Hosting
 from tinymq.broker.partition import Partition
 from tinymq.broker.upgrade import Upgrade
-from tinymq.log.runner import InlineRunner
+from tinymq.log.files.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import QueueRecord
 

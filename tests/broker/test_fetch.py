@@ -23,7 +23,7 @@ from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_o
 from tinymq.broker.partition import Acks
 from tinymq.format.batch import encode, pack_batch
 from tinymq.format.entry import Kind, iter_entries
-from tinymq.log.runner import InlineRunner
+from tinymq.log.files.runner import InlineRunner
 
 
 class Reader:

@@ -15,8 +15,8 @@ from tinymq.base.errors import InvalidRequest, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.formation import Formation
 from tinymq.format.entry import Entry
-from tinymq.log.runner import InlineRunner
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 

@@ -29,8 +29,8 @@ from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.broker import joining
 from tinymq.broker.formation import Formation
 from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
-from tinymq.log.runner import InlineRunner
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
 from tinymq.raft.transport import Invitation, PeerIdentity
 from tinymq.testing.faulty_files import FaultyFiles

@@ -14,7 +14,7 @@ from tinymq.base.errors import InvalidBatch, NotLeader, OffsetOutOfRange
 from tinymq.broker.messages import Look, Record, Takers, look, pack_record, put, read_record, size_of
 from tinymq.broker.partition import Acks
 from tinymq.format.entry import Kind
-from tinymq.log.runner import InlineRunner
+from tinymq.log.files.runner import InlineRunner
 
 ID = b"%016d"
 

@@ -29,7 +29,7 @@ from tinymq.base.errors import (
 from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.broker.state import PartitionState
-from tinymq.log.runner import InlineRunner
+from tinymq.log.files.runner import InlineRunner
 
 PRODUCERS_MAX = 2  # so that one of three is forgotten
 REMEMBERED = 5  # batches of a producer that are told apart

@@ -15,7 +15,8 @@ from tinymq.base.errors import NotReady
 from tinymq.base.topic_config import Storage
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.revival import Revival
-from tinymq.log import DISK, LogConfig, boots
+from tinymq.log import DISK, LogConfig
+from tinymq.log.broker_files import boot_id
 from tinymq.raft import Role
 
 MEMORY = LogConfig(storage=Storage.MEMORY)
@@ -297,8 +298,8 @@ def check_one_power_cut_then_another_gone(rng: random.Random) -> Callable[[World
 
 def test_who_keeps_its_identity_over_a_power_cut_loses_what_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: the test above notices it."""
-    monkeypatch.setattr("tinymq.log.store.after_boot", lambda mark: mark)
-    assert boots.after_boot is not None
+    monkeypatch.setattr("tinymq.log.engine.store.after_boot", lambda mark: mark)
+    assert boot_id.after_boot is not None
     for seed in range(20):
         try:
             with_world(check_one_power_cut_then_another_gone(random.Random(seed)), LAZY, seed)

@@ -12,7 +12,7 @@ import pytest
 
 from tinymq.base.errors import InvalidBatch
 from tinymq.broker.unpack_queue import JOBS_MAX, UnpackQueue
-from tinymq.log.runner import ThreadRunner
+from tinymq.log.files.runner import ThreadRunner
 
 
 class Jobs:

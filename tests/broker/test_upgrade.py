@@ -16,7 +16,7 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, UnsupportedVersion
 from tinymq.broker.upgrade import MemberLevel, Upgrade, announced_level, members_of, next_level
 from tinymq.format.feature_level import KNOWN_LEVEL
-from tinymq.log.identity import Identity
+from tinymq.log.broker_files.identity import Identity
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.values import BrokerRecord
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.raft.values import GROUP, chain
 from tinymq.format.entry import HEADER_SIZE
-from tinymq.log.creation import create_log
-from tinymq.log.layout import SEGMENT, group_folder, in_group
-from tinymq.log.marks import Mark, Marks, load_marks
+from tinymq.log.broker_files.durability_marks import Mark, Marks, load_marks
+from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.replica_log.creation import create_log
 from tinymq_chaos.sim.disk import SimFiles
 from tinymq_chaos.sim.faults.damage import covered_bytes
 

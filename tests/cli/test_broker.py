@@ -19,8 +19,8 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.types import PeerAddress
 from tinymq.cli import broker
 from tinymq.cli.exits import Exit
-from tinymq.log.files import RealFiles
-from tinymq.log.identity import read_identity, write_identity
+from tinymq.log.broker_files.identity import read_identity, write_identity
+from tinymq.log.files.files import RealFiles
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 from tinymq.testing.faulty_files import FaultyFiles

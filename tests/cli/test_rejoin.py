@@ -17,7 +17,7 @@ from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.format.entry import HEADER_SIZE
-from tinymq.log.layout import SEGMENT, group_folder, in_group
+from tinymq.log.files.layout import SEGMENT, group_folder, in_group
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
 

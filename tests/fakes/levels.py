@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinymq.format.feature_level import FIRST_LEVEL
-from tinymq.log.identity import Identity
+from tinymq.log.broker_files.identity import Identity
 
 
 class FakePeers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.base.types import GroupId, Position, TopicId
 from tinymq.format.entry import ENTRY_VERSION, Entry, Kind, make_entry
-from tinymq.log.reads import Frames
+from tinymq.log.segment.reads import Frames
 
 NOW_US = 1_700_000_000_000_000
 

@@ -17,7 +17,8 @@ from tests.fuzz.driver import Target
 from tests.log.values import GROUP, append, everything, faulty, first_entry, following, open_both, open_store
 from tinymq.base.errors import CorruptData, StorageError, TinymqError
 from tinymq.format.entry import Entry, Kind
-from tinymq.log import OpenedLog, Store, ballots, marks
+from tinymq.log import OpenedLog, Store
+from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.testing.faulty_files import FaultyFiles
 
 BALLOT = (4, 1)
@@ -29,7 +30,7 @@ Image = dict[str, bytes]
 
 def small_round_files() -> None:
     """For the whole process: marks and ballots begin small."""
-    marks.FILE_BYTES_MIN = ballots.FILE_BYTES_MIN = ROUND_FILE_BYTES
+    durability_marks.FILE_BYTES_MIN = vote_store.FILE_BYTES_MIN = ROUND_FILE_BYTES
 
 
 @cache

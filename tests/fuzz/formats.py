@@ -21,9 +21,9 @@ from tinymq.broker.outcome import Outcome
 from tinymq.broker.state import PartitionState
 from tinymq.cli.log import describe
 from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
-from tinymq.log.dump import dump_segment, format_dumped
-from tinymq.log.index import parse_index
-from tinymq.log.states import parse_state
+from tinymq.log.segment.dump import dump_segment, format_dumped
+from tinymq.log.segment.index import parse_index
+from tinymq.log.segment.snapshot_files import parse_state
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import registry_pb2
 from tinymq.raft.membership import Membership, Replica, pack_membership, parse_membership

@@ -16,9 +16,9 @@ from tinymq.broker.state import PartitionState
 from tinymq.cli.offsets import parse_start
 from tinymq.client.routing import read_topic
 from tinymq.format.entry import crc32c, make_entry, parse_header
-from tinymq.log import ballots, marks
-from tinymq.log.index import parse_index
-from tinymq.log.rounds import SNAPSHOT, pack_round, parse_rounds
+from tinymq.log.broker_files import durability_marks, vote_store
+from tinymq.log.files.record_file import SNAPSHOT, pack_round, parse_rounds
+from tinymq.log.segment.index import parse_index
 from tinymq.net.framing import pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
@@ -41,7 +41,8 @@ def test_numbers_of_an_entry_are_positive_when_they_are_signed(field: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("magic", "record_bytes"), [(marks.MAGIC, marks.RECORD_SIZE), (ballots.MAGIC, ballots.RECORD_SIZE)]
+    ("magic", "record_bytes"),
+    [(durability_marks.MAGIC, durability_marks.RECORD_SIZE), (vote_store.MAGIC, vote_store.RECORD_SIZE)],
 )
 def test_a_round_that_ends_within_a_record_is_none(magic: int, record_bytes: int) -> None:
     good = pack_round(magic, 1, SNAPSHOT, bytes(record_bytes))

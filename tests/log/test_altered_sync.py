@@ -19,7 +19,7 @@ from tests.log.values import GROUP, LIMITS, OTHER, append, faulty, first_entry, 
 from tests.seeds import first_of
 from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
-from tinymq.log.marks import LAZY, load_marks
+from tinymq.log.broker_files.durability_marks import LAZY, load_marks
 from tinymq.testing.faulty_files import Crash
 
 LAZY_5_S = replace(DISK, sync_interval_s=5.0)
@@ -206,8 +206,10 @@ def test_no_order_of_alterations_and_ends_loses_an_acknowledged_entry_unnoticed(
     """A machine may stop at any operation of its disk. Under the count that it had before, what it acknowledged and did
     not cut since is there."""
 
-    monkeypatch.setattr("tinymq.log.marks.FILE_BYTES_MIN", 1 << 12)  # else most of the time goes to zeros
-    monkeypatch.setattr("tinymq.log.ballots.FILE_BYTES_MIN", 1 << 12)
+    monkeypatch.setattr(
+        "tinymq.log.broker_files.durability_marks.FILE_BYTES_MIN", 1 << 12
+    )  # else most of the time goes to zeros
+    monkeypatch.setattr("tinymq.log.broker_files.vote_store.FILE_BYTES_MIN", 1 << 12)
 
     async def body(machine: Machine, rng: random.Random) -> None:
         for _ in range(LIVES):

@@ -10,8 +10,8 @@ import pytest
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Entry, Kind, make_entry
-from tinymq.log.files import Files, RealFiles
-from tinymq.log.reads import (
+from tinymq.log.files.files import Files, RealFiles
+from tinymq.log.segment.reads import (
     SENT_FRAME_BYTES_MIN,
     Span,
     StoredFrames,

@@ -12,9 +12,9 @@ from tests.log.values import OTHER, append
 from tinymq.base.errors import DiskFull, SyncFailed
 from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, Log, LogConfig
-from tinymq.log.commits import Commit
-from tinymq.log.layout import MARKS
-from tinymq.log.marks import Mark, Marks
+from tinymq.log.broker_files.durability_marks import Mark, Marks
+from tinymq.log.files.layout import MARKS
+from tinymq.log.replica_log.commits import Commit
 
 
 async def filled(place: Place, config: LogConfig = DISK) -> Log:

@@ -14,8 +14,8 @@ from tests.log.values import GROUP, append, everything, faulty, first_entry, ope
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, Entry
 from tinymq.log import OpenedLog
-from tinymq.log.layout import group_folder
-from tinymq.log.segment import SEGMENT_HEADER_SIZE
+from tinymq.log.files.layout import group_folder
+from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE
 from tinymq.testing.faulty_files import FaultyFiles
 
 FIELDS = {

@@ -9,8 +9,8 @@ import pytest
 from tests.log.values import GROUP, append, faulty, following, open_both, run
 from tinymq.base.errors import StorageError
 from tinymq.format.entry import Kind, make_entry
-from tinymq.log.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
-from tinymq.log.files import open_to_read
+from tinymq.log.files.files import open_to_read
+from tinymq.log.segment.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
 from tinymq.testing.faulty_files import FaultyFiles
 
 

@@ -1,4 +1,4 @@
-"""What an engine promises (tinymq/log/engine.py), for logs on the disk and in memory alike.
+"""What an engine promises (tinymq/log/engine/storage_engine.py), for logs on the disk and in memory alike.
 
 They differ in one capability, `outlives`: whether logs are there when the process has ended and another one begins.
 """
@@ -18,9 +18,9 @@ from tinymq.base.errors import Closed, CorruptData, QuotaExceeded
 from tinymq.base.topic_config import Storage
 from tinymq.format.entry import Kind
 from tinymq.log import DISK, Log, LogConfig, OpenedLog, Store
-from tinymq.log.layout import MARKS, group_folder
-from tinymq.log.memory_engine import FULL_RETRY_MS
-from tinymq.log.states import AppliedState
+from tinymq.log.engine.memory_engine import FULL_RETRY_MS
+from tinymq.log.files.layout import MARKS, group_folder
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
 MEMORY = LogConfig(storage=Storage.MEMORY)

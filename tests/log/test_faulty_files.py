@@ -8,7 +8,7 @@ import pytest
 
 from tests.log.values import faulty
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
-from tinymq.log.files import failed_paths
+from tinymq.log.files.files import failed_paths
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
 

@@ -9,7 +9,9 @@ from types import ModuleType
 import pytest
 
 from tinymq.format import entry
-from tinymq.log import ballots, index, marks, rounds, segment, states
+from tinymq.log.broker_files import durability_marks, vote_store
+from tinymq.log.files import record_file
+from tinymq.log.segment import index, segment, snapshot_files
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "on-disk-format.md"
 ROW = re.compile(r"^\s+(\d+)\s+(\d+)\s+(\w+(?: \w+)?)\s+([ui]\d+|bytes)", re.MULTILINE)
@@ -19,7 +21,7 @@ def rows(text: str) -> set[tuple[str, ...]]:
     return {found.groups() for found in ROW.finditer(text)}
 
 
-@pytest.mark.parametrize("module", [entry, segment, index, states, rounds, marks, ballots])
+@pytest.mark.parametrize("module", [entry, segment, index, snapshot_files, record_file, durability_marks, vote_store])
 def test_a_drawing_is_the_same_in_the_document(module: ModuleType) -> None:
     drawn = rows(module.__doc__ or "")
     assert len(drawn) >= 3
@@ -31,10 +33,10 @@ def test_a_drawing_is_the_same_in_the_document(module: ModuleType) -> None:
     [
         (entry, 64),
         (segment, 64),
-        (states, 40),
-        (rounds, 24),
-        (marks, marks.RECORD_SIZE),
-        (ballots, ballots.RECORD_SIZE),
+        (snapshot_files, 40),
+        (record_file, 24),
+        (durability_marks, durability_marks.RECORD_SIZE),
+        (vote_store, vote_store.RECORD_SIZE),
     ],
 )
 def test_a_drawing_has_neither_gaps_nor_overlaps(module: ModuleType, size: int) -> None:

@@ -13,8 +13,8 @@ from tests.log.gate import until
 from tests.log.values import GROUP, LIMITS, OTHER, append, everything, faulty, first_entry, run
 from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
-from tinymq.log.boots import read_boot
-from tinymq.log.marks import LAZY, load_marks
+from tinymq.log.broker_files.boot_id import read_boot
+from tinymq.log.broker_files.durability_marks import LAZY, load_marks
 from tinymq.testing.faulty_files import FaultyFiles
 
 EVERY_100_MS = replace(DISK, sync_interval_s=0.1)

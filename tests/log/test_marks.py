@@ -12,8 +12,17 @@ from tests.fakes.manual_clock import ManualClock
 from tests.log.gate import until
 from tests.log.values import GROUP, LIMITS, append, faulty, first_entry, open_both, open_store, run
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
-from tinymq.log.layout import GROUPS, SEGMENT, group_folder, in_group
-from tinymq.log.marks import DAMAGED, LAZY, LoadedMarks, Mark, Marks, load_marks, pack_mark, unpack_marks
+from tinymq.log.broker_files.durability_marks import (
+    DAMAGED,
+    LAZY,
+    LoadedMarks,
+    Mark,
+    Marks,
+    load_marks,
+    pack_mark,
+    unpack_marks,
+)
+from tinymq.log.files.layout import GROUPS, SEGMENT, group_folder, in_group
 
 
 async def with_clock() -> tuple[Any, ManualClock, Store, Log]:

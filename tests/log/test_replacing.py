@@ -12,10 +12,10 @@ from tests.log.values import GROUP, append, everything, faulty, first_entry, fol
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import crc32c
 from tinymq.log import Log, OpenedLog, Store
-from tinymq.log.aside import has_aside
-from tinymq.log.layout import STATE, aside_folder, group_folder, in_group
-from tinymq.log.segment import SegmentHeader, pack_segment_header
-from tinymq.log.states import AppliedState, StoredState, pack_state
+from tinymq.log.engine.damaged_logs import has_aside
+from tinymq.log.files.layout import STATE, aside_folder, group_folder, in_group
+from tinymq.log.segment.segment import SegmentHeader, pack_segment_header
+from tinymq.log.segment.snapshot_files import AppliedState, StoredState, pack_state
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 
 INDEX = 25

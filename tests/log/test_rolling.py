@@ -10,8 +10,9 @@ from tests.log.opened import settle
 from tests.log.values import GROUP, LIMITS, append, everything, faulty, first_entry, open_store, run
 from tinymq.base.config import Limits
 from tinymq.base.topic_config import Storage, TopicConfig
-from tinymq.log import DISK, LogConfig, Store, log_config, segment
-from tinymq.log.log import Log
+from tinymq.log import DISK, LogConfig, Store, log_config
+from tinymq.log.replica_log.log import Log
+from tinymq.log.segment import segment
 
 HOURLY = replace(DISK, segment_us=3600)  # an hour of a clock that counts seconds
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.log.values import run
-from tinymq.log import runner as runner_module
-from tinymq.log.runner import InlineRunner, Runner, ThreadRunner
+from tinymq.log.files import runner as runner_module
+from tinymq.log.files.runner import InlineRunner, Runner, ThreadRunner
 
 
 @pytest.fixture(params=["inline", "threads"])

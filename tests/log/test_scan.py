@@ -9,9 +9,9 @@ import pytest
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Entry, Kind, make_entry
-from tinymq.log.files import File, RealFiles
-from tinymq.log.reads import Span, read_entries
-from tinymq.log.scan import LARGE_BYTES, SLAB_BYTES, frames
+from tinymq.log.files.files import File, RealFiles
+from tinymq.log.segment.reads import Span, read_entries
+from tinymq.log.segment.scan import LARGE_BYTES, SLAB_BYTES, frames
 
 SIZES = (0, 1, 100, LARGE_BYTES - 65, LARGE_BYTES - 1, LARGE_BYTES, SLAB_BYTES - 64, SLAB_BYTES, 3 * SLAB_BYTES)
 

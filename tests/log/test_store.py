@@ -15,8 +15,8 @@ from tinymq.base.clock import SystemClock
 from tinymq.base.errors import Closed, FolderInUse, UnsupportedVersion, WrongBroker, WrongCluster
 from tinymq.format.entry import crc32c
 from tinymq.log import RealFiles, Store, ThreadRunner
-from tinymq.log.layout import group_folder
-from tinymq.log.marks import load_marks
+from tinymq.log.broker_files.durability_marks import load_marks
+from tinymq.log.files.layout import group_folder
 
 
 def test_a_folder_has_a_random_incarnation_for_good() -> None:

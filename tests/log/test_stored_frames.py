@@ -14,9 +14,10 @@ import pytest
 from tests.log.values import LIMITS, append, open_both, run
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, Kind, iter_entries, make_entry, parse_header
-from tinymq.log import Log, reads
-from tinymq.log.files import RealFile, RealFiles
-from tinymq.log.reads import SENT_FRAME_BYTES_MIN, Frames, StoredFrames
+from tinymq.log import Log
+from tinymq.log.files.files import RealFile, RealFiles
+from tinymq.log.segment import reads
+from tinymq.log.segment.reads import SENT_FRAME_BYTES_MIN, Frames, StoredFrames
 
 SIZE = 100_000
 WHOLE = SIZE + HEADER_SIZE

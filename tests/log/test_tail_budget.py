@@ -14,8 +14,8 @@ from tests.log.values import append, faulty, open_both, run
 from tinymq.base.config import Limits
 from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import Log, Store
-from tinymq.log.tail import ENTRY_OBJECT_BYTES, Tail, cost
-from tinymq.log.tail_budget import TailBudget
+from tinymq.log.replica_log.tail import ENTRY_OBJECT_BYTES, Tail, cost
+from tinymq.log.replica_log.tail_budget import TailBudget
 
 PAYLOAD_BYTES = 360
 ENTRY_BYTES = ENTRY_OBJECT_BYTES + PAYLOAD_BYTES

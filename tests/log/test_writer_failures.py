@@ -10,7 +10,7 @@ from tests.log.gate import GateRunner, Reports, until
 from tests.log.values import GROUP, OTHER, append, everything, faulty, first_entry, open_both, open_store, run
 from tinymq.base.errors import Closed, DiskFull, StorageError, SyncFailed, TinymqError
 from tinymq.base.types import GroupId
-from tinymq.log.marks import load_marks
+from tinymq.log.broker_files.durability_marks import load_marks
 from tinymq.net import descriptors
 
 

@@ -19,7 +19,7 @@ from tinymq.app.broker_app import BrokerApp
 from tinymq.base.meter import Unmetered
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.log.files import Files
+from tinymq.log.files.files import Files
 from tinymq.metrics import state
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.forming import form_cluster

@@ -22,8 +22,8 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import CorruptData, NotLeader, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, Position
 from tinymq.format.entry import Entry, Kind, crc32c
-from tinymq.log.log_config import DISK
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.replica_log.log_config import DISK
 from tinymq.raft import Group, Host, Role
 from tinymq.raft.membership import Replica, make_first_entry
 from tinymq.raft.transport import PeerAddress, Transport

@@ -18,7 +18,7 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import BrokerUnreachable
 from tinymq.format.entry import Entry
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host
 from tinymq.raft.transport import (

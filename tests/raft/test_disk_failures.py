@@ -10,8 +10,8 @@ from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, DiskFull, NotLeader, SyncFailed
 from tinymq.base.types import GroupId
 from tinymq.format.entry import HEADER_SIZE, Kind
-from tinymq.log.ballots import load_ballots
-from tinymq.log.layout import BALLOTS, SEGMENT, group_folder, in_group
+from tinymq.log.broker_files.vote_store import load_ballots
+from tinymq.log.files.layout import BALLOTS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
 
 OTHER = GroupId(GROUP.topic_id, 1)

@@ -21,7 +21,7 @@ from tinymq.base.config import KIB, Limits
 from tinymq.base.errors import CorruptData, NotLeader, UnsupportedVersion
 from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.format.feature_level import ENTRIES
-from tinymq.log.ballots import Ballots
+from tinymq.log.broker_files.vote_store import Ballots
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role, catchup, following, leadership, stock, voting
 from tinymq.raft.core import RaftCore

@@ -9,7 +9,7 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.raft.traffic import deliver
 from tests.raft.values import GROUP
-from tinymq.log.layout import BALLOTS, group_folder, topic_folder
+from tinymq.log.files.layout import BALLOTS, group_folder, topic_folder
 from tinymq.raft import Role
 from tinymq.raft.membership import Membership
 from tinymq.raft.messages import Append, AppendAck, Vote

@@ -13,7 +13,7 @@ from tests.raft.traffic import listen
 from tests.raft.values import GROUP, ListLog, chain
 from tests.seeds import first_of
 from tinymq.format.entry import crc32c
-from tinymq.log.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.installing import Incoming, Need, need_of

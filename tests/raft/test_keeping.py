@@ -14,10 +14,10 @@ from tests.raft.traffic import fails
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import DiskFull
-from tinymq.log.commits import Pressing
-from tinymq.log.layout import SEGMENT, group_folder
-from tinymq.log.log import Log
-from tinymq.log.marks import Mark, Marks
+from tinymq.log.broker_files.durability_marks import Mark, Marks
+from tinymq.log.files.layout import SEGMENT, group_folder
+from tinymq.log.replica_log.commits import Pressing
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
 from tinymq.raft.configs import Configs
 from tinymq.raft.leading import LeadingReplica

@@ -13,7 +13,7 @@ from tests.raft.test_quiet import rest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tests.seeds import first_of
 from tinymq.base.types import METADATA_GROUP
-from tinymq.log.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
 from tinymq.raft.configs import Config, Configs

@@ -10,7 +10,7 @@ from tests.raft.values import ListLog, chain, incarnation
 from tinymq.base.config import Limits, Timing
 from tinymq.format import entry
 from tinymq.format.entry import crc32c
-from tinymq.log.states import AppliedState
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft.installing import Incoming
 from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
 from tinymq.raft.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece

@@ -8,7 +8,7 @@ from tests.raft.harness import LIMITS, Broker, Cluster, simulate
 from tests.raft.values import GROUP
 from tinymq.base.errors import OutOfDescriptors
 from tinymq.base.types import GroupId
-from tinymq.log.layout import SEGMENT, group_folder
+from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.raft import Role
 from tinymq.raft.replicas import REOPEN_S
 

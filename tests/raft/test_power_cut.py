@@ -16,8 +16,8 @@ from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.types import GroupId
-from tinymq.log.files import File
-from tinymq.log.log import Log
+from tinymq.log.files.files import File
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role, opening
 from tinymq.raft.core import RaftCore
 from tinymq.testing.faulty_files import FaultyFiles

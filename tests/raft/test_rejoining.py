@@ -15,7 +15,7 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.traffic import deliver, fails, listen
 from tests.raft.values import GROUP
 from tests.seeds import first_of
-from tinymq.log.layout import BALLOTS
+from tinymq.log.files.layout import BALLOTS
 from tinymq.raft import Role, leading, voting
 from tinymq.raft.configs import Config, Configs
 from tinymq.raft.membership import Membership, Replica

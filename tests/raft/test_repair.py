@@ -15,8 +15,8 @@ from tests.seeds import first_of
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind, make_entry
-from tinymq.log.aside import has_aside
-from tinymq.log.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
+from tinymq.log.engine.damaged_logs import has_aside
+from tinymq.log.files.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
 from tinymq.raft.membership import Membership, pack_membership
 from tinymq.raft.messages import Append

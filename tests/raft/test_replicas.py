@@ -12,8 +12,8 @@ from tests.raft.traffic import append_to, deliver, entry_after
 from tests.raft.values import GROUP
 from tinymq.base.errors import CorruptData, DiskFull, StorageError, SyncFailed, TinymqError
 from tinymq.format.entry import Entry
-from tinymq.log.aside import has_aside, prepare_aside
-from tinymq.log.layout import STATE, aside_folder, group_folder
+from tinymq.log.engine.damaged_logs import has_aside, prepare_aside
+from tinymq.log.files.layout import STATE, aside_folder, group_folder
 from tinymq.raft import Role
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.raft.transcript import replayed
-from tinymq.log.ballots import Ballots
-from tinymq.log.log import Log
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import Group, Host, catchup, following, installing, leadership, replicas, voting
 from tinymq.raft.configs import Configs
 from tinymq.raft.core import RaftCore

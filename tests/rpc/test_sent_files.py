@@ -21,8 +21,8 @@ from tinymq import Client
 from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.entry import iter_entries
-from tinymq.log.layout import SEGMENT, group_folder, in_group
-from tinymq.log.reads import StoredFrames
+from tinymq.log.files.layout import SEGMENT, group_folder, in_group
+from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import frame_stream
 from tinymq.net.frame_stream import FilePart
 from tinymq.proto import tinymq_pb2 as pb

@@ -26,7 +26,7 @@ from tinymq.broker.partition import Partition
 from tinymq.broker.slices import SLICE_COST
 from tinymq.broker.unpack_queue import UnpackQueue
 from tinymq.format.batch import Codec, encode, pack_batch
-from tinymq.log.runner import InlineRunner
+from tinymq.log.files.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.packing import FetchAnswer

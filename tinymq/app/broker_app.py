@@ -30,9 +30,9 @@ from tinymq.broker.quotas import Quotas
 from tinymq.broker.recovery import Recovery
 from tinymq.broker.transfers import Transfers
 from tinymq.format.entry import Entry
-from tinymq.log.files import Files, RealFiles
-from tinymq.log.runner import Runner, ThreadRunner
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.files.files import Files, RealFiles
+from tinymq.log.files.runner import Runner, ThreadRunner
 from tinymq.metrics.endpoint import Endpoint
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host

@@ -25,7 +25,7 @@ from tinymq.broker.producer_ids import ProducerIds
 from tinymq.broker.scans import Scans
 from tinymq.broker.unpack_queue import UnpackQueue
 from tinymq.broker.upgrade import Upgrade
-from tinymq.log.runner import Runner
+from tinymq.log.files.runner import Runner
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.values import QueueRecord, TopicRecord
 

@@ -14,7 +14,7 @@ from tinymq.base.value import value
 from tinymq.broker.deadlines import Deadlines, Ticket
 from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.partition import Partition
-from tinymq.log.reads import Frames
+from tinymq.log.segment.reads import Frames
 
 
 @value

@@ -19,9 +19,9 @@ from tinymq.base.config import format_address, parse_peer
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq.format.entry import Entry, Kind, parse_entry
-from tinymq.log.files import Files
-from tinymq.log.identity import Identity
-from tinymq.log.runner import Runner
+from tinymq.log.broker_files.identity import Identity
+from tinymq.log.files.files import Files
+from tinymq.log.files.runner import Runner
 from tinymq.raft.membership import Membership, parse_membership
 from tinymq.raft.transport import Invitation
 

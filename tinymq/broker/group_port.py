@@ -7,7 +7,7 @@ from typing import Protocol
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import GroupId, Position
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.reads import Frames
+from tinymq.log.segment.reads import Frames
 
 
 class RecordLog(Protocol):

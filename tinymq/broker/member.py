@@ -26,8 +26,8 @@ from tinymq.broker.retaining import Retaining
 from tinymq.broker.revival import Revival
 from tinymq.broker.upgrade import Upgrade, announced_level
 from tinymq.format.entry import Entry
-from tinymq.log.runner import Runner
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.files.runner import Runner
 from tinymq.raft import Group, Host, Role
 from tinymq.registry.choose import choose
 from tinymq.registry.machine import RegistryMachine

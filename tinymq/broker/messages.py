@@ -26,7 +26,7 @@ from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.format.entry import Kind, crc32c, iter_entries
-from tinymq.log.reads import StoredFrames
+from tinymq.log.segment.reads import StoredFrames
 from tinymq.proto import partition_pb2 as pb
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tinymq.base.clock import Clock
 from tinymq.base.types import GroupId
 from tinymq.format.entry import HEADER_SIZE
-from tinymq.log.reads import Frames, StoredFrames
+from tinymq.log.segment.reads import Frames, StoredFrames
 
 SCANS_MAX = 1_000
 ROWS_MAX = 4_096  # of one scan

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from tinymq.log.runner import Runner
+from tinymq.log.files.runner import Runner
 
 T = TypeVar("T")
 JOBS_MAX = 2  # at once; each takes at most batch_uncompressed_bytes_max of memory

@@ -20,7 +20,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
-from tinymq.log.identity import Identity
+from tinymq.log.broker_files.identity import Identity
 from tinymq.registry.effects import Effect
 from tinymq.registry.service import RegistryService
 

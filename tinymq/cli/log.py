@@ -15,7 +15,7 @@ from tinymq.cli.options import Output
 from tinymq.cli.output import print_json_line, print_line, say
 
 if TYPE_CHECKING:
-    from tinymq.log.dump import Dumped
+    from tinymq.log.segment.dump import Dumped
 
 app = App(name="log", help="Look into segment files, offline.")
 
@@ -32,7 +32,7 @@ def dump(
     For the files of a stopped broker. -o json prints one JSON object per line: the segment's header, then entries,
     then the end. Exit code 1 when an entry is damaged, or is not the one that follows.
     """
-    from tinymq.log.dump import dump_segment, format_dumped
+    from tinymq.log.segment.dump import dump_segment, format_dumped
 
     if not file.exists():
         raise FileNotFoundError(2, "no such file", str(file))
@@ -54,7 +54,7 @@ def dump(
 def describe(item: Dumped) -> dict[str, Any]:
     """A line of the dump as a JSON object: names for kinds, hexadecimal checksums, no payloads. Pure."""
     from tinymq.format.entry import Kind
-    from tinymq.log.dump import DumpedEntry, DumpedSegment
+    from tinymq.log.segment.dump import DumpedEntry, DumpedSegment
 
     if isinstance(item, DumpedSegment):
         at = item.header

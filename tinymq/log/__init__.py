@@ -1,13 +1,13 @@
 """The log room: bytes on one disk. Nothing here knows of Raft, peers or clients."""
 
-from tinymq.log.ballots import Ballots
-from tinymq.log.files import File, Files, RealFiles
-from tinymq.log.identity import Identity
-from tinymq.log.log import Log
-from tinymq.log.log_config import DISK, LogConfig, log_config
-from tinymq.log.runner import InlineRunner, Runner, ThreadRunner
-from tinymq.log.store import OpenedLog, Store
-from tinymq.log.writer import Writer
+from tinymq.log.broker_files.identity import Identity
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.engine.store import OpenedLog, Store
+from tinymq.log.files.files import File, Files, RealFiles
+from tinymq.log.files.runner import InlineRunner, Runner, ThreadRunner
+from tinymq.log.replica_log.log import Log
+from tinymq.log.replica_log.log_config import DISK, LogConfig, log_config
+from tinymq.log.writer.writer import Writer
 
 __all__ = [
     "DISK",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tinymq.base.errors import OffsetOutOfRange
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.states import AppliedState
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft.core import RaftCore
 from tinymq.raft.group import Group
 from tinymq.raft.leadership import APPEND_BYTES

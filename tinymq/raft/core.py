@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.ballots import Ballots
-from tinymq.log.log import Log
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.checkpoint import pack_checkpoint
 from tinymq.raft.configs import Configs

@@ -11,7 +11,7 @@ from tinymq.base.clock import within
 from tinymq.base.errors import CorruptData, DeadlineExceeded, NotReady, TinymqError
 from tinymq.base.types import GroupId, Position
 from tinymq.format.entry import ENTRY_VERSION, Kind
-from tinymq.log.log import Log
+from tinymq.log.replica_log.log import Log
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Given
 from tinymq.raft.explaining import explain_candidate, explain_learner, explain_observer

@@ -19,8 +19,8 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.log_config import DISK, LogConfig
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
+from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.cold import ColdReads
 from tinymq.raft.core import RaftCore

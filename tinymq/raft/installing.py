@@ -13,7 +13,7 @@ import structlog
 
 from tinymq.base.types import GroupId
 from tinymq.format.entry import crc32c
-from tinymq.log.states import AppliedState
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft.group import Group
 from tinymq.raft.messages import StateOffer, StatePiece
 

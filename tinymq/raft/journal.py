@@ -10,8 +10,8 @@ from __future__ import annotations
 from pysyncobj.journal import Journal
 
 from tinymq.base.types import GroupId
-from tinymq.log.ballots import Ballots
-from tinymq.log.log import Log
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.replica_log.log import Log
 
 Item = tuple[bytes, int, int]
 

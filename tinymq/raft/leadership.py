@@ -13,7 +13,7 @@ import structlog
 
 from tinymq.base.config import Limits, Timing
 from tinymq.format.entry import Entry
-from tinymq.log.log import Log
+from tinymq.log.replica_log.log import Log
 from tinymq.raft.catchup import next_after_conflict
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.configs import Configs

@@ -14,7 +14,7 @@ from tinymq.base.errors import NotLeader, QuotaExceeded
 from tinymq.base.types import Position
 from tinymq.format.entry import ENTRY_VERSION, HEADER_SIZE, Entry, Kind, make_entry
 from tinymq.format.feature_level import FIRST_LEVEL, check, entry_level
-from tinymq.log.states import AppliedState
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft import stock
 from tinymq.raft.commit import reported_commit
 from tinymq.raft.election import Given

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tinymq.log.states import AppliedState
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft.messages import StateAck, StateOffer, StatePiece
 from tinymq.raft.offering import Sending
 from tinymq.raft.replication import Mode, Progress

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.log import Log
-from tinymq.log.store import OpenedLog, Store
+from tinymq.log.engine.store import OpenedLog, Store
+from tinymq.log.replica_log.log import Log
 from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint
 from tinymq.raft.configs import Configs, parse_config
 from tinymq.raft.core import RaftCore

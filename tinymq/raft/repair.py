@@ -15,7 +15,7 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, NotReady, StorageError, TinymqError
 from tinymq.base.types import GroupId, TopicId
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
 from tinymq.raft.group import Group, Role
 from tinymq.raft.membership import Replica
 from tinymq.raft.neighbours import Neighbours

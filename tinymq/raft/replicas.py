@@ -17,9 +17,9 @@ from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady, OutOfDesc
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
 from tinymq.format.entry import Entry
-from tinymq.log.log_config import LogConfig
-from tinymq.log.states import AppliedState
-from tinymq.log.store import OpenedLog, Store
+from tinymq.log.engine.store import OpenedLog, Store
+from tinymq.log.replica_log.log_config import LogConfig
+from tinymq.log.segment.snapshot_files import AppliedState
 from tinymq.raft.group import Group, Role
 from tinymq.raft.installing import Installs
 from tinymq.raft.membership import Membership, Replica

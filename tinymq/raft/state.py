@@ -18,8 +18,8 @@ from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import BrokenInvariant, CorruptData
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.ballots import Ballots
-from tinymq.log.log import Log
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.configs import Configs
 from tinymq.raft.journal import GroupJournal

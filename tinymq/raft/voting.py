@@ -10,8 +10,8 @@ from abc import abstractmethod
 
 from tinymq.base.errors import NotLeader, TinymqError
 from tinymq.base.types import GroupId
-from tinymq.log.ballots import Ballots
-from tinymq.log.log import Log
+from tinymq.log.broker_files.vote_store import Ballots
+from tinymq.log.replica_log.log import Log
 from tinymq.raft import stock
 from tinymq.raft.commit import vouched_commit
 from tinymq.raft.configs import Configs

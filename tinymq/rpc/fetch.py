@@ -22,7 +22,7 @@ from tinymq.broker.fetch_waits import FetchShare
 from tinymq.broker.quotas import UNLIMITED, Share
 from tinymq.broker.scans import count_records
 from tinymq.broker.slices import Slice
-from tinymq.log.reads import StoredFrames
+from tinymq.log.segment.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.rpc.packing import FetchAnswer

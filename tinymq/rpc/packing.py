@@ -6,7 +6,7 @@ It costs a broker 2.2 ms of processor time per megabyte in that code, and 0.15 h
 from __future__ import annotations
 
 from tinymq.base.value import value
-from tinymq.log.reads import Frames, StoredFrames
+from tinymq.log.segment.reads import Frames, StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 
 _FRAMES = bytes([pb.FetchReply.FRAMES_FIELD_NUMBER << 3 | 2])  # the tag: a field with a length

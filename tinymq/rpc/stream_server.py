@@ -21,7 +21,7 @@ from tinymq.base.errors import (
     TinymqError,
     UnsupportedVersion,
 )
-from tinymq.log.reads import StoredFrames
+from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import descriptors
 from tinymq.net.acceptor import Acceptor
 from tinymq.net.connection_limits import Place, Places

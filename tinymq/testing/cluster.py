@@ -29,7 +29,7 @@ from tinymq.app.broker_app import BrokerApp, Outside
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import DeadlineExceeded, PortInUse, TinymqError
 from tinymq.base.types import PeerAddress
-from tinymq.log.files import Files
+from tinymq.log.files.files import Files
 from tinymq.registry.service import RegistryService
 from tinymq.rpc.forming import form_cluster
 from tinymq.rpc.serving import State

@@ -15,7 +15,7 @@ import random
 from collections.abc import Sequence
 
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
-from tinymq.log.files import File, Lock, sync_failed
+from tinymq.log.files.files import File, Lock, sync_failed
 from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 
 __all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]

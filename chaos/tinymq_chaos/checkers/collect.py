@@ -8,7 +8,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import OffsetOutOfRange
 from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.log import Log
+from tinymq.log.replica_log.log import Log
 from tinymq_chaos.history import Stored
 from tinymq_chaos.records import CHANGED, name_in
 

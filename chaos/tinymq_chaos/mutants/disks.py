@@ -9,10 +9,14 @@ from typing import Any
 from tinymq.base.errors import SyncFailed
 from tinymq.broker import state as broker_state
 from tinymq.format.entry import crc32c
-from tinymq.log import ballots, creation, disk_engine, marks, reads, recovery, rounds, scan, states, store
-from tinymq.log.files import File
-from tinymq.log.operations import Disk
-from tinymq.log.round import Rounds
+from tinymq.log.broker_files import durability_marks, vote_store
+from tinymq.log.engine import disk_engine, store
+from tinymq.log.files import record_file
+from tinymq.log.files.files import File
+from tinymq.log.replica_log import creation, recovery
+from tinymq.log.replica_log.operations import Disk
+from tinymq.log.segment import reads, scan, snapshot_files
+from tinymq.log.writer.sync_batch import Rounds
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CRASHES = ("kill", "power_cut", "power_cut_of_all")
@@ -56,13 +60,13 @@ def logs_are_not_synced(p: Patches) -> None:
 
 @mutant("7: ballots are synced", POWER)
 def ballots_are_not_synced(p: Patches) -> None:
-    real = ballots.BallotFile.write
+    real = vote_store.BallotFile.write
 
-    def write(self: ballots.BallotFile, changes: Any) -> list[File]:
+    def write(self: vote_store.BallotFile, changes: Any) -> list[File]:
         real(self, changes)
         return []
 
-    p.set(ballots.BallotFile, "write", write)
+    p.set(vote_store.BallotFile, "write", write)
 
 
 @mutant("a failed sync stops its replica and acknowledges nothing", Focus(faults=("fail_sync", "power_cut_of_all")))
@@ -138,27 +142,27 @@ def the_page_cache_is_taken_for_the_disk(p: Patches) -> None:
 def ballots_are_believed_as_found(p: Patches) -> None:
     """They may be in the page cache alone, and what rests on them goes out at once."""
 
-    real: Any = ballots.BallotFile.__init__
+    real: Any = vote_store.BallotFile.__init__
 
-    def init(self: ballots.BallotFile, files: Any, loaded: Any) -> None:
+    def init(self: vote_store.BallotFile, files: Any, loaded: Any) -> None:
         real(self, _NeverSynced(files), loaded)
         self._files = files
 
-    p.set(ballots.BallotFile, "__init__", init)
+    p.set(vote_store.BallotFile, "__init__", init)
 
 
 @mutant("12 of reliability: rounds of marks and ballots are read whole or not at all", TORN)
 def torn_rounds_are_read(p: Patches) -> None:
-    p.set(rounds, "crc32c", _any_crc)
+    p.set(record_file, "crc32c", _any_crc)
 
 
 @mutant("a group that was opened here and is gone is missed", Focus(faults=("kill", "remove_group", "isolate_one")))
 def lost_folders_are_made_anew(p: Patches) -> None:
-    real = marks.load_marks
+    real = durability_marks.load_marks
 
     def load(files: Any) -> Any:
         loaded = real(files)
-        return marks.LoadedMarks({}, loaded.number, loaded.complete)
+        return durability_marks.LoadedMarks({}, loaded.number, loaded.complete)
 
     p.set(store, "load_marks", load)
 
@@ -166,7 +170,7 @@ def lost_folders_are_made_anew(p: Patches) -> None:
 @mutant("a checkpoint has a checksum, and one that does not match is not used", STATES)
 def checkpoints_are_not_verified(p: Patches) -> None:
     """Neither that of the file nor that of the partition in it: either would do."""
-    p.set(states, "crc32c", _any_crc)
+    p.set(snapshot_files, "crc32c", _any_crc)
     p.set(broker_state, "crc32c", _any_crc)
 
 
@@ -184,7 +188,7 @@ def installed_logs_count_before_their_names(p: Patches) -> None:
 def installed_logs_count_before_their_mark(p: Patches) -> None:
     real = Rounds.put_mark
 
-    def put_mark(self: Rounds, mark: marks.Mark) -> None:
+    def put_mark(self: Rounds, mark: durability_marks.Mark) -> None:
         self.marks.write([mark]) if mark.index and mark.state == mark.index else real(self, mark)
 
     p.set(Rounds, "put_mark", put_mark)
@@ -194,8 +198,8 @@ def installed_logs_count_before_their_mark(p: Patches) -> None:
 def repaired_replicas_keep_their_count(p: Patches) -> None:
     real = Rounds.put_mark
 
-    def put_mark(self: Rounds, mark: marks.Mark) -> None:
-        real(self, replace(mark, count=mark.count - 1) if mark.flags & marks.ASIDE else mark)
+    def put_mark(self: Rounds, mark: durability_marks.Mark) -> None:
+        real(self, replace(mark, count=mark.count - 1) if mark.flags & durability_marks.ASIDE else mark)
 
     p.set(Rounds, "put_mark", put_mark)
 

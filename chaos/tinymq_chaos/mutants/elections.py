@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.log.ballots import Ballots
+from tinymq.log.broker_files.vote_store import Ballots
 from tinymq.raft import commit, configs, replicas, voting
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.core import RaftCore

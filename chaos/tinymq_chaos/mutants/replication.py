@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.view import LogView
+from tinymq.log.replica_log.view import LogView
 from tinymq.raft import catchup, core, following, heartbeats, leadership
 from tinymq.raft.commit import leader_commit
 from tinymq.raft.configs import Configs

@@ -16,7 +16,7 @@ from tinymq.broker.histories import Histories
 from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.revival import Revival
 from tinymq.broker.transfers import Transfers
-from tinymq.log.marks import Mark
+from tinymq.log.broker_files.durability_marks import Mark
 from tinymq.raft import reviving
 from tinymq.raft.core import RaftCore
 from tinymq.raft.election import Given

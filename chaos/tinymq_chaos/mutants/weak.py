@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from tinymq.log import intervals, store
-from tinymq.log.disk_engine import DiskCounts
-from tinymq.log.log import Log
-from tinymq.log.marks import Marks
-from tinymq.log.writer import Writer
+from tinymq.log.broker_files.durability_marks import Marks
+from tinymq.log.engine import store
+from tinymq.log.engine.disk_engine import DiskCounts
+from tinymq.log.replica_log.log import Log
+from tinymq.log.writer import interval_sync
+from tinymq.log.writer.writer import Writer
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 VOLATILE = Focus(faults=("kill", "kill_of_all"), workloads=("volatile",), pace=0.3)
@@ -41,8 +42,8 @@ def kills_count_as_power_cuts(p: Patches) -> None:
 
 @mutant("what is synced at intervals is synced when its interval ends", CUT)
 def intervals_never_end(p: Patches) -> None:
-    p.set(intervals.Intervals, "due", lambda self, now_s: [])
-    p.set(intervals.Intervals, "anybody_due", property(lambda self: False))
+    p.set(interval_sync.Intervals, "due", lambda self, now_s: [])
+    p.set(interval_sync.Intervals, "anybody_due", property(lambda self: False))
 
 
 ALTERED = "tests/log/test_altered_sync.py::test_"
@@ -69,8 +70,8 @@ def logs_are_closed_unsynced(p: Patches) -> None:
     test=f"{ALTERED}a_shorter_interval_counts_for_what_comes_after_it",
 )
 def the_first_interval_counts(p: Patches) -> None:
-    def wrote(self: intervals.Intervals, log: Log, now_s: float) -> None:
+    def wrote(self: interval_sync.Intervals, log: Log, now_s: float) -> None:
         due_s = self._due_s.setdefault(log, now_s + log.config.sync_interval_s)
         self.next_s = min(self.next_s, due_s)
 
-    p.set(intervals.Intervals, "wrote", wrote)
+    p.set(interval_sync.Intervals, "wrote", wrote)

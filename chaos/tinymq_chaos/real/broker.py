@@ -21,7 +21,7 @@ import tinymq.app.broker_app
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.exits import Exit, explain
 from tinymq.cli.main import run
-from tinymq.log.files import Files, RealFiles
+from tinymq.log.files.files import Files, RealFiles
 from tinymq_chaos.mutants import MUTANTS, Mutant, Patches, find
 from tinymq_chaos.real import disk_control
 from tinymq_chaos.real.disks import FaultyDisk

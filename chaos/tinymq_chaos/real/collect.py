@@ -13,8 +13,8 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import StorageError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import Entry, pack_header
-from tinymq.log.dump import DumpedEntry, dump_segment
-from tinymq.log.layout import GROUPS, SEGMENT, first_index_of
+from tinymq.log.files.layout import GROUPS, SEGMENT, first_index_of
+from tinymq.log.segment.dump import DumpedEntry, dump_segment
 from tinymq_chaos.checkers.collect import Collector
 from tinymq_chaos.history import METADATA, Log, Replica, Stored, topic_key
 

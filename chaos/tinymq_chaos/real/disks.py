@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinymq.base.errors import DiskFull, SyncFailed
-from tinymq.log.files import File, Files, Lock, failed_paths, sync_failed
+from tinymq.log.files.files import File, Files, Lock, failed_paths, sync_failed
 from tinymq_chaos.real import unsynced
 from tinymq_chaos.real.disk_faults import Faults
 from tinymq_chaos.real.unsynced import Journal, Kind

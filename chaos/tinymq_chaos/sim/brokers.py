@@ -14,7 +14,7 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import BrokenInvariant, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.partition import Partition
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.transport import Transport
 from tinymq.rpc.serving import State

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from tinymq.base.errors import SyncFailed, TinymqError
-from tinymq.log.files import File
+from tinymq.log.files.files import File
 from tinymq.testing.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 

@@ -12,7 +12,7 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.format.entry import Entry, Kind
-from tinymq.log.log_config import DISK, LogConfig
+from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.collect import Collector

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
-from tinymq.log.layout import SEGMENT, STATE, first_index_of, group_folder
-from tinymq.log.segment import Segment
+from tinymq.log.files.layout import SEGMENT, STATE, first_index_of, group_folder
+from tinymq.log.segment.segment import Segment
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.faulty_inodes import Folder, Inode
 

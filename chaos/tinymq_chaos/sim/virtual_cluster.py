@@ -19,7 +19,7 @@ from tinymq.broker.member import Means, Member
 from tinymq.broker.partition import Acks, Partition, Produced
 from tinymq.format.batch import check_batch
 from tinymq.format.entry import crc32c
-from tinymq.log.store import Store
+from tinymq.log.engine.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
 from tinymq.raft.transport import PeerAddress
 from tinymq.registry.values import BrokerRecord, TopicRecord

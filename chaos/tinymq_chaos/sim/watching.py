@@ -16,11 +16,11 @@ from tinymq.base.types import GroupId
 from tinymq.format.batch import parse_batch_header
 from tinymq.format.entry import Entry, Kind
 from tinymq.log import LogConfig
-from tinymq.log.ballots import NO_BALLOT, load_ballots
-from tinymq.log.layout import group_of
-from tinymq.log.log import Log
-from tinymq.log.marks import load_marks
-from tinymq.log.operations import Disk, Operation, Remove, Truncate
+from tinymq.log.broker_files.durability_marks import load_marks
+from tinymq.log.broker_files.vote_store import NO_BALLOT, load_ballots
+from tinymq.log.files.layout import group_of
+from tinymq.log.replica_log.log import Log
+from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
 from tinymq.raft import Group, Host
 from tinymq.raft.configs import Configs
 from tinymq.raft.leadership import Leadership

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tinymq.log.files import RealFiles
+from tinymq.log.files.files import RealFiles
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.history import METADATA, History
 from tinymq_chaos.real import ours

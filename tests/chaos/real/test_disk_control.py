@@ -10,7 +10,7 @@ import pytest
 
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown, TinymqError
-from tinymq.log.files import RealFiles
+from tinymq.log.files.files import RealFiles
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.disk_control import DiskControl, serve
 from tinymq_chaos.real.disks import FaultyDisk

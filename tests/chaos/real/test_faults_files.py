@@ -11,9 +11,9 @@ from tests.chaos.real.stand_in import StandIn
 from tests.chaos.real.test_faults_disks import Disked, Scene
 from tests.log.values import GROUP, append, first_entry, open_store, run
 from tinymq.format.entry import HEADER_SIZE, parse_header
-from tinymq.log.files import RealFiles
-from tinymq.log.layout import BALLOTS, INDEX, MARKS, SEGMENT, STATE, group_folder
-from tinymq.log.marks import load_marks
+from tinymq.log.broker_files.durability_marks import load_marks
+from tinymq.log.files.files import RealFiles
+from tinymq.log.files.layout import BALLOTS, INDEX, MARKS, SEGMENT, STATE, group_folder
 from tinymq_chaos.real.faults import FAULTS, files
 from tinymq_chaos.real.faults import disks as disk_faults
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from tinymq.log.layout import INDEX
+from tinymq.log.files.layout import INDEX
 from tinymq_chaos.real.disk_control import DiskControl, Look
 from tinymq_chaos.real.disk_faults import READS_FAILED, SYNCS_DELAYED, SYNCS_FAILED, WRITES_REFUSED
 from tinymq_chaos.real.faults.chosen import ANYONE, LEADER, one, up

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, parse_header
-from tinymq.log.files import RealFiles
-from tinymq.log.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
-from tinymq.log.marks import Mark, load_marks
+from tinymq.log.broker_files.durability_marks import Mark, load_marks
+from tinymq.log.files.files import RealFiles
+from tinymq.log.files.layout import BALLOTS, GROUPS, INDEX, MARKS, SEGMENT, STATE, first_index_of, group_of
 from tinymq_chaos.real.faults.chosen import up
 from tinymq_chaos.real.faults.disks import DISKS, die_at_write, until_serving
 from tinymq_chaos.real.faults.kind import ANYBODY, Doing, Kind, Parameters, Stage

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import HEADER_SIZE, parse_header
-from tinymq.log.layout import SEGMENT, first_index_of, group_of
-from tinymq.log.marks import Mark, load_marks
+from tinymq.log.broker_files.durability_marks import Mark, load_marks
+from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.disk import SimFiles
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways

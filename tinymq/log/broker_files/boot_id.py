@@ -1,0 +1,50 @@
+"""Which start of the machine wrote here last, in the file `boot`: 16 bytes of id, and their crc32c.
+
+Only groups that are acknowledged before they are synced (sync=<ms>) need it: the flag LAZY in their mark says that
+something may be in the page cache alone. Found by the same start of the machine it still is there; by another one it
+may be lost, and with it what the replica acknowledged. Then its incarnation count is raised (hazard 22).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinymq.format.entry import crc32c
+from tinymq.log.broker_files.durability_marks import LAZY, Mark
+from tinymq.log.files.files import Files
+from tinymq.log.files.layout import BOOT
+from tinymq.log.files.record_file import read_whole
+
+ID_BYTES = 16
+
+
+def read_boot(files: Files) -> bytes:
+    """As last written; b"" when there is none, or a damaged one."""
+    data = read_whole(files, BOOT) or b""
+    boot, crc = data[:ID_BYTES], data[ID_BYTES:]
+    return boot if len(data) == ID_BYTES + 4 and crc32c(boot).to_bytes(4, "little") == crc else b""
+
+
+def write_boot(files: Files, boot: bytes) -> None:
+    """Durable when it returns. Raises StorageError."""
+    assert len(boot) == ID_BYTES
+    new = BOOT + ".new"
+    files.remove(new)
+    file = files.open(new, create=True)
+    try:
+        file.write(0, [boot, crc32c(boot).to_bytes(4, "little")])
+        files.sync([file])
+    finally:
+        file.close()
+    files.rename(new, BOOT)
+    files.sync_folder("")
+
+
+def after_boot(mark: Mark) -> Mark:
+    """A mark that another start of the machine left behind."""
+    return forgetful(mark) if mark.flags & LAZY else mark
+
+
+def forgetful(mark: Mark) -> Mark:
+    """Give the replica a new identity, because entries acknowledged under this one may be lost, as its topic allows."""
+    return replace(mark, count=mark.count + 1, flags=mark.flags & ~LAZY)

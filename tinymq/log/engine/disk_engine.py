@@ -1,0 +1,252 @@
+"""Logs on the disk: opened by what survived, closed, replaced and removed in steps that a crash may cut short.
+
+Whatever changes the disk outside of opening runs between the writer's rounds (`Writer.alone`). See recovery.py for one
+log, durability_marks.py for what all of them share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+
+from tinymq.base.errors import CorruptData
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
+from tinymq.log.broker_files.durability_marks import ASIDE, DAMAGED, DELETING, FORGOTTEN, SUSPECT, TAIL_LOST, Mark
+from tinymq.log.engine.damaged_logs import aside_commit, count_on_disk, has_aside, prepare_aside, remove_aside, settle
+from tinymq.log.engine.storage_engine import OpenedLog
+from tinymq.log.files.files import Files
+from tinymq.log.files.layout import GROUPS, count_name, count_of, group_folder, topic_folder
+from tinymq.log.files.runner import Runner
+from tinymq.log.replica_log.creation import begin_behind, create_log, mark_behind, remove_below, sync_folders
+from tinymq.log.replica_log.log import Log
+from tinymq.log.replica_log.log_config import LogConfig
+from tinymq.log.replica_log.recovery import Recovered, recover
+from tinymq.log.replica_log.tail_budget import TailBudget
+from tinymq.log.segment.reads import Span, locate
+from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.log.writer.sync_batch import Rounds
+from tinymq.log.writer.writer import Writer
+
+
+class DiskCounts:
+    """Incarnation counts of groups whose logs lie elsewhere: a mark, and an empty file in the group's folder for when
+    the marks are lost. See memory_engine.Counts."""
+
+    def __init__(
+        self, files: Files, writer: Writer, rounds: Rounds, delete: Callable[[GroupId], Awaitable[None]]
+    ) -> None:
+        self._files = files
+        self._writer = writer
+        self._rounds = rounds
+        self._delete = delete
+
+    async def next(self, group: GroupId) -> int:
+        return await self._writer.alone(lambda: self._put(group, None))
+
+    async def put(self, group: GroupId, count: int) -> None:
+        await self._writer.alone(lambda: self._put(group, count))
+
+    async def forget(self, group: GroupId) -> None:
+        await self._delete(group)
+
+    def _put(self, group: GroupId, count: int | None) -> int:
+        mark = self._rounds.marks.get(group)
+        if count is None:
+            count = 0 if mark is None else 1 + max(mark.count, count_on_disk(self._files, group))
+        folder = group_folder(group)
+        before = [name for name in self._files.list(folder) if count_of(name) is not None]
+        self._files.make_folder(folder)
+        if count:
+            file = self._files.open(f"{folder}/{count_name(count)}", create=True)
+            try:
+                self._files.sync([file])
+            finally:
+                file.close()
+        sync_folders(self._files, group)
+        self._rounds.put_mark(Mark(group, count=count))
+        for name in before:
+            if name != count_name(count):
+                self._files.remove(f"{folder}/{name}")
+        return count
+
+
+class DiskEngine:
+    """See Engine."""
+
+    outlives = True
+
+    def __init__(self, files: Files, runner: Runner, writer: Writer, rounds: Rounds, tails: TailBudget) -> None:
+        self._files = files
+        self._runner = runner
+        self._writer = writer
+        self._rounds = rounds
+        self._marks = rounds.marks
+        self._tails = tails
+
+    async def open(self, group: GroupId, first_entry: Entry, config: LogConfig) -> OpenedLog:
+        mark = self._marks.get(group)
+        if mark is not None and mark.flags & (SUSPECT | DELETING | ASIDE):
+            mark = await self._writer.alone(partial(settle, self._files, mark, self._rounds.put_mark))
+        if mark is not None and mark.index and not self._files.exists(group_folder(group)):
+            mark = Mark(group, count=mark.count).raised_by_fault()
+            await self._put_mark(mark)  # durable before a new log exists that could be taken for the lost one
+        before = mark or Mark(group)
+        if before.fault_count is None:
+            # Earlier versions did not store why they raised the count. They judged by the topic's present setting, so
+            # do that once more.
+            before = replace(before, fault_count=0 if config.takes_risks else before.count)
+        segment_bytes = config.segment_bytes
+        recovered = await self._runner.run(
+            lambda: _recover_or_create(self._files, before, first_entry, segment_bytes, listed=mark is not None)
+        )
+        if recovered.damage is not None and not recovered.tail_intact and not before.flags & TAIL_LOST:
+            before = before.raised_by_fault(flags=TAIL_LOST)
+            await self._put_mark(before)
+        log = self._log(group, recovered, config, before)
+        if recovered.damage is None:
+            if (after := log.mark()) != mark:
+                await self._put_mark(after)
+        else:
+            log.failed = CorruptData(recovered.damage)
+        return OpenedLog(
+            log, recovered.applied_index, recovered.state, log.count, recovered.damage, recovered.tail_intact
+        )  # fmt: skip
+
+    async def quarantine(self, log: Log, error: CorruptData) -> None:
+        self._writer.drop(log)
+        log.fail(error)
+
+        def put() -> None:
+            mark = self._marks.get(log.group)
+            if mark is not None and not log.closed:
+                self._rounds.put_mark(replace(mark, flags=mark.flags | DAMAGED))
+
+        await self._writer.alone(put)
+
+    async def raise_count(self, log: Log, count: int) -> None:
+        await self._writer.barrier()
+        if log.failed is not None:
+            raise log.failed
+        mark = replace(log.mark(), count=count, fault_count=count)
+        self._let_go(log)
+
+        def put() -> None:
+            self._rounds.forget(log.group)
+            self._rounds.put_mark(mark)
+
+        await self._writer.alone(put)
+
+    async def set_aside(self, group: GroupId) -> None:
+        def put() -> None:
+            self._rounds.forget(group)
+            mark = self._marks.get(group) or Mark(group)
+            flags = DELETING if has_aside(self._files, group) else ASIDE
+            if flags == ASIDE:
+                prepare_aside(self._files, group, mark.commit)
+            self._rounds.put_mark(Mark(group, count=mark.count + 1, flags=flags))
+
+        await self._writer.alone(put)
+
+    async def remove_aside(self, group: GroupId, commit: int) -> bool:
+
+        def remove() -> bool:
+            if aside_commit(self._files, group) > commit:
+                return False
+            remove_aside(self._files, group)
+            return True
+
+        return await self._writer.alone(remove)
+
+    def has_aside(self, group: GroupId) -> bool:
+        return has_aside(self._files, group)
+
+    async def install(self, log: Log, applied: AppliedState) -> OpenedLog:
+        group = log.group
+        if log.last_index >= applied.index:
+            log.truncate_from(applied.index)
+        await self._writer.barrier()
+        if log.failed is not None:
+            raise log.failed
+        config, mark = log.config, mark_behind(group, applied, log.count, log.fault_count)
+        self._let_go(log)
+
+        def install() -> Recovered:
+            self._rounds.forget(group)
+            recovered = begin_behind(self._files, group, applied)
+            self._rounds.put_mark(mark)
+            remove_below(self._files, group, applied.index + 1)
+            return recovered
+
+        recovered = await self._writer.alone(install)
+        log = self._log(group, recovered, config, mark)
+        return OpenedLog(log, applied.index, applied.data, log.count, None, True)
+
+    def _let_go(self, log: Log) -> None:
+        """What it still has to write is not."""
+        self._writer.drop(log)
+        log.close()
+
+    def configure(self, log: Log, config: LogConfig) -> None:
+        log.configure(config)
+        self._writer.add(log)  # what was to be synced some time may have to be now
+
+    def _log(self, group: GroupId, recovered: Recovered, config: LogConfig, mark: Mark) -> Log:
+        return Log(
+            group, self._files, self._runner, self._writer, recovered, count=mark.count, commit=mark.commit,
+            config=config, tails=self._tails, fault_count=mark.fault_count,
+        )  # fmt: skip
+
+    async def close(self, log: Log) -> None:
+        await self._writer.drain()
+        self._writer.drop(log)
+        mark = log.mark() if log.failed is None else None
+        log.close()
+
+        def close() -> None:
+            self._rounds.forget(log.group)
+            if mark is not None:
+                self._marks.write([mark])
+
+        await self._writer.alone(close)
+
+    async def delete(self, group: GroupId) -> None:
+        def delete() -> None:
+            self._rounds.forget(group)
+            mark = self._marks.get(group)
+            if mark is not None:  # first: a crash in the middle of the removal is no damage
+                self._rounds.put_mark(replace(mark, flags=mark.flags | DELETING))
+            remove_aside(self._files, group)
+            self._files.remove_tree(group_folder(group))
+            if self._files.exists(topic_folder(group)):
+                self._files.sync_folder(topic_folder(group))
+                if not self._files.list(topic_folder(group)):
+                    self._files.remove_tree(topic_folder(group))
+                    self._files.sync_folder(GROUPS)
+            if mark is not None:
+                self._rounds.put_mark(Mark(group, flags=FORGOTTEN))
+
+        await self._writer.alone(delete)
+
+    async def _put_mark(self, mark: Mark) -> None:
+        await self._writer.alone(lambda: self._rounds.put_mark(mark))
+
+
+def _recover_or_create(files: Files, mark: Mark, first: Entry, segment_bytes: int, *, listed: bool) -> Recovered:
+    begun = mark.index or mark.flags & SUSPECT or not listed
+    recovered = recover(files, mark, segment_bytes) if begun else None  # else nothing that is there ever counted
+    if recovered is None:
+        return create_log(files, mark.group, first, mark.count)
+    if recovered.damage is None and recovered.segments[0].first_index == 1:
+        segment = recovered.segments[0]
+        try:
+            found = locate(files, Span(segment.path, segment.sparse.positions[0], 1, 1), 1).header
+        except CorruptData as error:  # opening reads the newest segment alone, and this may be an older one
+            recovered.damage = error.message
+        else:
+            if found.header_crc != first.header.header_crc:
+                recovered.damage = "the log begins with another first entry than its group does"
+    if not listed and recovered.damage is None:
+        sync_folders(files, mark.group)
+    return recovered

@@ -1,0 +1,93 @@
+"""Names in a data folder. Nothing else makes or takes apart a path.
+
+LOCK                                     held while a broker has the folder open
+broker.json                              identity.py
+ballots-a, ballots-b                     vote_store.py
+marks                                    durability_marks.py
+boot                                     boot_id.py, once a group was acknowledged before it was synced
+groups/<topic id, hex>/<partition>/      one Raft group
+    <first index, 20 digits>.log         segment.py
+    <first index, 20 digits>.index       index.py, for segments that are full
+    <first index, 20 digits>.state       snapshot_files.py: the applied state where that segment begins
+    <count, 10 digits>.count             empty: the incarnation count that this log was begun with, when that is not 0
+aside/<topic id, hex>-<partition>/       damaged_logs.py: the files of a damaged log, until its replica is a member
+again
+    <commit index, 20 digits>.commit     empty: how far that log was known to be committed
+"""
+
+from __future__ import annotations
+
+from tinymq.base.types import GroupId, TopicId
+
+LOCK = "LOCK"
+IDENTITY = "broker.json"
+REGISTRY = "registry"
+BALLOTS = ("ballots-a", "ballots-b")
+MARKS = "marks"
+BOOT = "boot"
+GROUPS = "groups"
+ASIDE = "aside"
+
+SEGMENT = ".log"
+INDEX = ".index"
+STATE = ".state"
+COUNT = ".count"
+COMMIT = ".commit"
+
+
+def group_folder(group: GroupId) -> str:
+    return f"{topic_folder(group)}/{group.partition}"
+
+
+def topic_folder(group: GroupId) -> str:
+    return f"{GROUPS}/{group.topic_id.hex()}"
+
+
+def aside_folder(group: GroupId) -> str:
+    return f"{ASIDE}/{group.topic_id.hex()}-{group.partition}"
+
+
+def in_group(folder: str, first_index: int, kind: str) -> str:
+    """Path of the segment, index or state file that belongs to `first_index`."""
+    return f"{folder}/{first_index:020d}{kind}"
+
+
+def first_index_of(name: str, kind: str) -> int | None:
+    """The inverse, for a file's name; None when it is not of that kind."""
+    return _number_of(name, kind, 20)
+
+
+def count_name(count: int) -> str:
+    return f"{count:010d}{COUNT}"
+
+
+def count_of(name: str) -> int | None:
+    """The inverse, for a file's name; None when it is not such a name."""
+    return _number_of(name, COUNT, 10)
+
+
+def commit_name(commit: int) -> str:
+    return f"{commit:020d}{COMMIT}"
+
+
+def commit_of(name: str) -> int | None:
+    """The inverse, for a file's name; None when it is not such a name."""
+    return _number_of(name, COMMIT, 20)
+
+
+def _number_of(name: str, kind: str, length: int) -> int | None:
+    digits = name.removesuffix(kind)
+    if digits == name or len(digits) != length or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
+
+
+def group_of(topic: str, partition: str) -> GroupId | None:
+    """The group of `groups/<topic>/<partition>`; None when these are not such names."""
+    try:
+        topic_id = bytes.fromhex(topic)
+    except ValueError:
+        return None
+    if len(topic_id) != 16 or not (partition.isascii() and partition.isdigit()):
+        return None
+    return GroupId(TopicId(topic_id), int(partition))

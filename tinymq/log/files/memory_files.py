@@ -1,0 +1,205 @@
+"""Files in memory, for topics that are kept there: gone with the process, and nothing to sync.
+
+One thread, the loop's, works on them: every call is a matter of microseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from tinymq.base.errors import FolderInUse
+from tinymq.log.files.files import File, Lock, sync_failed
+
+LARGE_BYTES = 4 * 1024  # a chunk of this size is kept as it is
+PIECE_BYTES = 64 * 1024  # small ones are put together up to this
+Names = list[str]  # named, because a method below is called `list`
+
+
+class _Content:
+    """What a file holds, whatever its names: pieces end to end.
+
+    Not one buffer: to grow a large one means to copy it, and what is appended is there already (the tail of the log
+    holds the same bytes). Small pieces are put together, so that each costs no more than it holds.
+    """
+
+    __slots__ = ("linked", "pieces", "size", "starts")
+
+    def __init__(self) -> None:
+        self.linked = True
+        self.size = 0
+        self.pieces: list[bytes | bytearray] = []  # only the last one may be a bytearray, which grows
+        self.starts: list[int] = []  # where each begins
+
+    def append(self, chunk: bytes) -> None:
+        last = self.pieces[-1] if self.pieces else b""
+        if len(chunk) >= LARGE_BYTES or not isinstance(last, bytearray):
+            self._freeze()
+            self.starts.append(self.size)
+            self.pieces.append(bytes(chunk) if len(chunk) >= LARGE_BYTES else bytearray(chunk))
+        else:
+            last += chunk
+            if len(last) >= PIECE_BYTES:
+                self._freeze()
+        self.size += len(chunk)
+
+    def _freeze(self) -> None:
+        if self.pieces and isinstance(self.pieces[-1], bytearray):
+            self.pieces[-1] = bytes(self.pieces[-1])
+
+    def read(self, position: int, length: int) -> bytes:
+        end, parts = min(position + length, self.size), []
+        at = max(0, bisect_right(self.starts, position) - 1)
+        while position < end:
+            start, piece = self.starts[at], self.pieces[at]
+            parts.append(bytes(piece[position - start : end - start]))
+            position, at = start + len(piece), at + 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def cut(self, size: int) -> None:
+        """Forget what is at `size` and above."""
+        at = max(0, bisect_right(self.starts, size) - 1)
+        start = self.starts[at] if self.starts else 0
+        kept = self.read(start, size - start)
+        del self.starts[at:], self.pieces[at:]
+        self.size = start
+        if kept:
+            self.append(kept)
+
+
+class MemoryFile:
+    """An open file. One that was removed can be read on."""
+
+    def __init__(self, files: MemoryFiles, content: _Content, path: str) -> None:
+        self._files = files
+        self._content = content
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write(self, position: int, chunks: Sequence[bytes]) -> None:
+        content, before = self._content, self._content.size
+        rest = b""
+        if position < before:  # opening writes what it has read once more
+            rest = content.read(position + sum(map(len, chunks)), before)
+            content.cut(position)
+        elif position > before:
+            content.append(bytes(position - before))
+        for chunk in (*chunks, rest):
+            if chunk:
+                content.append(chunk)
+        self._files.resized(content, before)
+
+    def read(self, position: int, length: int) -> bytes:
+        return self._content.read(position, length)
+
+    def size(self) -> int:
+        return self._content.size
+
+    def truncate(self, size: int) -> None:
+        content, before = self._content, self._content.size
+        if size < before:
+            content.cut(size)
+        elif size > before:
+            content.append(bytes(size - before))
+        self._files.resized(content, before)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class _Held:
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def close(self) -> None:
+        self._held.discard(self._path)
+
+
+class MemoryFiles:
+    """See Files. Paths are kept as they are given: there are few folders, and they are listed seldom."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # in all files that have a name
+        self._files: dict[str, _Content] = {}
+        self._folders: dict[str, dict[str, None]] = {"": {}}  # names in each
+        self._held: set[str] = set()
+
+    def resized(self, content: _Content, before: int) -> None:
+        """For open files: one has another size than `before`."""
+        if content.linked:
+            self.bytes += content.size - before
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        content = self._files.get(path)
+        if content is None:
+            if not create or posixpath.dirname(path) not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            content = _Content()
+            self._link(path, content)
+        return MemoryFile(self, content, path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or path in self._folders
+
+    def list(self, folder: str) -> Names:
+        return sorted(self._folders.get(folder, ()))
+
+    def make_folder(self, path: str) -> None:
+        if path not in self._folders:
+            parent, name = posixpath.split(path)
+            self.make_folder(parent)
+            self._folders[parent][name] = None
+            self._folders[path] = {}
+
+    def remove(self, path: str) -> None:
+        content = self._files.pop(path, None)
+        if content is not None:
+            content.linked = False
+            self.bytes -= content.size
+            parent, name = posixpath.split(path)
+            del self._folders[parent][name]
+
+    def remove_tree(self, path: str) -> None:
+        if path not in self._folders:
+            return
+        for name in tuple(self._folders[path]):
+            (self.remove_tree if f"{path}/{name}" in self._folders else self.remove)(f"{path}/{name}")
+        parent, name = posixpath.split(path)
+        del self._folders[path], self._folders[parent][name]
+
+    def rename(self, old: str, new: str) -> None:
+        content = self._files.get(old)
+        if content is None or posixpath.dirname(new) not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, "no such file", old)
+        self.remove(old)
+        self.remove(new)
+        self._link(new, content)
+
+    def _link(self, path: str, content: _Content) -> None:
+        parent, name = posixpath.split(path)
+        self._files[path] = content
+        self._folders[parent][name] = None
+        content.linked = True
+        self.bytes += content.size
+
+    def sync(self, files: Sequence[File]) -> None:
+        assert all(isinstance(file, MemoryFile) for file in files), "a file of another Files"
+
+    def sync_folder(self, path: str) -> None:
+        if path not in self._folders:
+            raise sync_failed({path: OSError(errno.ENOENT, "no such folder")})
+
+    def boot_id(self) -> bytes:
+        return bytes(16)  # nobody who asks can be another process
+
+    def lock(self, path: str) -> Lock:
+        if path in self._held:
+            raise FolderInUse(f"another process holds {path}")
+        self._held.add(path)
+        return _Held(self._held, path)

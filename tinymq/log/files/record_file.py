@@ -1,0 +1,133 @@
+"""A small file of numbered rounds, appended in place: what marks and ballots are stored in.
+
+    offset size field
+         0    4 crc     u32  crc32c of bytes 4 to 24 + length
+         4    4 length  u32  bytes of content
+         8    4 magic   u32  tells marks from ballots
+        12    2 version u16  1
+        14    2 kind    u16  1 changes, 2 snapshot (everything up to and including this round)
+        16    8 round   u64  one more than the changes before; a snapshot repeats the last number that it covers
+        24    … content, then zeros up to a multiple of 8
+
+A file begins with a snapshot, and is followed by zeros up to its size, written and synced beforehand: an append
+then changes no metadata, and its sync is a single write to the disk. A round is read whole or not at all,
+whichever of its sectors a power cut kept. When no room is left a new file with a fresh snapshot takes its place:
+sync, rename, sync of the folder.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinymq.base.errors import UnsupportedVersion
+from tinymq.format.entry import crc32c
+from tinymq.log.files.files import File, Files
+
+CHANGES = 1
+SNAPSHOT = 2
+VERSION = 1
+
+_HEADER = struct.Struct("<IIIHHQ")
+HEADER_SIZE = 24
+_TAIL = struct.Struct("<IIHHQ")
+assert _HEADER.size == HEADER_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One append, as read back."""
+
+    number: int
+    kind: int
+    content: bytes
+
+
+def pack_round(magic: int, number: int, kind: int, content: bytes) -> bytes:
+    """One round, padded."""
+    rest = _TAIL.pack(len(content), magic, VERSION, kind, number) + content
+    packed = crc32c(rest).to_bytes(4, "little") + rest
+    return packed + bytes(-len(packed) % 8)
+
+
+def parse_rounds(data: bytes, magic: int, record_bytes: int) -> Iterator[Round]:
+    """All whole rounds of such records in `data`, in order, skipping what is none. Raises UnsupportedVersion for a
+    newer version's."""
+    mark = magic.to_bytes(4, "little")
+    position = 0
+    while (at := data.find(mark, position + 8)) >= 0:
+        position = at - 8
+        if position % 8 == 0 and (found := _parse(data, position, magic, record_bytes)) is not None:
+            yield found
+            position += _padded(len(found.content))
+        else:
+            position += 1
+
+
+def _padded(length: int) -> int:
+    return (HEADER_SIZE + length + 7) // 8 * 8
+
+
+def _parse(data: bytes, position: int, magic: int, record_bytes: int) -> Round | None:
+    if position + HEADER_SIZE > len(data):
+        return None
+    crc, length, found, version, kind, number = _HEADER.unpack_from(data, position)
+    end = position + HEADER_SIZE + length
+    if found != magic or end > len(data) or crc32c(data[position + 4 : end]) != crc:
+        return None
+    if version != VERSION:
+        raise UnsupportedVersion(f"written by a newer tinymq: version {version} of the format, this build reads 1")
+    if length % record_bytes:
+        return None
+    return Round(number, kind, data[position + HEADER_SIZE : end])
+
+
+class RoundFile:
+    """One such file, open for appending. Used by one thread at a time."""
+
+    def __init__(self, file: File, magic: int, size: int, position: int) -> None:
+        self._magic = magic
+        self._size = size  # zeros are written and synced up to here
+        self._position = position  # invariant: rounds end here
+        self.file = file
+
+    @classmethod
+    def replace(cls, files: Files, path: str, magic: int, number: int, content: bytes, size_min: int) -> RoundFile:
+        """A new file in the place of `path`, that holds one snapshot and is durable but for its name:
+        the caller syncs the folder before it relies on it. Raises StorageError, with the old file in place."""
+        snapshot = pack_round(magic, number, SNAPSHOT, content)
+        size = max(size_min, 4 * len(snapshot))
+        new = path + ".new"
+        files.remove(new)
+        file = files.open(new, create=True)
+        try:
+            file.write(0, [snapshot, bytes(size - len(snapshot))])
+            files.sync([file])
+        finally:
+            file.close()
+        files.rename(new, path)
+        return cls(files.open(path), magic, size, len(snapshot))
+
+    def has_room(self, length: int) -> bool:
+        """Whether a round of `length` bytes of content still fits."""
+        return self._position + _padded(length) <= self._size
+
+    def append(self, number: int, content: bytes) -> None:
+        """Write a round of changes; durable after `Files.sync` of `file`. Asserts that it has room."""
+        assert self.has_room(len(content))
+        packed = pack_round(self._magic, number, CHANGES, content)
+        self.file.write(self._position, [packed])
+        self._position += len(packed)
+
+
+def read_whole(files: Files, path: str) -> bytes | None:
+    """All bytes of a small file; None when it does not exist."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

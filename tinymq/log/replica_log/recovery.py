@@ -1,0 +1,325 @@
+"""Opening a group's log: what on disk counts, what was torn off by a crash, and what is damage.
+
+| found | at or below the mark | above it |
+|---|---|---|
+| a frame that is not whole or not chained | damage: nothing is cut, the group is quarantined | torn: cut there |
+| a segment missing, or its header bad | damage | torn: it and all later ones go |
+| whole frames | they count | written again in place and synced, then they count |
+
+The frames above the mark are written again because reading them proves nothing: after a kill they may be in the
+page cache alone, and after a failed sync the kernel calls its failed pages clean (Rebello et al., ATC '20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tinymq.base.errors import CorruptData, UnsupportedVersion
+from tinymq.format.entry import EntryHeader, parse_entry, parse_header
+from tinymq.log.broker_files.durability_marks import DAMAGED, SUSPECT, Mark
+from tinymq.log.files.files import File, Files
+from tinymq.log.files.layout import INDEX, SEGMENT, STATE, first_index_of, group_folder, in_group
+from tinymq.log.files.record_file import read_whole
+from tinymq.log.replica_log.terms import TermRuns
+from tinymq.log.segment.index import IndexFile, pack_index, parse_index
+from tinymq.log.segment.scan import scan_segment
+from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, Segment, SegmentHeader, parse_segment_header
+from tinymq.log.segment.snapshot_files import read_state
+
+REWRITE_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log as found. With `damage`, `segments` hold what precedes it, and nothing on disk was changed."""
+
+    segments: list[Segment] = field(default_factory=list)
+    runs: TermRuns = field(default_factory=TermRuns)
+    states: set[int] = field(default_factory=set)  # applied indexes of the durable applied states
+    applied_index: int = 0
+    state: bytes | None = None
+    base_time_us: int = 0  # append time of the entry before the first one, when an applied state says so
+    damage: str | None = None
+    tail_intact: bool = True  # the marked entry is there and whole, whatever else is not
+
+    @property
+    def last_index(self) -> int:
+        return self.segments[-1].last_index if self.segments else 0
+
+
+class _Damage(Exception):
+    """Found at or below the mark."""
+
+
+def recover(files: Files, mark: Mark, segment_bytes: int) -> Recovered | None:
+    """Open the log of `mark.group`; None when there is none and the mark claims none. Blocks."""
+    return _Recovery(files, mark, segment_bytes).run()
+
+
+class _Recovery:
+    def __init__(self, files: Files, mark: Mark, segment_bytes: int) -> None:
+        self._files = files
+        self._mark = mark
+        self._segment_bytes = segment_bytes
+        self._folder = group_folder(mark.group)
+        self._suspect = bool(mark.flags & SUSPECT)
+        self._found = Recovered()
+        self._scanned: list[Segment] = []
+        self._last_clean: Segment | None = None  # the last one with nothing but zeros behind its frames
+        self._torn: list[int] = []  # first indexes of segments that go
+        self._marked: tuple[EntryHeader, int] | None = None  # the marked entry as scanned, and where
+
+    def run(self) -> Recovered | None:
+        names = self._files.list(self._folder)
+        firsts = [i for name in names if (i := first_index_of(name, SEGMENT)) is not None]
+        kept = [i for i in firsts if self._suspect or i >= self._mark.first_index]
+        try:
+            self._read_segments(kept)
+            if not self._found.last_index and not self._mark.index and not self._suspect:
+                return None
+            self._check_mark()
+            if self._mark.flags & DAMAGED:
+                raise _Damage("a read found damage before the broker was started again")
+            self._read_states([i for name in names if (i := first_index_of(name, STATE)) is not None])
+        except _Damage as damage:
+            self._found.damage = str(damage)
+            self._found.tail_intact = self._tail_intact()
+            return self._found
+        self._settle(names)
+        return self._found
+
+    # Reading
+
+    def _read_segments(self, firsts: list[int]) -> None:
+        if firsts and firsts[0] != self._mark.first_index and not self._suspect:
+            raise _Damage(f"the log begins at entry {firsts[0]}, not {self._mark.first_index}: a segment is missing")
+        for position, first in enumerate(firsts):
+            problem = self._read_segment(first, firsts[position + 1 :])
+            if problem is not None:
+                self._refuse_below_mark(first, problem)
+                self._torn = [i for i in firsts[position:] if i not in {s.first_index for s in self._found.segments}]
+                return
+
+    def _refuse_below_mark(self, first: int, problem: str) -> None:
+        """A problem in segment `first`: torn, or damage."""
+        if self._suspect or first < self._mark.segment or self._found.last_index < self._mark.index:
+            raise _Damage(problem)
+
+    def _read_segment(self, first: int, later: list[int]) -> str | None:
+        """Take segment `first` in, as far as it is good; what is wrong with it, if anything."""
+        path = in_group(self._folder, first, SEGMENT)
+        file = self._files.open(path)
+        try:
+            try:
+                header = parse_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            except CorruptData as error:
+                return f"{path}: {error.message}"
+            if problem := self._misplaced(header, first):
+                return f"{path}: {problem}"
+            segment = Segment(header, path)
+            if first < self._mark.segment and later and self._from_index(segment, file, later[0]):
+                return None
+            self._found.segments.append(segment)
+            self._scanned.append(segment)
+            bad = scan_segment(file, segment, self._note)
+            if bad is not None:
+                return f"{path} at byte {bad.position}: {bad.what}"
+            self._last_clean = segment
+            return None
+        finally:
+            file.close()
+
+    def _header_of(self, first: int) -> SegmentHeader:
+        file = self._files.open(in_group(self._folder, first, SEGMENT))
+        try:
+            return parse_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+        finally:
+            file.close()
+
+    def _misplaced(self, header: SegmentHeader, first: int) -> str | None:
+        if header.group != self._mark.group or header.first_index != first:
+            return f"it is segment {header.first_index} of {header.group}"
+        if not self._found.segments:
+            return None
+        before = self._found.segments[-1]
+        if (first, header.prev_crc) != (before.last_index + 1, before.last_crc):
+            return f"it does not follow entry {before.last_index}"
+        if (header.prev_term, header.base_offset) != (before.last_term, before.next_offset):
+            return f"its term or offset does not follow entry {before.last_index}"
+        return None
+
+    def _note(self, header: EntryHeader, position: int) -> None:
+        self._found.runs.note(header.index, header.term)
+        if header.index == self._mark.index:
+            self._marked = header, position
+
+    def _from_index(self, segment: Segment, file: File, next_first: int) -> bool:
+        """Fill `segment` from its index file, when that is there, whole, and fits the segments around it."""
+        data = read_whole(self._files, in_group(self._folder, segment.first_index, INDEX))
+        if data is None:
+            return False
+        try:
+            index = parse_index(data)
+            after = self._header_of(next_first)
+        except (CorruptData, UnsupportedVersion):
+            return False
+        if (index.first_index, index.last.index, index.last.header_crc) != (
+            segment.first_index, next_first - 1, after.prev_crc,
+        ) or index.end != file.size():  # fmt: skip
+            return False
+        segment.sparse = index.sparse
+        segment.last, segment.last_index, segment.last_position = index.last, index.last.index, index.last_position
+        segment.end = index.end
+        segment.max_timestamp_us = index.max_timestamp_us
+        segment.sealed = True
+        for first, term in index.runs:
+            self._found.runs.note(first, term)
+        self._found.segments.append(segment)
+        return True
+
+    def _check_mark(self) -> None:
+        mark = self._mark
+        if not self._found.segments:
+            raise _Damage("all segments are missing")
+        if self._found.last_index < mark.index:
+            raise _Damage(f"the log ends at entry {self._found.last_index}; it was durable up to {mark.index}")
+        first = self._found.segments[0].header
+        if mark.index and mark.index == first.first_index - 1 and (first.prev_crc, first.prev_term) != (
+            mark.crc, mark.term,
+        ):  # fmt: skip
+            raise _Damage(f"the log does not begin behind entry {mark.index} as it was marked")
+        if mark.index and first.first_index <= mark.index:
+            if self._marked is None:  # the mark names another segment than the one that holds it
+                raise _Damage(f"entry {mark.index} is not where it was marked as durable")
+            header, position = self._marked
+            if (header.header_crc, header.term, position) != (mark.crc, mark.term, mark.position):
+                raise _Damage(f"entry {mark.index} is not the one that was marked as durable")
+
+    def _tail_intact(self) -> bool:
+        mark = self._mark
+        if not mark.index:
+            return not self._suspect
+        try:
+            file = self._files.open(in_group(self._folder, mark.segment, SEGMENT))
+            try:
+                head = file.read(mark.position, 64)
+                entry = parse_entry(head + file.read(mark.position + 64, parse_header(head).length))
+            finally:
+                file.close()
+        except (FileNotFoundError, CorruptData):
+            return False
+        return (entry.index, entry.term, entry.header.header_crc) == (mark.index, mark.term, mark.crc)
+
+    def _read_states(self, firsts: list[int]) -> None:
+        found = self._found
+        for first in firsts:
+            path = in_group(self._folder, first, STATE)
+            crc = next((s.header.prev_crc for s in found.segments if s.first_index == first), None)
+            if crc is None and first - 1 == found.last_index:
+                crc = found.segments[-1].last_crc
+            if crc is None:
+                continue  # of what was cut away
+            try:
+                stored = read_state(self._files, path, first - 1, crc)
+            except CorruptData:
+                continue  # an older one serves, with more to apply again
+            found.states.add(stored.applied_index)
+            found.applied_index, found.state = stored.applied_index, stored.state
+            if first == found.segments[0].first_index:
+                found.base_time_us = stored.append_time_us
+        if found.applied_index < found.segments[0].first_index - 1:
+            raise _Damage(f"the log begins at entry {found.segments[0].first_index}, and no applied state is readable")
+
+    # Settling: from here on the disk is changed
+
+    def _settle(self, names: list[str]) -> None:
+        """Cut what is torn, remove what is left over, and make what counts durable."""
+        found = self._found
+        while len(found.segments) > 1 and found.segments[-1].last is None:
+            self._torn.append(found.segments.pop().first_index)
+        for first in self._torn:
+            for kind in (SEGMENT, INDEX):
+                self._files.remove(in_group(self._folder, first, kind))
+        begin, end = found.segments[0].first_index, found.last_index
+        for name in names:
+            for kind in (SEGMENT, INDEX, STATE):
+                at = first_index_of(name, kind)
+                if at is not None and (at < begin or (kind == STATE and at - 1 > end)):
+                    self._files.remove(f"{self._folder}/{name}")
+        for segment in found.segments[:-1]:
+            segment.sealed = True
+        last = found.segments[-1]
+        last.sealed = last.is_full(self._segment_bytes)
+        dirty: list[File] = []
+        try:
+            for segment in self._scanned:
+                if segment.first_index >= self._mark.segment and segment in found.segments:
+                    dirty += self._rewrite(segment)
+            for applied_index in found.states:
+                if applied_index > self._mark.state:
+                    dirty.append(self._rewrite_file(in_group(self._folder, applied_index + 1, STATE)))
+            if dirty:
+                self._files.sync(dirty)
+                self._files.sync_folder(self._folder)
+        finally:
+            for file in dirty:
+                file.close()
+        self._write_indexes()
+
+    def _rewrite(self, segment: Segment) -> list[File]:
+        """Write what lies above the mark again, where it lies, and cut what follows; the file, if it changed."""
+        position = 0
+        if segment.first_index == self._mark.segment and self._marked is not None:
+            position = self._mark.position + self._marked[0].size
+        file = self._files.open(segment.path)
+        zeros_behind = segment is self._last_clean and not segment.sealed  # which the next frames go into
+        if position == segment.end and (zeros_behind or file.size() == segment.end):
+            file.close()
+            return []
+        self._copy(file, position, segment.end)
+        if not zeros_behind:
+            file.truncate(segment.end)
+        return [file]
+
+    def _rewrite_file(self, path: str) -> File:
+        file = self._files.open(path)
+        self._copy(file, 0, file.size())
+        return file
+
+    @staticmethod
+    def _copy(file: File, position: int, end: int) -> None:
+        while position < end:
+            data = file.read(position, min(REWRITE_BYTES, end - position))
+            file.write(position, [data])
+            position += len(data)
+
+    def _write_indexes(self) -> None:
+        """Index files that were missing or damaged. They can always be made again, so nothing waits for them."""
+        for segment in self._scanned:
+            if segment.sealed and segment in self._found.segments:
+                file = self._files.open(in_group(self._folder, segment.first_index, INDEX), create=True)
+                try:
+                    file.truncate(0)
+                    file.write(0, [pack_index(_index_of(self._files, segment, self._found.runs))])
+                finally:
+                    file.close()
+
+
+def _index_of(files: Files, segment: Segment, runs: TermRuns) -> IndexFile:
+    """The index of a full segment, whose last header is read from its file."""
+    assert segment.last is not None
+    file = files.open(segment.path)
+    try:
+        head = file.read(segment.last_position, 64)
+    finally:
+        file.close()
+    return make_index(segment, runs, head)
+
+
+def make_index(segment: Segment, runs: TermRuns, last_head: bytes) -> IndexFile:
+    """The index of a segment that has just become full."""
+    assert segment.last is not None
+    return IndexFile(
+        segment.first_index, segment.end, segment.last, last_head, segment.last_position, segment.max_timestamp_us,
+        segment.sparse, runs.between(segment.first_index, segment.last_index),
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""The end of a log in memory: entries and where their frames begin, for replication and tail reads.
+
+All tails of a broker share one bound (tail_budget.py). The cost of an entry is its payload and the objects around it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from tinymq.format.entry import HEADER_SIZE, Entry, Kind, make_entry
+from tinymq.log.replica_log.tail_budget import TailBudget
+
+ENTRY_OBJECT_BYTES = 640  # memory of an entry besides its payload: header, head, numbers (560 measured, plus the head)
+_COMPACT_MIN = 1024  # dropped entries that are worth moving the others for
+_DROPPED = make_entry(
+    kind=Kind.NOOP, index=1, term=0, prev_crc=0, base_offset=0, record_count=0, append_time_us=0, max_timestamp_us=0,
+    payload=b"",
+)  # fmt: skip
+
+
+class Tail:
+    """Consecutive entries up to the log's last one. An empty tail starts after it."""
+
+    __slots__ = ("_budget", "_entries", "_kept_from", "_positions", "_skip", "bytes", "first_index", "listed")
+
+    def __init__(self, next_index: int, budget: TailBudget) -> None:
+        self.first_index = next_index
+        self.listed = False  # see BudgetedTail
+        self.bytes = 0  # invariant: the sum of `cost` over all entries; the budget includes it
+        self._budget = budget
+        self._kept_from = 0  # entries below this index may be dropped
+        self._skip = 0  # entries before this one are dropped; the lists are cut now and then
+        self._entries: list[Entry] = []
+        self._positions: list[int] = []
+
+    @property
+    def next_index(self) -> int:
+        return self.first_index + len(self._entries) - self._skip
+
+    def append(self, entry: Entry, position: int) -> None:
+        self._entries.append(entry)
+        self._positions.append(position)
+        added = entry.header.length + ENTRY_OBJECT_BYTES
+        self.bytes += added
+        budget = self._budget
+        budget.bytes += added
+        if self.listed:
+            budget.touch(self)
+
+    def entry(self, index: int) -> Entry | None:
+        at = index - self.first_index
+        if at < 0 or index >= self.next_index:
+            return None
+        return self._entries[self._skip + at]
+
+    def position(self, index: int) -> int:
+        """Where the frame begins in its segment. Asserts that it is here."""
+        assert self.first_index <= index < self.next_index
+        return self._positions[self._skip + index - self.first_index]
+
+    def slice(self, index: int, bytes_max: int) -> list[Entry] | None:
+        """Entries from `index`, at least one; [] past the end; None when not in memory."""
+        at = index - self.first_index
+        if at < 0:
+            return None
+        at += self._skip
+        entries = self._entries
+        end = at
+        while end < len(entries):
+            bytes_max -= entries[end].header.length + HEADER_SIZE
+            if bytes_max < 0 and end > at:
+                break
+            end += 1
+        return entries[at:end]
+
+    def frames(self, offset: int, end_offset: int, bytes_max: int) -> bytes | None:
+        """Whole frames with records, the first one holding `offset`; None when that one is not in memory."""
+        entries = self._entries
+        at = bisect_right(entries, offset, lo=self._skip, key=_base_offset) - 1
+        if at < self._skip:
+            return None
+        parts: list[bytes] = []
+        for i in range(at, len(entries)):
+            entry = entries[i]
+            header = entry.header
+            if header.base_offset >= end_offset:
+                break
+            if header.kind != Kind.DATA or header.next_offset <= offset:
+                continue
+            bytes_max -= header.length + HEADER_SIZE
+            if bytes_max < 0 and parts:
+                break
+            parts.append(entry.head)
+            parts.append(entry.payload)
+        return b"".join(parts)
+
+    def cut_from(self, index: int) -> None:
+        """Drop entries from `index` on."""
+        if index <= self.first_index:
+            self.first_index = index
+            self._entries.clear()
+            self._positions.clear()
+            self._skip = 0
+            self._take_off(self.bytes)
+            return
+        keep = self._skip + index - self.first_index
+        self._take_off(sum(map(cost, self._entries[keep:])))
+        del self._entries[keep:]
+        del self._positions[keep:]
+
+    def cut_before(self, index: int) -> None:
+        """Drop entries before `index`."""
+        count = max(0, min(index, self.next_index) - self.first_index)
+        self._drop(count, sum(map(cost, self._entries[self._skip : self._skip + count])))
+
+    def release(self, index: int) -> None:
+        """Allow dropping entries below `index` when the budget asks for it, because they are durable and applied."""
+        if index > self._kept_from:
+            self._kept_from = index
+            budget = self._budget
+            if not self.listed:
+                budget.add(self)
+            if budget.bytes > budget.bytes_max:
+                budget.make_room()
+
+    def drop_oldest(self, wanted_bytes: int) -> bool:
+        """See BudgetedTail."""
+        last = min(self._kept_from, self.next_index)
+        count = gone_bytes = 0
+        while gone_bytes < wanted_bytes and self.first_index + count < last:
+            gone_bytes += self._entries[self._skip + count].header.length + ENTRY_OBJECT_BYTES
+            count += 1
+        self._drop(count, gone_bytes)
+        return self.first_index < last
+
+    def close(self) -> None:
+        """Take the tail out of the budget, because its log is closed. Readers may still use the tail."""
+        self._budget.forget(self, self.bytes)
+        self._budget = TailBudget(self.bytes)
+
+    def _take_off(self, gone_bytes: int) -> None:
+        self.bytes -= gone_bytes
+        self._budget.bytes -= gone_bytes
+
+    def _drop(self, count: int, gone_bytes: int) -> None:
+        """Forget the first `count` entries, which take `gone_bytes`. Shorten the lists now and then."""
+        if not count:
+            return
+        for at in range(self._skip, self._skip + count):
+            self._entries[at] = _DROPPED
+        self._take_off(gone_bytes)
+        self._skip += count
+        self.first_index += count
+        if self._skip >= _COMPACT_MIN and self._skip * 2 >= len(self._entries):
+            del self._entries[: self._skip]
+            del self._positions[: self._skip]
+            self._skip = 0
+
+
+def cost(entry: Entry) -> int:
+    """The bytes that an entry takes in memory."""
+    return entry.header.length + ENTRY_OBJECT_BYTES
+
+
+def _base_offset(entry: Entry) -> int:
+    return entry.header.base_offset

@@ -1,0 +1,73 @@
+"""What can be asked of a log by the records' own timestamps. Entries are read as they are needed, beside the loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tinymq.format.entry import Entry, Kind
+from tinymq.log.replica_log.view import LogView
+from tinymq.log.segment.index import NO_TIMESTAMP
+from tinymq.log.segment.segment import Segment
+
+SCAN_BYTES = 512 * 1024  # read at a time when looking for a timestamp
+
+
+class TimedView(LogView):
+    """A view with look-ups by time."""
+
+    async def entry_for_time(self, timestamp_us: int, end_offset: int, start_offset: int = 0) -> Entry | None:
+        """The first entry with records below `end_offset`, and some at `start_offset` or above, of which one has a
+        timestamp of `timestamp_us` or later."""
+        for segment in list(self._segments):
+            if segment.header.base_offset >= end_offset:
+                break
+            greatest = segment.max_timestamp_us
+            if segment.next_offset > start_offset and greatest is not None and greatest >= timestamp_us:
+                row = max(segment.sparse.row_of_time(timestamp_us), segment.sparse.row_of_offset(start_offset))
+                async for entry in self._data(segment.sparse.indexes[row], min(end_offset, segment.next_offset)):
+                    if entry.header.max_timestamp_us >= timestamp_us and entry.header.next_offset > start_offset:
+                        return entry
+        return None
+
+    async def entry_of_max_timestamp(self, end_offset: int, start_offset: int = 0) -> Entry | None:
+        """The first entry below `end_offset`, with records at `start_offset` or above, with the greatest record
+        timestamp of all those."""
+        greatest = NO_TIMESTAMP
+        for segment in list(self._segments):
+            base = segment.header.base_offset
+            if segment.next_offset <= start_offset or base >= end_offset or segment.max_timestamp_us is None:
+                continue
+            if base >= start_offset and segment.next_offset <= end_offset:
+                greatest = max(greatest, segment.max_timestamp_us)
+            elif segment.max_timestamp_us > greatest:  # else what is within is not greater, either
+                greatest = max(greatest, await self._greatest_within(segment, start_offset, end_offset))
+        if greatest == NO_TIMESTAMP:
+            return None
+        return await self.entry_for_time(greatest, end_offset, start_offset)
+
+    async def _greatest_within(self, segment: Segment, start_offset: int, end_offset: int) -> int:
+        """The greatest record timestamp of the segment's entries between two offsets; the whole segment's, if one of
+        them has it, is found without reading the others."""
+        end_offset = min(end_offset, segment.next_offset)
+        assert segment.max_timestamp_us is not None
+        row = segment.sparse.row_of_offset(max(start_offset, segment.header.base_offset))
+        greatest = NO_TIMESTAMP
+        if start_offset <= segment.header.base_offset:
+            row = max(row, segment.sparse.row_of_offset(end_offset))
+            greatest = segment.sparse.timestamps[row]
+        async for entry in self._data(segment.sparse.indexes[row], end_offset):
+            if entry.header.next_offset > start_offset:
+                greatest = max(greatest, entry.header.max_timestamp_us)
+                if greatest == segment.max_timestamp_us:
+                    break
+        return greatest
+
+    async def _data(self, index: int, end_offset: int) -> AsyncIterator[Entry]:
+        """Entries with records at or after `index`, below `end_offset`."""
+        while entries := await self.read(max(index, self.first_index), SCAN_BYTES):
+            for entry in entries:
+                if entry.header.base_offset >= end_offset:
+                    return
+                if entry.header.kind == Kind.DATA:
+                    yield entry
+            index = entries[-1].index + 1

@@ -1,0 +1,285 @@
+"""Reading frames from a segment: pure functions for the executor, which touch nothing but the file.
+
+What is returned was verified: checksums of header and payload, indexes without a gap, each header chained to the
+one before. Anything else is CorruptData, never fewer frames. Of StoredFrames, which are sent unread, the payloads
+were not: who receives them verifies, and asks for them to be read here when they are damaged.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from tinymq.base.errors import CorruptData, StorageError
+from tinymq.base.value import value
+from tinymq.format.entry import HEADER_SIZE, Entry, EntryHeader, Kind, crc32c_of, parse_header
+from tinymq.log.files.files import File, Files, RealFile
+from tinymq.log.segment.index import NO_TIMESTAMP, ROW_BYTES
+from tinymq.log.segment.scan import frames
+
+FRAMES_MANY = 16  # in one read: what is cut off of the last one is little
+
+SENDS_FILES = sys.platform == "linux"
+SENT_FRAME_BYTES_MIN = 16 * 1024  # a look at a header costs as much as reading so many bytes
+SENT_FRAMES_MAX = 512  # at once
+SENT_SHARE_MIN = 0.5  # of what may be answered: else each answer would have a frame or two, and the next one too
+
+
+@value
+class Span:
+    """Where to read: frame `index` begins at `position` of `path`, and `last_index` is the last to return."""
+
+    path: str
+    position: int
+    index: int
+    last_index: int
+    max_before_us: int = NO_TIMESTAMP  # greatest record timestamp before it in the segment
+
+
+@value
+class Located:
+    """A frame's header, where it begins, and the greatest record timestamp up to it in its segment."""
+
+    header: EntryHeader
+    position: int
+    max_timestamp_us: int | None
+
+
+class StoredFrames:
+    """Frames with records where they are stored, in a row, for who sends them from there. Headers were verified,
+    payloads not. Keeps a file open until it is closed or dropped."""
+
+    __slots__ = ("_file", "_length", "loaded_s", "offsets", "position")
+
+    def __init__(self, file: RealFile, position: int, length: int, offsets: tuple[int, int]) -> None:
+        """Of a part of the file that was loaded just now."""
+        self.position = position
+        self.loaded_s = time.monotonic()
+        self.offsets = offsets  # of the first record, and behind the last one
+        self._file = file
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def load(self, position: int, length: int) -> None:
+        """Blocks: see RealFile.load."""
+        self._file.load(position, length)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file.close()
+
+    def __del__(self) -> None:  # answers are dropped in many places: when a client leaves, a fetch is cancelled
+        self.close()
+
+
+Frames = bytes | memoryview | StoredFrames
+
+
+def read_entries(files: Files, span: Span, index: int, bytes_max: int) -> list[Entry]:
+    """Entries from `index` on, at least one, up to about `bytes_max` bytes. Asserts that the span has `index`."""
+    file = _open(files, span.path)
+    try:
+        position, _ = _skip(file, span, lambda header: header.index == index)
+        return _entries(file, span, index, position, bytes_max)
+    finally:
+        file.close()
+
+
+def _entries(file: File, span: Span, index: int, position: int, bytes_max: int) -> list[Entry]:
+    """From entry `index`, which begins at `position`. Each payload is copied once, for what is cut out of a larger
+    read costs more than its checksum."""
+    found: list[Entry] = []
+    try:
+        for frame in frames(file, position, bytes_max):
+            position, header = frame.position, frame.header
+            if header.index != index or (found and header.prev_crc != found[-1].header.header_crc):
+                raise _damaged(span.path, position, index, "it does not follow the entry before")
+            found.append(Entry(header, frame.head, frame.payload))
+            index, position = index + 1, position + header.size
+            if index > span.last_index:
+                return found
+    except CorruptData as error:
+        if "index" in error.detail:
+            raise
+        raise _damaged(span.path, position, index, error.message) from error
+    if not found:
+        raise _damaged(span.path, position, index, "it is missing")
+    return found
+
+
+def read_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> bytes | memoryview:
+    """Frames with records, as stored, from the one that holds `offset`, which the span has, to `end_offset`; at least
+    one, up to about `bytes_max` bytes. Copied once, from the file."""
+    data, found = _read(files, span, lambda header: header.next_offset > offset, bytes_max)
+    wanted = [(at, at + h.size) for at, h in found if h.kind == Kind.DATA and h.base_offset < end_offset]
+    if wanted[-1][1] == sum(end - at for at, end in wanted):
+        return memoryview(data)[: wanted[-1][1]]  # one run from the start: nothing to put together
+    return b"".join([data[at:end] for at, end in wanted])
+
+
+def find_data_frames(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> Frames:
+    """As `read_data_frames`, for who can send a file: unread, where that is cheaper, and then in the system's memory
+    when this returns."""
+    return _find(files, span, offset, end_offset, bytes_max) or read_data_frames(
+        files, span, offset, end_offset, bytes_max
+    )
+
+
+def _find(files: Files, span: Span, offset: int, end_offset: int, bytes_max: int) -> StoredFrames | None:
+    """None: they have to be read."""
+    file = _open(files, span.path)
+    found = None
+    try:
+        if isinstance(file, RealFile) and SENDS_FILES:
+            position, first = _skip(file, span, lambda header: header.next_offset > offset)
+            last, length = _run(file, span, position, first, end_offset, bytes_max)
+            if last is not None and position + length <= file.size():
+                with suppress(StorageError):  # who reads says what is wrong; not all file systems can send
+                    file.load(position, length)
+                    found = StoredFrames(file, position, length, (first.base_offset, last.next_offset))
+        return found
+    finally:
+        if found is None:
+            file.close()
+
+
+def _run(
+    file: File, span: Span, position: int, first: EntryHeader, end_offset: int, bytes_max: int
+) -> tuple[EntryHeader | None, int]:
+    """(the last of the frames with records that follow one another from `first` on, their bytes). None: they are better
+    read: small ones, what is damaged, for whoever reads says where, and a few between entries of another kind."""
+    last, length, header = None, 0, first
+    for _ in range(SENT_FRAMES_MAX):
+        if header.base_offset >= end_offset:
+            break
+        if header.kind != Kind.DATA or header.size < SENT_FRAME_BYTES_MIN:
+            if length < bytes_max * SENT_SHARE_MIN:
+                return None, 0
+            break
+        if last is not None and length + header.size > bytes_max:
+            break
+        last, length = header, length + header.size
+        if header.index == span.last_index:
+            break
+        try:
+            header = parse_header(file.read(position + length, HEADER_SIZE))
+        except CorruptData:
+            return None, 0
+        if header.index != last.index + 1 or header.prev_crc != last.header_crc:
+            return None, 0
+    return last, length
+
+
+def locate(files: Files, span: Span, index: int) -> Located:
+    """Find frame `index`, reading headers only."""
+    greatest = span.max_before_us
+    file = _open(files, span.path)
+    try:
+        for position, header in _headers(file, span):
+            if header.record_count:
+                greatest = max(greatest, header.max_timestamp_us)
+            if header.index == index:
+                return Located(header, position, None if greatest == NO_TIMESTAMP else greatest)
+    finally:
+        file.close()
+    raise _damaged(span.path, span.position, index, "it is not where the index says")
+
+
+def _open(files: Files, path: str) -> File:
+    try:
+        return files.open(path)
+    except FileNotFoundError as error:
+        raise CorruptData(f"{path} is missing", path=path) from error
+
+
+def _damaged(path: str, position: int, index: int, what: str) -> CorruptData:
+    return CorruptData(f"{path} at byte {position}, entry {index}: {what}", path=path, position=position, index=index)
+
+
+def _read(
+    files: Files, span: Span, wanted: Callable[[EntryHeader], bool], bytes_max: int
+) -> tuple[bytes, list[tuple[int, EntryHeader]]]:
+    """Bytes that begin with the first wanted frame, and the whole, verified frames in them, by position."""
+    file = _open(files, span.path)
+    try:
+        position, first = _skip(file, span, wanted)
+        data = file.read(position, _whole(file, span, position, first, bytes_max))
+        return data, _walk(data, span, first.index, position, bytes_max)
+    finally:
+        file.close()
+
+
+def _whole(file: File, span: Span, position: int, first: EntryHeader, bytes_max: int) -> int:
+    """How many bytes to read. Large frames are read to the end of one: what is cut off is read for nothing, a quarter
+    of 4 MiB where a frame has one. Their headers alone are looked at here, and again when all is verified."""
+    if first.size * FRAMES_MANY < bytes_max:
+        return bytes_max
+    total, index = first.size, first.index + 1
+    while index <= span.last_index and total < bytes_max:
+        head = file.read(position + total, HEADER_SIZE)
+        try:
+            size = parse_header(head).size
+        except CorruptData:
+            return bytes_max  # whoever verifies says where and what
+        if total + size > bytes_max:
+            break
+        total, index = total + size, index + 1
+    return total
+
+
+def _skip(file: File, span: Span, wanted: Callable[[EntryHeader], bool]) -> tuple[int, EntryHeader]:
+    """Where the first wanted frame begins, and its header."""
+    for position, header in _headers(file, span):
+        if wanted(header):
+            return position, header
+    raise _damaged(span.path, span.position, span.index, "what is wanted is not where the index says")
+
+
+def _headers(file: File, span: Span) -> Iterator[tuple[int, EntryHeader]]:
+    """The headers that begin near the span's start, verified, with their positions. A span begins at a row of the
+    sparse index, so whatever is looked for begins less than ROW_BYTES behind it."""
+    data = file.read(span.position, ROW_BYTES + HEADER_SIZE)
+    at = 0
+    for index in range(span.index, span.last_index + 1):
+        if at > ROW_BYTES:
+            return
+        try:
+            header = parse_header(data, at)
+        except CorruptData as error:
+            raise _damaged(span.path, span.position + at, index, error.message) from error
+        if header.index != index:
+            raise _damaged(span.path, span.position + at, index, f"found entry {header.index}")
+        yield span.position + at, header
+        at += header.size
+
+
+def _walk(data: bytes, span: Span, index: int, base: int, bytes_max: int) -> list[tuple[int, EntryHeader]]:
+    found: list[tuple[int, EntryHeader]] = []
+    view = memoryview(data)
+    position = 0
+    prev_crc: int | None = None
+    while index <= span.last_index and position + HEADER_SIZE <= len(data):
+        try:
+            header = parse_header(data, position)
+        except CorruptData as error:
+            raise _damaged(span.path, base + position, index, error.message) from error
+        if header.index != index or (prev_crc is not None and header.prev_crc != prev_crc):
+            raise _damaged(span.path, base + position, index, "it does not follow the entry before")
+        end = position + header.size
+        if found and (end > len(data) or end > bytes_max):
+            break
+        if end > len(data):
+            raise _damaged(span.path, base + position, index, "truncated entry payload")
+        if crc32c_of(view[position + HEADER_SIZE : end]) != header.payload_crc:
+            raise _damaged(span.path, base + position, index, "entry payload checksum mismatch")
+        found.append((position, header))
+        position, prev_crc = end, header.header_crc
+        index += 1
+    return found
