@@ -21,9 +21,9 @@ from tinymq.base.config import BrokerConfig, parse_address
 from tinymq.base.types import METADATA_GROUP, PeerAddress
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.engine.store import Store
-from tinymq.raft import listener, tcp
-from tinymq.raft.handshake import Credentials
-from tinymq.raft.tcp import TcpTransport
+from tinymq.raft.net import listener, tcp
+from tinymq.raft.net.handshake import Credentials
+from tinymq.raft.net.tcp import TcpTransport
 from tinymq.testing.cluster import Cluster
 
 STRANGER = 3

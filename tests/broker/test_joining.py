@@ -32,7 +32,7 @@ from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
-from tinymq.raft.transport import Invitation, PeerIdentity
+from tinymq.raft.net.transport import Invitation, PeerIdentity
 from tinymq.testing.faulty_files import FaultyFiles
 
 CLUSTER = b"c" * 16

@@ -8,7 +8,7 @@ import pytest
 
 from tinymq.base.types import PeerAddress
 from tinymq.broker.mesh import Mesh
-from tinymq.raft.followers import OBSERVERS_MAX
+from tinymq.raft.leader.followers import OBSERVERS_MAX
 from tinymq.registry.state import BrokersChanged, Effect
 from tinymq.registry.values import BrokerRecord
 

@@ -13,8 +13,8 @@ from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import NOBODY, UNSEEN_TERMS_MAX, Order, Report
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, Order, Report
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in (1, 2, 3)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in (1, 2, 3)}

@@ -8,8 +8,8 @@ from tinymq.base.types import GroupId, TopicId
 from tinymq.broker.state import PartitionState
 from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
-from tinymq.raft.membership import Membership, Replica, pack_membership
-from tinymq.raft.noop import NoopNote, pack_noop
+from tinymq.raft.rules.membership import Membership, Replica, pack_membership
+from tinymq.raft.rules.noop import NoopNote, pack_noop
 
 Reason = pb.MoveStart.Reason
 

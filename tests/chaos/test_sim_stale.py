@@ -7,7 +7,7 @@ import asyncio
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, started
 from tinymq.proto import peer_pb2
-from tinymq.raft.transport import Channel
+from tinymq.raft.net.transport import Channel
 from tinymq.testing.weather import STALE_S
 
 

@@ -24,7 +24,7 @@ from tinymq.cli.servers import Where
 from tinymq.client.routing import Partition
 from tinymq.client.values import as_datetime
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group
-from tinymq.raft.explaining import explain_candidate, explain_learner
+from tinymq.raft.rules.explanation import explain_candidate, explain_learner
 from tinymq.testing.cluster import SECRET, Cluster
 
 NEEDLE = b"a needle in the log"

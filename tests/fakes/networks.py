@@ -13,8 +13,8 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import TinymqError
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
-from tinymq.raft.tcp import TcpTransport
-from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity
+from tinymq.raft.net.tcp import TcpTransport
+from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity
 from tinymq.testing.memory_network import MemoryNetwork
 from tinymq.testing.memory_transport import MemoryTransport
 

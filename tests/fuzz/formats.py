@@ -26,7 +26,7 @@ from tinymq.log.segment.index import parse_index
 from tinymq.log.segment.snapshot_files import parse_state
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import registry_pb2
-from tinymq.raft.membership import Membership, Replica, pack_membership, parse_membership
+from tinymq.raft.rules.membership import Membership, Replica, pack_membership, parse_membership
 from tinymq.registry.state import RegistryState
 from tinymq.registry.wire import broker_to_wire
 

@@ -25,16 +25,16 @@ from tinymq.net.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire as error_to_wire
-from tinymq.raft.connection import Connection
-from tinymq.raft.handshake import Credentials, Handshake, State
-from tinymq.raft.heartbeats import Heartbeats
-from tinymq.raft.inbound import Inbound
-from tinymq.raft.leaders import announcement
-from tinymq.raft.liveness import Liveness
-from tinymq.raft.messages import to_wire
-from tinymq.raft.neighbours import Neighbours
-from tinymq.raft.requests import Requests
-from tinymq.raft.transport import Channel, PeerIdentity
+from tinymq.raft.host.router import Inbound
+from tinymq.raft.net.connection import Connection
+from tinymq.raft.net.handshake import Credentials, Handshake, State
+from tinymq.raft.net.transport import Channel, PeerIdentity
+from tinymq.raft.peers.failure_detector import Liveness
+from tinymq.raft.peers.heartbeats import Heartbeats
+from tinymq.raft.peers.leader_hints import announcement
+from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.requests import Requests
+from tinymq.raft.rules.messages import to_wire
 
 CLUSTER = b"cluster-cluster-"
 SECRET = b"one secret for all of a cluster!"

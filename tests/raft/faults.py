@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tests.raft.harness import Broker, Cluster, Recorder, Scenario
 from tinymq.base.errors import StorageError
 from tinymq.raft import Role
-from tinymq.raft.transport import Channel
+from tinymq.raft.net.transport import Channel
 from tinymq_chaos.sim.virtual import Killed
 
 Fault = Callable[[Cluster], None]

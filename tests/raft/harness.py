@@ -25,8 +25,8 @@ from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.log.engine.store import Store
 from tinymq.log.replica_log.log_config import DISK
 from tinymq.raft import Group, Host, Role
-from tinymq.raft.membership import Replica, make_first_entry
-from tinymq.raft.transport import PeerAddress, Transport
+from tinymq.raft.net.transport import PeerAddress, Transport
+from tinymq.raft.rules.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.sim.disk import Disk

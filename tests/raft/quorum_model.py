@@ -12,9 +12,9 @@ import random
 from dataclasses import dataclass, field
 
 from tests.raft.values import GROUP
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import Report, can_win, impose
-from tinymq.raft.reviving import revive
+from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.quorum_loss import Report, can_win, impose
 
 MEMBERS = (1, 2, 3)
 

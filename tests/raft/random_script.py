@@ -16,7 +16,7 @@ from tests.raft.scripted_brokers import ScriptedBroker, Sent
 from tests.raft.scripted_words import kind_of
 from tests.raft.values import GROUP
 from tinymq.raft import Role
-from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.rules.membership import Membership, Replica
 
 HEAL_S = 15.0  # more than a repair takes that was refused a few times
 MARKED_S = 0.3  # after so long without writes a mark covers all that is synced

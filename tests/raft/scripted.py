@@ -20,7 +20,7 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.files.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.membership import Replica, make_first_entry
+from tinymq.raft.rules.membership import Replica, make_first_entry
 from tinymq.testing.faulty_files import FaultyFiles
 
 DELIVERIES_MAX = 3_000

@@ -21,7 +21,7 @@ from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Group, Host
-from tinymq.raft.transport import (
+from tinymq.raft.net.transport import (
     Channel,
     Invitation,
     Invite,

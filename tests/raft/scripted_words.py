@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from tests.raft.scripted_brokers import ScriptedBroker, Seen, Sent
 from tinymq.format.entry import Entry, Kind
-from tinymq.raft.membership import Membership, Replica, parse_membership
-from tinymq.raft.messages import (
+from tinymq.raft.rules.membership import Membership, Replica, parse_membership
+from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
     CommitNotice,

@@ -9,8 +9,8 @@ import pytest
 from tests.raft.values import ListLog, chain
 from tinymq.base.errors import BrokenInvariant
 from tinymq.format.entry import Entry
-from tinymq.raft.catchup import Accept, Conflict, next_after_conflict, receive
-from tinymq.raft.messages import Append, AppendAck
+from tinymq.raft.rules.log_matching import Accept, Conflict, next_after_conflict, receive
+from tinymq.raft.rules.messages import Append, AppendAck
 
 
 def append(log: list[Entry], prev: int, count: int, term: int = 9, commit: int = 0) -> Append:

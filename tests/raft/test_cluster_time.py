@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from tests.fakes.manual_clock import ManualClock
-from tinymq.raft.cluster_time import APART_US_MAX, ClusterTime, agreed_us
+from tinymq.raft.peers.cluster_time import APART_US_MAX, ClusterTime, agreed_us
 
 DAYS_US = 8 * 24 * 3_600_000_000
 

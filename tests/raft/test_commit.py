@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.raft.values import ListLog, chain, membership
-from tinymq.raft.commit import follower_commit, leader_commit, reported_commit, vouched_commit
+from tinymq.raft.rules.commit import follower_commit, leader_commit, reported_commit, vouched_commit
 
 
 @pytest.mark.parametrize(

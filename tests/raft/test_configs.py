@@ -9,11 +9,10 @@ import pytest
 from tests.raft.values import GROUP, chain, incarnation, membership
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Entry, Kind, make_entry
-from tinymq.raft.checkpoint import pack_checkpoint, parse_checkpoint
-from tinymq.raft.configs import Config, Configs
-from tinymq.raft.generations import Hearing, hear
-from tinymq.raft.membership import RETIRED_MAX, Membership, Replica, pack_membership
-from tinymq.raft.messages import (
+from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
+from tinymq.raft.rules.configs import Config, Configs
+from tinymq.raft.rules.membership import RETIRED_MAX, Membership, Replica, pack_membership
+from tinymq.raft.rules.messages import (
     Append,
     AppendAck,
     CommitNotice,
@@ -25,6 +24,7 @@ from tinymq.raft.messages import (
     TimeoutNow,
     Vote,
 )
+from tinymq.raft.rules.recovery_epoch import Hearing, hear
 
 OLD, NEW = Replica(2, incarnation(2)), Replica(2, incarnation(9))
 FIRST = membership()

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.raft.values import membership
-from tinymq.raft.election import Answer, Ballot, Voter, answer_vote, stand_after_s
-from tinymq.raft.messages import RequestVote
+from tinymq.raft.rules.election import Answer, Ballot, Voter, answer_vote, stand_after_s
+from tinymq.raft.rules.messages import RequestVote
 
 VOTER = Voter(term=5, voted_for=None, last_index=10, last_term=4, hears_leader=False)
 REQUEST = RequestVote(term=6, last_index=10, last_term=4, pre=False, transfer=False, count=0)

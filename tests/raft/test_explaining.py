@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinymq.raft.explaining import explain_candidate, explain_learner
+from tinymq.raft.rules.explanation import explain_candidate, explain_learner
 
 
 def test_a_learner() -> None:

@@ -8,8 +8,8 @@ from tests.raft.harness import Cluster, simulate
 from tests.raft.traffic import appends, fails, listen
 from tinymq.base.config import KIB, Limits
 from tinymq.base.errors import QuotaExceeded
-from tinymq.raft import leadership
-from tinymq.raft.transport import Channel
+from tinymq.raft.leader import leadership
+from tinymq.raft.net.transport import Channel
 
 
 async def a_large_entry_travels_whole(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from tests.raft.harness import Broker, Cluster, simulate
 from tests.raft.test_leadership import ack, leading
 from tests.raft.values import GROUP
 from tinymq.raft import Given
-from tinymq.raft.followers import BEHIND_ENTRIES_MAX
+from tinymq.raft.leader.followers import BEHIND_ENTRIES_MAX
 
 
 def unready(leader: Broker, broker_id: int) -> str:

@@ -23,11 +23,14 @@ from tinymq.format.entry import ENTRY_VERSION, Entry, Kind
 from tinymq.format.feature_level import ENTRIES
 from tinymq.log.broker_files.vote_store import Ballots
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft import Role, catchup, following, leadership, stock, voting
-from tinymq.raft.core import RaftCore
-from tinymq.raft.election import Ballot
-from tinymq.raft.messages import Append, AppendAck, to_wire
-from tinymq.raft.outbox import Action, Outbox
+from tinymq.raft import Role
+from tinymq.raft.leader import leadership
+from tinymq.raft.replica import following, pysyncobj_seams, voting
+from tinymq.raft.replica.outbox import Action, Outbox
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules import log_matching
+from tinymq.raft.rules.election import Ballot
+from tinymq.raft.rules.messages import Append, AppendAck, to_wire
 
 # ---- 2: acknowledged entries are not truncated and not resent ----------------------------------------------
 
@@ -80,8 +83,8 @@ def test_2_an_older_append_takes_nothing_back() -> None:
 
 
 def test_2_is_noticed_when_whatever_follows_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
-        return catchup.Accept(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+        return log_matching.Accept(message.prev_index + 1, message.entries, message.prev_index + len(message.entries))
 
     monkeypatch.setattr(following, "receive", receive)
     fails(an_older_append_takes_nothing_back)
@@ -393,12 +396,12 @@ def test_11_a_divergent_tail_is_repaired_at_once(seed: int) -> None:
 
 
 def test_11_is_noticed_when_a_conflict_backs_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catchup.receive
+    real = log_matching.receive
 
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
         decision = real(log, commit, message)
-        if isinstance(decision, catchup.Conflict):
-            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        if isinstance(decision, log_matching.Conflict):
+            return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
     monkeypatch.setattr(following, "receive", receive)
@@ -480,7 +483,7 @@ NEVER: list[tuple[str, Callable[[RaftCore], object]]] = [
     ("12", stock_sends_a_large_entry),
     ("12, 17", lambda c: c._SyncObj__getEntries(1, None, 64 * KIB)),
     ("16", lambda c: c._SyncObj__doApplyCommand(b"")),
-    ("16", lambda c: stock.NoTransport().send(stock.PeerNode(2), {})),
+    ("16", lambda c: pysyncobj_seams.NoTransport().send(pysyncobj_seams.PeerNode(2), {})),
     ("19", lambda c: c._applyCommand(b"", None)),
     ("19", lambda c: c._checkCommandsToApply()),
 ]

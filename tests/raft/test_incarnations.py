@@ -11,8 +11,8 @@ from tests.raft.traffic import deliver
 from tests.raft.values import GROUP
 from tinymq.log.files.layout import BALLOTS, group_folder, topic_folder
 from tinymq.raft import Role
-from tinymq.raft.membership import Membership
-from tinymq.raft.messages import Append, AppendAck, Vote
+from tinymq.raft.rules.membership import Membership
+from tinymq.raft.rules.messages import Append, AppendAck, Vote
 
 
 async def wiped_follower(cluster: Cluster) -> None:

@@ -16,9 +16,9 @@ from tinymq.format.entry import crc32c
 from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.installing import Incoming, Need, need_of
-from tinymq.raft.messages import STATE_PIECE_BYTES, StateOffer, StatePiece
-from tinymq.raft.transport import Channel
+from tinymq.raft.net.transport import Channel
+from tinymq.raft.replica.snapshot_receiver import Incoming, Need, need_of
+from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateOffer, StatePiece
 
 CONTENT = bytes(range(256)) * 8
 OFFER = StateOffer(3, 40, 2, 7, 30, 5, len(CONTENT), crc32c(CONTENT))

@@ -19,8 +19,8 @@ from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.log.replica_log.commits import Pressing
 from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
-from tinymq.raft.configs import Configs
-from tinymq.raft.leading import LeadingReplica
+from tinymq.raft.replica.leading import LeadingReplica
+from tinymq.raft.rules.configs import Configs
 
 WRITTEN = [b"%d" % i for i in range(5)]
 

@@ -12,9 +12,9 @@ from itertools import chain, combinations, product
 import pytest
 
 from tests.raft.values import membership
-from tinymq.raft.configs import Config, Configs
-from tinymq.raft.election import Ballot
-from tinymq.raft.membership import Replica
+from tinymq.raft.rules.configs import Config, Configs
+from tinymq.raft.rules.election import Ballot
+from tinymq.raft.rules.membership import Replica
 
 Indexes = tuple[int, ...]  # by broker - 1: of a CONFIG
 

@@ -7,12 +7,12 @@ import structlog
 
 from tests.raft.values import ListLog, chain, incarnation, membership
 from tinymq.base.config import Limits, Timing
-from tinymq.raft.configs import Config, Configs
-from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
-from tinymq.raft.membership import Replica
-from tinymq.raft.messages import Append, AppendAck, CommitNotice, Message
-from tinymq.raft.replication import Mode
-from tinymq.raft.stamps import TermStamps
+from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
+from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.rules.configs import Config, Configs
+from tinymq.raft.rules.membership import Replica
+from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice, Message
+from tinymq.raft.rules.progress import Mode
 
 TERM = 3
 CONFIGS = Configs(Config(1, 0, membership()))

@@ -8,8 +8,8 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Timing
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.heartbeats import Heard, Heartbeats
-from tinymq.raft.liveness import NEVER, Liveness, Verdict
+from tinymq.raft.peers.failure_detector import NEVER, Liveness, Verdict
+from tinymq.raft.peers.heartbeats import Heard, Heartbeats
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.raft.values import GROUP, incarnation, membership
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Kind
-from tinymq.raft.membership import (
+from tinymq.raft.rules.membership import (
     Membership,
     Replica,
     has_quorum,

@@ -8,8 +8,8 @@ from tests.raft.values import GROUP, chain
 from tinymq.base.errors import CorruptData, InvalidRequest
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.leaders import LeaderBoard, announcement, read_announcement
-from tinymq.raft.messages import (
+from tinymq.raft.peers.leader_hints import LeaderBoard, announcement, read_announcement
+from tinymq.raft.rules.messages import (
     STATE_PIECE_BYTES,
     Append,
     AppendAck,

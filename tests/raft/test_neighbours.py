@@ -13,9 +13,9 @@ from tests.raft.values import GROUP
 from tinymq.base.config import Timing
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Host
-from tinymq.raft.leaders import announcement
-from tinymq.raft.neighbours import Neighbours
-from tinymq.raft.transport import Channel, PeerIdentity
+from tinymq.raft.net.transport import Channel, PeerIdentity
+from tinymq.raft.peers.leader_hints import announcement
+from tinymq.raft.peers.peers import Neighbours
 
 
 class StoppableClock(ManualClock):

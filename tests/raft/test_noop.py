@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.raft.noop import NoopNote, pack_noop, parse_noop
+from tinymq.raft.rules.noop import NoopNote, pack_noop, parse_noop
 
 
 @pytest.mark.parametrize("note", [NoopNote(), NoopNote(False, 0), NoopNote(True, 1), NoopNote(True, 2**63)])

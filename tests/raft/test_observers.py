@@ -16,11 +16,11 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.configs import Config, Configs
-from tinymq.raft.followers import OBSERVERS_MAX
-from tinymq.raft.membership import Replica
-from tinymq.raft.messages import AppendAck, CommitNotice, RequestVote, Vote
-from tinymq.raft.recovering import Lost, Well, judge
+from tinymq.raft.leader.followers import OBSERVERS_MAX
+from tinymq.raft.rules.configs import Config, Configs
+from tinymq.raft.rules.membership import Replica
+from tinymq.raft.rules.messages import AppendAck, CommitNotice, RequestVote, Vote
+from tinymq.raft.rules.quorum_loss import Lost, Well, judge
 
 LATE = 4  # the first broker that is no voter
 

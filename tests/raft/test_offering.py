@@ -11,12 +11,12 @@ from tinymq.base.config import Limits, Timing
 from tinymq.format import entry
 from tinymq.format.entry import crc32c
 from tinymq.log.segment.snapshot_files import AppliedState
-from tinymq.raft.installing import Incoming
-from tinymq.raft.leadership import PROBE_RETRY_S, Leadership
-from tinymq.raft.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
-from tinymq.raft.offering import Sending
-from tinymq.raft.replication import Mode
-from tinymq.raft.stamps import TermStamps
+from tinymq.raft.leader.leadership import PROBE_RETRY_S, Leadership
+from tinymq.raft.replica.snapshot_receiver import Incoming
+from tinymq.raft.rules.append_clock import TermStamps
+from tinymq.raft.rules.messages import STATE_PIECE_BYTES, Append, AppendAck, StateAck, StateOffer, StatePiece
+from tinymq.raft.rules.progress import Mode
+from tinymq.raft.rules.snapshot_transfer import Sending
 
 TRIMMED = 10  # entries 1 to 10 are gone: the log begins with 11
 DATA = bytes(range(256)) * (5 * STATE_PIECE_BYTES // 512)

@@ -10,7 +10,7 @@ from tinymq.base.errors import OutOfDescriptors
 from tinymq.base.types import GroupId
 from tinymq.log.files.layout import SEGMENT, group_folder
 from tinymq.raft import Role
-from tinymq.raft.replicas import REOPEN_S
+from tinymq.raft.host.replicas import REOPEN_S
 
 OTHER = GroupId(GROUP.topic_id, 1)
 FOLDER = group_folder(GROUP)

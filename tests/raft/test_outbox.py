@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.raft.harness import Cluster, simulate
-from tinymq.raft.outbox import Outbox
+from tinymq.raft.replica.outbox import Outbox
 
 
 class Disk:

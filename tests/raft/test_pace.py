@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinymq.base.config import Timing
-from tinymq.raft.pace import HALVED_AFTER_S, ROUND_TRIP_MAX_S, Gaps, RoundTrips, election_s
+from tinymq.raft.peers.pace import HALVED_AFTER_S, ROUND_TRIP_MAX_S, Gaps, RoundTrips, election_s
 
 TIMING = Timing(heartbeat_s=0.1, gone_after_s=0.6, election_min_s=0.15, election_max_s=0.45)
 

@@ -18,8 +18,9 @@ from tests.seeds import first_of
 from tinymq.base.types import GroupId
 from tinymq.log.files.files import File
 from tinymq.log.replica_log.log import Log
-from tinymq.raft import Role, opening
-from tinymq.raft.core import RaftCore
+from tinymq.raft import Role
+from tinymq.raft.replica import opening
+from tinymq.raft.replica.replica import RaftCore
 from tinymq.testing.faulty_files import FaultyFiles
 
 CUTS = 2  # in each run: 32 points in `make test`, and 168 more in `make test-long`

@@ -23,7 +23,7 @@ def _names(cell: str) -> list[str]:
 
 def test_the_table_of_modules_names_each_of_them_once() -> None:
     named = [name for modules, *_ in _table("| module of `tinymq/raft/` | what it is |") for name in _names(modules)]
-    there = {path.stem for path in (ROOT / "tinymq" / "raft").glob("*.py")} - {"__init__"}
+    there = {path.stem for path in (ROOT / "tinymq" / "raft").rglob("*.py")} - {"__init__"}
     assert sorted(named) == sorted(there)
 
 
@@ -44,6 +44,6 @@ def test_the_tests_that_the_page_names_are_there() -> None:
 def test_the_code_that_closes_a_hazard_is_where_the_page_says() -> None:
     where = [row[3] for row in _table("| # | stock PySyncObj | here | where | test (`tests/raft/`) |")]
     named = [found for cell in where for found in re.findall(r"`(\w+)\.(\w+)`", cell)]
-    sources = {path.stem: path.read_text() for path in (ROOT / "tinymq" / "raft").glob("*.py")}
+    sources = {path.stem: path.read_text() for path in (ROOT / "tinymq" / "raft").rglob("*.py")}
     assert len(named) > 10
     assert not [f"{m}.{n}" for m, n in named if not re.search(rf"(def|class) {n}\b", sources[m])]

@@ -13,9 +13,9 @@ from tests.seeds import first_of
 from tinymq.base.errors import DeadlineExceeded, NotLeader, TinymqError
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft import Role
-from tinymq.raft.core import RaftCore
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.reads import Answer
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.read_index import Answer
 from tinymq_chaos.sim.virtual import Killed
 
 TIMEOUT_S = 2.0

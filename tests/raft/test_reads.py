@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.raft.reads import ROUND_RETRY_S, ReadRounds
+from tinymq.raft.rules.read_index import ROUND_RETRY_S, ReadRounds
 
 
 class Bench:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tinymq.base.types import METADATA_GROUP
-from tinymq.raft.configs import follows
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import NOBODY, UNSEEN_TERMS_MAX, Lost, Report, Stuck, Well, impose, judge
+from tinymq.raft.rules.configs import follows
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, Lost, Report, Stuck, Well, impose, judge
 
 OLD = {n: Replica(n, bytes([n]) * 16) for n in range(1, 6)}
 NEW = {n: Replica(n, bytes([n + 100]) * 16) for n in range(1, 6)}  # the same brokers with empty folders

@@ -16,12 +16,13 @@ from tests.raft.traffic import deliver, fails, listen
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.log.files.layout import BALLOTS
-from tinymq.raft import Role, leading, voting
-from tinymq.raft.configs import Config, Configs
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.messages import Append, CommitNotice, Message, RequestVote, Vote
-from tinymq.raft.port import GroupPort
-from tinymq.raft.transport import Channel
+from tinymq.raft import Role
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.net.transport import Channel
+from tinymq.raft.replica import leading, voting
+from tinymq.raft.rules.configs import Config, Configs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Append, CommitNotice, Message, RequestVote, Vote
 
 Scene = Callable[[Cluster], Awaitable[None]]
 

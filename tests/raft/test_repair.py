@@ -18,9 +18,9 @@ from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log.engine.damaged_logs import has_aside
 from tinymq.log.files.layout import BALLOTS, MARKS, SEGMENT, group_folder, in_group
 from tinymq.raft import Role
-from tinymq.raft.membership import Membership, pack_membership
-from tinymq.raft.messages import Append
-from tinymq.raft.repair import pack_question, parse_question
+from tinymq.raft.host.repair import pack_question, parse_question
+from tinymq.raft.rules.membership import Membership, pack_membership
+from tinymq.raft.rules.messages import Append
 
 OTHER = GroupId(GROUP.topic_id, 1)
 FIRST = in_group(group_folder(GROUP), 1, SEGMENT)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tinymq.raft.messages import AppendAck
-from tinymq.raft.replication import Mode, Progress
+from tinymq.raft.rules.messages import AppendAck
+from tinymq.raft.rules.progress import Mode, Progress
 
 WINDOW = 1000
 

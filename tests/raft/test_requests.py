@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, TopicExists, Unavailable
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.requests import Requests
+from tinymq.raft.peers.requests import Requests
 
 
 class Pair:

@@ -9,9 +9,9 @@ import pytest
 from tests.raft.values import GROUP
 from tinymq.base.topic_config import Storage
 from tinymq.log import DISK, LogConfig
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import NOBODY, Report
-from tinymq.raft.reviving import revive
+from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.quorum_loss import NOBODY, Report
 
 MEMBERS = [1, 2, 3]
 FOLDERS = {1: b"a" * 16, 2: b"b" * 16, 3: b"c" * 16}

@@ -14,15 +14,19 @@ import pytest
 from tests.raft.transcript import replayed
 from tinymq.log.broker_files.vote_store import Ballots
 from tinymq.log.replica_log.log import Log
-from tinymq.raft import Group, Host, catchup, following, installing, leadership, replicas, voting
-from tinymq.raft.configs import Configs
-from tinymq.raft.core import RaftCore
-from tinymq.raft.election import Answer, Ballot, Voter, answer_vote
-from tinymq.raft.membership import Membership, Replica, quorum_index
-from tinymq.raft.messages import Append, AppendAck, Message, RequestVote
-from tinymq.raft.reads import ReadRounds
-from tinymq.raft.repair import Repairs
-from tinymq.raft.replication import Progress
+from tinymq.raft import Group, Host
+from tinymq.raft.host import replicas
+from tinymq.raft.host.repair import Repairs
+from tinymq.raft.leader import leadership
+from tinymq.raft.replica import following, snapshot_receiver, voting
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules import log_matching
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.election import Answer, Ballot, Voter, answer_vote
+from tinymq.raft.rules.membership import Membership, Replica, quorum_index
+from tinymq.raft.rules.messages import Append, AppendAck, Message, RequestVote
+from tinymq.raft.rules.progress import Progress
+from tinymq.raft.rules.read_index import ReadRounds
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -78,9 +82,9 @@ def votes_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def whatever_follows_is_cut(patch: pytest.MonkeyPatch) -> None:
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Accept:
         entries = message.entries
-        return catchup.Accept(message.prev_index + 1, entries, message.prev_index + len(entries))
+        return log_matching.Accept(message.prev_index + 1, entries, message.prev_index + len(entries))
 
     patch.setattr(following, "receive", receive)
 
@@ -159,7 +163,7 @@ def a_config_alone_is_no_news(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_offered_state_is_always_taken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(installing, "need_of", lambda log, commit, offer, most: installing.Need.STATE)
+    patch.setattr(snapshot_receiver, "need_of", lambda log, commit, offer, most: snapshot_receiver.Need.STATE)
 
 
 def a_state_vouches_for_the_whole_log(patch: pytest.MonkeyPatch) -> None:
@@ -189,12 +193,12 @@ def strangers_are_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def acks_say_only_what_did_not_match(patch: pytest.MonkeyPatch) -> None:
-    real = catchup.receive
+    real = log_matching.receive
 
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
         decision = real(log, commit, message)
-        if isinstance(decision, catchup.Conflict):
-            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        if isinstance(decision, log_matching.Conflict):
+            return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
     patch.setattr(following, "receive", receive)

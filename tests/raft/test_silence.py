@@ -7,10 +7,10 @@ import pytest
 from tests.raft.harness import Cluster, simulate
 from tests.seeds import first_of
 from tinymq.base.errors import NotLeader
-from tinymq.raft.core import RaftCore
-from tinymq.raft.pace import Gaps
-from tinymq.raft.port import GroupPort
-from tinymq.raft.voting import VotingReplica
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.peers.pace import Gaps
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.replica.voting import VotingReplica
 from tinymq_chaos.sim import timing
 from tinymq_chaos.sim.timing import FAILOVERS, STEADY, Row, failovers, steady
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tinymq.raft.stamps import TermStamps
+from tinymq.raft.rules.append_clock import TermStamps
 
 
 def test_a_term_starts_at_the_later_of_predecessor_and_cluster_time() -> None:

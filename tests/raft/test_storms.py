@@ -13,12 +13,14 @@ from tests.raft.harness import Cluster, simulate
 from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.types import GroupId
-from tinymq.raft import catchup, core, following, leadership
-from tinymq.raft.commit import follower_commit
-from tinymq.raft.election import Answer, Voter
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership
-from tinymq.raft.messages import Append, RequestVote
+from tinymq.raft.leader import leadership
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.replica import following, replica
+from tinymq.raft.rules import log_matching
+from tinymq.raft.rules.commit import follower_commit
+from tinymq.raft.rules.election import Answer, Voter
+from tinymq.raft.rules.membership import Membership
+from tinymq.raft.rules.messages import Append, RequestVote
 
 MUTANT_SEEDS_MAX = 30  # within which a mutant has to be caught
 
@@ -69,9 +71,9 @@ def caught(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: ob
 
 def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazards 1 and 2: stock commits up to its own last index."""
-    real = core.RaftCore._learn_commit
+    real = replica.RaftCore._learn_commit
 
-    def learn(self: core.RaftCore, announced: int, verified: int) -> None:
+    def learn(self: replica.RaftCore, announced: int, verified: int) -> None:
         real(self, announced, self._log.last_index)
 
     def send_all(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
@@ -79,19 +81,19 @@ def test_a_follower_that_believes_any_commit_is_caught(monkeypatch: pytest.Monke
 
     assert follower_commit(1, 9, 5) == 5
     monkeypatch.setattr(Leadership, "_tell", send_all)
-    caught(monkeypatch, core.RaftCore, "_learn_commit", learn, first=23)
+    caught(monkeypatch, replica.RaftCore, "_learn_commit", learn, first=23)
 
 
 def test_a_follower_that_truncates_what_matches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazard 2: stock drops everything after prev, and appends what came."""
 
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
-        decision = catchup.receive(log, commit, message)
-        if isinstance(decision, catchup.Conflict) or message.prev_index < log.first_index:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+        decision = log_matching.receive(log, commit, message)
+        if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
             return decision
         end = message.prev_index + len(message.entries)
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
-        return catchup.Accept(cut, message.entries, end)
+        return log_matching.Accept(cut, message.entries, end)
 
     caught(monkeypatch, following, "receive", receive, first=3)
 
@@ -101,7 +103,7 @@ def test_a_leader_that_counts_a_minority_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_votes_for_any_log_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinymq.raft import voting
+    from tinymq.raft.replica import voting
 
     def answer(voter: Voter, candidate: int, request: RequestVote) -> Answer:
         if request.term < voter.term or (request.term == voter.term and voter.voted_for not in (None, candidate)):

@@ -11,8 +11,8 @@ from tinymq.base.errors import NotReady
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.raft import Role
-from tinymq.raft.membership import Replica
-from tinymq.raft.recovering import NOBODY, Lost, Stuck, Verdict, Well, judge
+from tinymq.raft.rules.membership import Replica
+from tinymq.raft.rules.quorum_loss import NOBODY, Lost, Stuck, Verdict, Well, judge
 
 WRITES = [b"%d" % i for i in range(5)]
 

@@ -21,7 +21,7 @@ from tinymq.base.errors import (
     WrongSecret,
 )
 from tinymq.format.feature_level import KNOWN_LEVEL
-from tinymq.raft.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
+from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity, Transport
 from tinymq.testing.cluster import free_ports
 
 Scenario = Callable[[TcpNetwork], Awaitable[None]]

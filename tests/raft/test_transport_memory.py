@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, heartbeat, started
 from tinymq.base.errors import DeadlineExceeded
-from tinymq.raft.transport import HANDSHAKE_TIMEOUT_S, Channel
+from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, Channel
 
 Scenario = Callable[[InMemoryNetwork, ManualClock], Awaitable[None]]
 

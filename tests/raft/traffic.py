@@ -10,8 +10,8 @@ from tests.raft.harness import Broker, Cluster, Scenario, simulate
 from tests.raft.values import GROUP
 from tinymq.format.entry import ENTRY_VERSION, Entry, make_entry
 from tinymq.proto import peer_pb2 as pb
-from tinymq.raft.messages import Append, AppendAck, Vote, to_wire
-from tinymq.raft.transport import Channel
+from tinymq.raft.net.transport import Channel
+from tinymq.raft.rules.messages import Append, AppendAck, Vote, to_wire
 
 
 def fails(scenario: Scenario, **options: Any) -> None:

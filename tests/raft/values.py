@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.entry import Entry, Kind, make_entry
-from tinymq.raft.membership import Membership, Replica
+from tinymq.raft.rules.membership import Membership, Replica
 
 GROUP = GroupId(TopicId(b"g" * 16), 0)
 

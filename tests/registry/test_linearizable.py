@@ -12,8 +12,8 @@ import pytest
 from tests.seeds import first_of
 from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import METADATA_GROUP
-from tinymq.raft.core import RaftCore
-from tinymq.raft.leadership import Leadership
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.replica.replica import RaftCore
 from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 TIMEOUT_S = 1.0

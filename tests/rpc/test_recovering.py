@@ -13,8 +13,8 @@ from tinymq.broker.survey_wire import order_from_wire, order_to_wire, report_fro
 from tinymq.cli.recover import describe
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
-from tinymq.raft.membership import Membership
-from tinymq.raft.recovering import Lost, Order, Report, Stuck, Well
+from tinymq.raft.rules.membership import Membership
+from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Well
 from tinymq.rpc.proof import survey_proof, take_over_proof
 from tinymq.rpc.recovering import _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster

@@ -26,7 +26,7 @@ from tinymq.log.segment.reads import StoredFrames
 from tinymq.net import frame_stream
 from tinymq.net.frame_stream import FilePart
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.raft.group import Role
+from tinymq.raft.replica.group import Role
 from tinymq.rpc import fetch
 from tinymq.testing.cluster import Cluster
 

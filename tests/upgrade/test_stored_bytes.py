@@ -15,7 +15,7 @@ from tests.upgrade.base_build import site
 from tests.upgrade.stored_by_base import TOPICS
 from tinymq.base.topic_config import make
 from tinymq.broker.state import PartitionState
-from tinymq.raft.membership import pack_membership, parse_membership
+from tinymq.raft.rules.membership import pack_membership, parse_membership
 from tinymq.registry.state import RegistryState
 
 SCRIPT = Path(__file__).parent / "stored_by_base.py"

@@ -36,8 +36,8 @@ from tinymq.log.files.runner import Runner, ThreadRunner
 from tinymq.metrics.endpoint import Endpoint
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host
-from tinymq.raft.tcp import TcpTransport
-from tinymq.raft.transport import Transport
+from tinymq.raft.net.tcp import TcpTransport
+from tinymq.raft.net.transport import Transport
 from tinymq.registry.values import BrokerRecord
 from tinymq.rpc.admin import AdminService
 from tinymq.rpc.channels import ChannelsService

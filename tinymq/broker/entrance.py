@@ -14,7 +14,7 @@ from tinymq.broker.formation import Formation
 from tinymq.broker.joining import JOIN_REPLICATED, Joining, Seeking, invite
 from tinymq.broker.mesh import Mesh
 from tinymq.raft import Host
-from tinymq.raft.transport import Invitation, PeerIdentity, Transport
+from tinymq.raft.net.transport import Invitation, PeerIdentity, Transport
 from tinymq.registry.service import RegistryService
 
 logger = structlog.get_logger("tinymq.broker")

@@ -22,8 +22,8 @@ from tinymq.format.entry import Entry, Kind, parse_entry
 from tinymq.log.broker_files.identity import Identity
 from tinymq.log.files.files import Files
 from tinymq.log.files.runner import Runner
-from tinymq.raft.membership import Membership, parse_membership
-from tinymq.raft.transport import Invitation
+from tinymq.raft.net.transport import Invitation
+from tinymq.raft.rules.membership import Membership, parse_membership
 
 FIRST_ENTRY_FILE = "metadata-first-entry"
 VOTERS_FILE = "voters"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
-from tinymq.raft.membership import parse_membership
+from tinymq.raft.rules.membership import parse_membership
 
 HISTORIES_MAX = 8
 

@@ -2,7 +2,7 @@
 
 A voter asks the voters of its configuration, over connections on which both sides prove the secret, and joins once all
 of them have answered, or could not be reached, and those who belong to a cluster agree on which. Nobody formed yet:
-it waits, for `tinymq cluster init` or for one of them. Joining gives no vote: see `tinymq.raft.membership`.
+it waits, for `tinymq cluster init` or for one of them. Joining gives no vote: see `tinymq.raft.rules.membership`.
 
 Any other broker asks whoever listens at the addresses that it was given (`--join`), on the same terms, until one tells
 it, or its time is up. It never votes: see docs/adr/0014.
@@ -35,7 +35,7 @@ from tinymq.base.errors import (
 from tinymq.base.quantity import named
 from tinymq.base.types import PeerAddress
 from tinymq.broker.formation import Formation
-from tinymq.raft.transport import JOIN_RETRY_S, Invitation, PeerIdentity
+from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 
 logger = structlog.get_logger("tinymq.broker")
 

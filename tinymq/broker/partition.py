@@ -30,7 +30,7 @@ from tinymq.broker.watching import Watchers
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
-from tinymq.raft.noop import parse_noop
+from tinymq.raft.rules.noop import parse_noop
 
 __all__ = ["Acks", "CommandsDone", "Done", "Outcome", "Partition", "Produced", "RaftGroup", "RecordLog"]
 

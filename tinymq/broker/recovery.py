@@ -20,7 +20,7 @@ from tinymq.base.types import GroupId
 from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
-from tinymq.raft.recovering import Lost, Order, Report, Stuck, judge
+from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, judge
 
 CHALLENGE_BYTES = 32
 CHALLENGE_S = 60.0

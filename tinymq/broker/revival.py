@@ -22,8 +22,8 @@ from tinymq.broker.recovery import Groups, ask_report
 from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
-from tinymq.raft.recovering import Lost, Report
-from tinymq.raft.reviving import revive
+from tinymq.raft.rules.automatic_recovery import revive
+from tinymq.raft.rules.quorum_loss import Lost, Report
 
 METHOD = "revive.promise"  # asked of other brokers: take part in no lower term any more
 CHECK_S = 0.5

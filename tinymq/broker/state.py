@@ -33,7 +33,7 @@ from tinymq.broker.retention import new_start
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb
-from tinymq.raft.noop import parse_noop
+from tinymq.raft.rules.noop import parse_noop
 
 STATE_VERSION = 2
 _HEAD = struct.Struct("<IHHQQQQ")

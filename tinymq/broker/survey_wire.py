@@ -8,8 +8,8 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import GroupId, TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
-from tinymq.raft.membership import Membership
-from tinymq.raft.recovering import Order, Report
+from tinymq.raft.rules.membership import Membership
+from tinymq.raft.rules.quorum_loss import Order, Report
 
 
 def replica_to_wire(replica: Replica) -> pb.ReplicaIdentity:

@@ -167,7 +167,7 @@ def _replica(broker: int, replica: ReplicaStatus) -> dict[str, Any]:
 
 def _informed(replica: dict[str, Any], reported: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """A row as it stands, or with a reason that fits what the others say: one without a leader sees only itself."""
-    from tinymq.raft.explaining import explain_led
+    from tinymq.raft.rules.explanation import explain_led
 
     if not replica["reason"] or replica["leader"] is not None:
         return replica

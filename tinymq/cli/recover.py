@@ -8,7 +8,7 @@ from tinymq.base.quantity import named, quantity
 from tinymq.cli.output import print_table, say
 
 if TYPE_CHECKING:
-    from tinymq.raft.recovering import Report
+    from tinymq.raft.rules.quorum_loss import Report
     from tinymq.rpc.recovering import Found, Survey
 
 METADATA = "(metadata)"
@@ -16,7 +16,7 @@ METADATA = "(metadata)"
 
 def describe(survey: Survey) -> dict[str, Any]:
     """Every group that does not go on by itself, as one JSON document."""
-    from tinymq.raft.recovering import Well
+    from tinymq.raft.rules.quorum_loss import Well
 
     return {
         "cluster_id": survey.cluster_id.hex(),
@@ -28,7 +28,7 @@ def describe(survey: Survey) -> dict[str, Any]:
 
 
 def _group(found: Found) -> dict[str, Any]:
-    from tinymq.raft.recovering import Lost
+    from tinymq.raft.rules.quorum_loss import Lost
 
     verdict = found.verdict
     best = verdict.survivor if isinstance(verdict, Lost) else max(found.reports, key=lambda r: r.position, default=None)

@@ -1,10 +1,10 @@
 """PySyncObj behind one door: groups, their journal, messages, transport and host."""
 
-from tinymq.raft.election import Given
-from tinymq.raft.group import Group, GroupStatus, Role
-from tinymq.raft.host import Host
-from tinymq.raft.membership import Membership, Replica, make_first_entry
-from tinymq.raft.state import StateMachine
+from tinymq.raft.host.host import Host
+from tinymq.raft.replica.group import Group, GroupStatus, Role
+from tinymq.raft.replica.pysyncobj_state import StateMachine
+from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.membership import Membership, Replica, make_first_entry
 
 __all__ = [
     "Given", "Group", "GroupStatus", "Host", "Membership", "Replica", "Role", "StateMachine", "make_first_entry",

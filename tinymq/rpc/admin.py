@@ -23,7 +23,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.bounds import parse
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
-from tinymq.raft.recovering import Order
+from tinymq.raft.rules.quorum_loss import Order
 from tinymq.rpc.leading import find_queue, find_topic
 from tinymq.rpc.presence import leaves_zeros_out, require
 from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof

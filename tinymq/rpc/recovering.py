@@ -20,8 +20,8 @@ from tinymq.broker.survey_wire import group_from_wire, order_to_wire, report_fro
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.recovering import Lost, Order, Report, Stuck, Verdict, Well, judge
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Verdict, Well, judge
 from tinymq.rpc.proof import NONCE_BYTES, survey_proof, take_over_proof
 
 LOOK_S = 0.3  # between two looks at how far it is

@@ -23,8 +23,8 @@ from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, PortInUse, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
-from tinymq.raft.handshake import ANYBODY, NONCE_BYTES, Handshake, State
-from tinymq.raft.transport import Channel, Invitation, LocalIdentity, out_bytes_max
+from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, State
+from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
 from tinymq.testing.memory_transport import MemoryTransport
 from tinymq.testing.weather import Weather
 

@@ -14,8 +14,8 @@ from tinymq.base.clock import Clock, Timer
 from tinymq.base.errors import BrokerUnreachable, Closed, DeadlineExceeded, TinymqError, UnsupportedVersion
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import peer_pb2
-from tinymq.raft.handshake import ANYBODY, Credentials
-from tinymq.raft.transport import (
+from tinymq.raft.net.handshake import ANYBODY, Credentials
+from tinymq.raft.net.transport import (
     HANDSHAKE_TIMEOUT_S,
     JOIN_RETRY_S,
     REDIAL_MAX_S,

@@ -17,8 +17,8 @@ from tinymq.broker.partition import Partition
 from tinymq.broker.promises import Promises
 from tinymq.broker.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
-from tinymq.raft import cluster_time
-from tinymq.raft.leading import LeadingReplica
+from tinymq.raft.peers import cluster_time
+from tinymq.raft.replica.leading import LeadingReplica
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOST_ANSWERS = ("client_reset", "kill", "isolate_one", "slow_link")

@@ -10,16 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.log.broker_files.vote_store import Ballots
-from tinymq.raft import commit, configs, replicas, voting
-from tinymq.raft.commit import leader_commit
-from tinymq.raft.core import RaftCore
-from tinymq.raft.election import Answer, Ballot, Given, Voter, answer_vote
-from tinymq.raft.followers import Followers
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.messages import RequestVote
-from tinymq.raft.pace import Gaps
-from tinymq.raft.state import NEVER
+from tinymq.raft.host import replicas
+from tinymq.raft.leader.followers import Followers
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.peers.pace import Gaps
+from tinymq.raft.replica import voting
+from tinymq.raft.replica.pysyncobj_state import NEVER
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules import commit, configs
+from tinymq.raft.rules.commit import leader_commit
+from tinymq.raft.rules.election import Answer, Ballot, Given, Voter, answer_vote
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import RequestVote
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill")
@@ -117,7 +119,7 @@ def no_pre_votes(p: Patches) -> None:
 def any_config_is_taken(p: Patches) -> None:
     """A stray one, which leaves a broker out, is taken by everybody."""
     from tinymq.format.entry import Kind
-    from tinymq.raft.membership import pack_membership
+    from tinymq.raft.rules.membership import pack_membership
 
     real = RaftCore._SyncObj__onBecomeLeader
 

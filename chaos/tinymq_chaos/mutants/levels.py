@@ -9,7 +9,8 @@ from typing import Any
 
 from tinymq.broker import upgrade
 from tinymq.format.feature_level import KNOWN_LEVEL
-from tinymq.raft import handshake, leading
+from tinymq.raft.net import handshake
+from tinymq.raft.replica import leading
 from tinymq.registry import commanded, machine
 from tinymq_chaos.mutants.mutant import Patches, mutant
 

@@ -7,14 +7,17 @@ from typing import Any
 
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.view import LogView
-from tinymq.raft import catchup, core, following, heartbeats, leadership
-from tinymq.raft.commit import leader_commit
-from tinymq.raft.configs import Configs
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.messages import Append, AppendAck, CommitNotice
-from tinymq.raft.replication import Progress
-from tinymq.raft.schedule import Schedule
+from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.leader import leadership
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.peers import heartbeats
+from tinymq.raft.replica import following, replica
+from tinymq.raft.rules import log_matching
+from tinymq.raft.rules.commit import leader_commit
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Append, AppendAck, CommitNotice
+from tinymq.raft.rules.progress import Progress
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 DIVERGING = Focus(faults=("seesaw",), workloads=("idempotent",), latency_s=0.015, pace=0.5)
@@ -30,9 +33,9 @@ CUTS = ("cut_link", "isolate_one", "partition", "chain", "reset", "pause", "kill
 
 @mutant("1, 2: a follower's commit is clamped to what messages of this term have verified", OVERTAKEN)
 def commit_not_clamped(p: Patches) -> None:
-    real = core.RaftCore._learn_commit
+    real = replica.RaftCore._learn_commit
 
-    def learn(self: core.RaftCore, announced: int, verified: int) -> None:
+    def learn(self: replica.RaftCore, announced: int, verified: int) -> None:
         real(self, announced, self._log.last_index)
 
     def tell(self: Leadership, peer: int, progress: object, commit: int, ack_wanted: bool) -> None:
@@ -43,7 +46,7 @@ def commit_not_clamped(p: Patches) -> None:
         for peer in self.progress if number is not None else ():
             self._line.send(peer, CommitNotice(self.term, commit, False, number or 0))
 
-    p.set(core.RaftCore, "_learn_commit", learn)
+    p.set(replica.RaftCore, "_learn_commit", learn)
     p.set(Leadership, "_tell", tell)
     p.set(Leadership, "ask_round", ask_round)
 
@@ -61,27 +64,27 @@ def states_vouch_for_the_whole_log(p: Patches) -> None:
 
 @mutant("2: entries that match are skipped, only a conflict truncates")
 def matching_entries_truncated(p: Patches) -> None:
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
-        decision = catchup.receive(log, commit, message)
-        if isinstance(decision, catchup.Conflict) or message.prev_index < log.first_index:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
+        decision = log_matching.receive(log, commit, message)
+        if isinstance(decision, log_matching.Conflict) or message.prev_index < log.first_index:
             return decision
         cut = message.prev_index + 1 if message.prev_index < log.last_index else None
-        return catchup.Accept(cut, message.entries, message.prev_index + len(message.entries))
+        return log_matching.Accept(cut, message.entries, message.prev_index + len(message.entries))
 
     p.set(following, "receive", receive)
 
 
 @mutant("3: acknowledgements of another term are dropped", STALE)
 def acks_of_other_terms_count(p: Patches) -> None:
-    real = core.RaftCore._on_ack
+    real = replica.RaftCore._on_ack
 
-    def on_ack(self: core.RaftCore, peer: int, ack: AppendAck) -> None:
+    def on_ack(self: replica.RaftCore, peer: int, ack: AppendAck) -> None:
         if ack.term < self.term and not ack.conflict and self._leadership is not None:
             known = min(ack.durable, self._log.last_index), min(ack.received, self._log.last_index)
             ack = AppendAck(self.term, *known, False, 0, 0, ack.commit, ack.count, ack.round)
         real(self, peer, ack)
 
-    p.set(core.RaftCore, "_on_ack", on_ack)
+    p.set(replica.RaftCore, "_on_ack", on_ack)
 
 
 @mutant("3: what a follower acknowledges was verified in this term", OVERTAKEN)
@@ -119,12 +122,12 @@ def _clipped(real: Any) -> Any:
 )
 def acks_before_the_sync(p: Patches) -> None:
     """Followers and the leader itself."""
-    real: Any = core.RaftCore.__init__
+    real: Any = replica.RaftCore.__init__
 
-    def init(self: core.RaftCore, group: Any, me: Any, log: Any, *rest: Any) -> None:
+    def init(self: replica.RaftCore, group: Any, me: Any, log: Any, *rest: Any) -> None:
         real(self, group, me, Unsynced(log), *rest)
 
-    p.set(core.RaftCore, "__init__", init)
+    p.set(replica.RaftCore, "__init__", init)
 
 
 class Unsynced:
@@ -162,12 +165,12 @@ def leader_counts_itself_early(p: Patches) -> None:
     Focus(faults=("isolate_one", "kill"), workloads=("idempotent",), nodes=5, pace=0.25),
 )
 def conflicts_back_off_by_one(p: Patches) -> None:
-    real = catchup.receive
+    real = log_matching.receive
 
-    def receive(log: catchup.LogView, commit: int, message: Append) -> catchup.Conflict | catchup.Accept:
+    def receive(log: log_matching.LogView, commit: int, message: Append) -> log_matching.Conflict | log_matching.Accept:
         decision = real(log, commit, message)
-        if isinstance(decision, catchup.Conflict):
-            return catchup.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
+        if isinstance(decision, log_matching.Conflict):
+            return log_matching.Conflict(message.prev_index, log.term_at(message.prev_index - 1) or 0)
         return decision
 
     p.set(following, "receive", receive)
@@ -181,7 +184,7 @@ def conflicts_back_off_by_one(p: Patches) -> None:
 )
 def heartbeats_carry_a_log_position(p: Patches) -> None:
     """It overtakes appends: its commit index is taken up to the follower's own last entry."""
-    from tinymq.raft.host import Host
+    from tinymq.raft.host.host import Host
 
     said: dict[tuple[int, int, int], dict[Any, tuple[int, int]]] = {}  # (sender, receiver, sequence): log positions
     hosts: dict[int, Host] = {}  # of each Heartbeats object
@@ -272,15 +275,15 @@ def one_replica_commits(p: Patches) -> None:
     Focus(faults=("kill", "isolate_one"), workloads=("idempotent",), latency_s=0.015, pace=0.3),
 )
 def leads_before_its_noop_is_applied(p: Patches) -> None:
-    real = core.RaftCore._SyncObj__onBecomeLeader
+    real = replica.RaftCore._SyncObj__onBecomeLeader
 
-    def become(self: core.RaftCore) -> None:
+    def become(self: replica.RaftCore) -> None:
         real(self)
         leadership = self._leadership
         if leadership is not None:
             self._machine.lead(leadership.term)
 
-    def apply(self: core.RaftCore, entry: Entry) -> None:
+    def apply(self: replica.RaftCore, entry: Entry) -> None:
         if entry.header.kind == Kind.CONFIG:
             self._configs.apply(entry)
         self._machine.apply(entry)
@@ -291,27 +294,27 @@ def leads_before_its_noop_is_applied(p: Patches) -> None:
             if entry.header.kind in (Kind.NOOP, Kind.CONFIG):
                 self._list_anew()
 
-    p.set(core.RaftCore, "_SyncObj__onBecomeLeader", become)
-    p.set(core.RaftCore, "_apply", apply)
+    p.set(replica.RaftCore, "_SyncObj__onBecomeLeader", become)
+    p.set(replica.RaftCore, "_apply", apply)
 
 
 @mutant("9, 10: an entry that cannot be applied ends its replica, and is not tried again", Focus(faults=("kill",)))
 def apply_is_tried_again(p: Patches) -> None:
     """One broker's apply fails now and then; that is swallowed, as stock does, and the entry is met again."""
-    real_apply, real_all = core.RaftCore._apply, core.RaftCore._SyncObj__applyLogEntries
+    real_apply, real_all = replica.RaftCore._apply, replica.RaftCore._SyncObj__applyLogEntries
 
-    def apply(self: core.RaftCore, entry: Entry) -> None:
+    def apply(self: replica.RaftCore, entry: Entry) -> None:
         if self._me.broker_id == 2 and entry.header.header_crc % 50 == 0:
             self._SyncObj__raftLastApplied = entry.index - 1
             raise ValueError("apply failed")
         real_apply(self, entry)
 
-    def apply_all(self: core.RaftCore) -> bool:
+    def apply_all(self: replica.RaftCore) -> bool:
         try:
             return real_all(self)
         except ValueError:
             self._around.clock.call_later(0.05, self._around.wake)
             return False
 
-    p.set(core.RaftCore, "_apply", apply)
-    p.set(core.RaftCore, "_SyncObj__applyLogEntries", apply_all)
+    p.set(replica.RaftCore, "_apply", apply)
+    p.set(replica.RaftCore, "_SyncObj__applyLogEntries", apply_all)

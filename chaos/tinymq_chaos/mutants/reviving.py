@@ -17,12 +17,12 @@ from tinymq.broker.homecoming import Homecoming
 from tinymq.broker.revival import Revival
 from tinymq.broker.transfers import Transfers
 from tinymq.log.broker_files.durability_marks import Mark
-from tinymq.raft import reviving
-from tinymq.raft.core import RaftCore
-from tinymq.raft.election import Given
-from tinymq.raft.handing import HandingReplica
-from tinymq.raft.membership import Replica
-from tinymq.raft.recovering import Lost, Report, can_win, lost
+from tinymq.raft.replica.leadership_transfer import HandingReplica
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules import automatic_recovery
+from tinymq.raft.rules.election import Given
+from tinymq.raft.rules.membership import Replica
+from tinymq.raft.rules.quorum_loss import Lost, Report, can_win, lost
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 REVIVAL = "tests/broker/test_revival.py::test_"
@@ -62,7 +62,7 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
     test=f"{DECISION}two_that_are_listed_elect_one_of_them",
 )
 def whoever_waits_is_revived(p: Patches) -> None:
-    p.set(reviving, "can_win", lambda report, reports: False)
+    p.set(automatic_recovery, "can_win", lambda report, reports: False)
 
 
 @mutant(
@@ -81,7 +81,7 @@ def promises_are_forgotten(p: Patches) -> None:
     "a disk that was replaced is waited for: it may come back", test=f"{REVIVAL}a_disk_that_was_replaced_is_waited_for"
 )
 def replaced_disks_are_not_waited_for(p: Patches) -> None:
-    p.set(reviving, "_is_there_or_risked", lambda listed, present, risky_now: True)
+    p.set(automatic_recovery, "_is_there_or_risked", lambda listed, present, risky_now: True)
 
 
 @mutant(
@@ -98,12 +98,12 @@ def the_present_setting_decides(p: Patches) -> None:
     test=f"{ALTERED}a_majority_that_lost_its_files_is_never_revived",
 )
 def faults_are_risks(p: Patches) -> None:
-    real = reviving._is_there_or_risked
+    real = automatic_recovery._is_there_or_risked
 
     def is_there_or_risked(listed: Replica, present: dict[int, Report], risky_now: bool) -> bool:
         return real(listed, {b: replace(r, fault_count=0) for b, r in present.items()}, risky_now)
 
-    p.set(reviving, "_is_there_or_risked", is_there_or_risked)
+    p.set(automatic_recovery, "_is_there_or_risked", is_there_or_risked)
 
 
 @mutant(
@@ -111,7 +111,7 @@ def faults_are_risks(p: Patches) -> None:
     test=f"{DECISION}configs_of_before_the_newest_applied_one_are_over",
 )
 def old_configs_count(p: Patches) -> None:
-    p.set(reviving, "_age", lambda membership: (0, 0))
+    p.set(automatic_recovery, "_age", lambda membership: (0, 0))
 
 
 @mutant("the cause of a raised count is stored with it", test="tests/log/test_marks.py::test_what_raised_a_count")
@@ -126,8 +126,8 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
     def revive(reports: Sequence[Report], members: Sequence[int], **rest: Any) -> Lost | None:
         return real([replace(report, healthy=True) for report in reports], members, **rest)
 
-    real = reviving.revive
-    p.set(reviving, "revive", revive)
+    real = automatic_recovery.revive
+    p.set(automatic_recovery, "revive", revive)
     p.set(revival, "revive", revive)
 
 

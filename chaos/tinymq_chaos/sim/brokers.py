@@ -16,7 +16,7 @@ from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.broker.partition import Partition
 from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
-from tinymq.raft.transport import Transport
+from tinymq.raft.net.transport import Transport
 from tinymq.rpc.serving import State
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.links import make_forwarding

@@ -13,14 +13,16 @@ from typing import Any
 from tinymq.base.config import KIB
 from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry, Kind
-from tinymq.raft import Role, cold, leadership
-from tinymq.raft.core import RaftCore
-from tinymq.raft.group import Group
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership, Replica, parse_membership
-from tinymq.raft.messages import Append, AppendAck, Message, Vote
-from tinymq.raft.port import GroupPort
-from tinymq.raft.transport import Channel
+from tinymq.raft import Role
+from tinymq.raft.host import cold_reads
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.leader import leadership
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.net.transport import Channel
+from tinymq.raft.replica.group import Group
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.membership import Membership, Replica, parse_membership
+from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
 from tinymq_chaos.checkers.elections import Elections, Identity, Listing, Well
 from tinymq_chaos.history import Log
 from tinymq_chaos.sim.brokers import DISK_S
@@ -76,7 +78,7 @@ class _Watch:
             (Leadership, "acknowledged", self._answered),
             (GroupPort, "send", self._sent),
             (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
-            (cold, "APPEND_BYTES", lambda real: APPEND_BYTES),
+            (cold_reads, "APPEND_BYTES", lambda real: APPEND_BYTES),
         ]
 
     def _log(self, group: GroupId) -> Log | None:

@@ -22,12 +22,12 @@ from tinymq.log.files.layout import group_of
 from tinymq.log.replica_log.log import Log
 from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
 from tinymq.raft import Group, Host
-from tinymq.raft.configs import Configs
-from tinymq.raft.leadership import Leadership
-from tinymq.raft.membership import Membership, Replica
-from tinymq.raft.messages import Message, RequestVote, Vote
-from tinymq.raft.port import GroupPort
-from tinymq.raft.replicas import Replicas
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replicas import Replicas
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Message, RequestVote, Vote
 from tinymq_chaos.checkers.ledger import Ballot, Identity
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.seen import broker_of

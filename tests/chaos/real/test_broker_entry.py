@@ -22,7 +22,7 @@ from tinymq.cli import devcluster, devfolder, process
 from tinymq.cli.devfolder import DevFolder
 from tinymq.cli.exits import Exit
 from tinymq.cli.process import Process
-from tinymq.raft.leadership import Leadership
+from tinymq.raft.leader.leadership import Leadership
 from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.real import broker as command
 

@@ -1,0 +1,60 @@
+"""What leaders read from disk for their followers, beside the loop: entries that are not in memory, applied states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tinymq.base.errors import OffsetOutOfRange
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry
+from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.raft.host.replicas import Replicas
+from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.leader.leadership import APPEND_BYTES
+from tinymq.raft.replica.group import Group
+from tinymq.raft.replica.replica import RaftCore
+
+
+class ColdReads:
+    """Of all groups. A read that fails ends the replica, unless its log was replaced meanwhile."""
+
+    def __init__(self, groups: Mapping[GroupId, Group], schedule: Schedule, replicas: Replicas) -> None:
+        self._groups = groups
+        self._schedule = schedule
+        self._replicas = replicas
+
+    def read(self, group: Group, peer: int, index: int) -> None:
+        """Entries from `index` on, for `peer`."""
+        term = group.core.leading_term
+        assert term is not None
+        self._schedule.spawn(self._read(group, group.core, term, peer, index))
+
+    async def _read(self, group: Group, core: RaftCore, term: int, peer: int, index: int) -> None:
+        entries: list[Entry] = []
+        try:
+            entries = await group.log.read(index, APPEND_BYTES)
+        except OffsetOutOfRange:
+            pass  # the head of the log was removed meanwhile: the follower is offered the applied state
+        except Exception as error:
+            self._failed(group, core, error)
+        if self._groups.get(group.id) is group:
+            self._replicas.guarded(group, lambda: core.read_done(term, peer, index, entries))
+
+    def read_state(self, group: Group, peer: int) -> None:
+        """The applied state before the log's first entry, for `peer`."""
+        term = group.core.leading_term
+        assert term is not None
+        self._schedule.spawn(self._read_state(group, group.core, term, peer))
+
+    async def _read_state(self, group: Group, core: RaftCore, term: int, peer: int) -> None:
+        state: AppliedState | None = None
+        try:
+            state = await group.log.read_state()
+        except Exception as error:
+            self._failed(group, core, error)
+        if self._groups.get(group.id) is group:
+            self._replicas.guarded(group, lambda: core.state_read(term, peer, state))
+
+    def _failed(self, group: Group, core: RaftCore, error: Exception) -> None:
+        if group.core is core:  # else of a log that was replaced meanwhile
+            self._replicas.fail(group, error)

@@ -1,0 +1,334 @@
+"""The Raft groups of one broker: opened, ticked when something happened, told of the life of other brokers.
+
+Wires transport, store and groups; decides nothing about Raft itself. One loop owns all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import structlog
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.format.entry import Entry
+from tinymq.log.engine.store import Store
+from tinymq.log.replica_log.log_config import DISK, LogConfig
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.host.cold_reads import ColdReads
+from tinymq.raft.host.repair import Repairs
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replicas import Replicas
+from tinymq.raft.host.router import Inbound
+from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.net.transport import Channel, Transport
+from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.requests import Requests
+from tinymq.raft.replica.group import Group, GroupStatus
+from tinymq.raft.replica.pysyncobj_state import StateMachine
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.explanation import explain_led
+from tinymq.raft.rules.membership import parse_membership
+
+logger = structlog.get_logger("tinymq.raft")
+
+
+class Host:
+    """All groups of one broker. Callbacks are made on the loop; see the attributes."""
+
+    def __init__(
+        self, broker_id: int, store: Store, transport: Transport, clock: Clock, rng: random.Random, limits: Limits,
+        timing: Timing,
+    ) -> None:  # fmt: skip
+        self.broker_id = broker_id
+        self.on_group_changed: Callable[[Group], None] | None = None  # role, leader or term is another
+        self.on_failed: Callable[[TinymqError], None] | None = None  # the ballots' disk failed: the broker must stop
+        self.on_peer_changed: Callable[[int, bool], None] | None = None  # a broker is alive (again), or gone
+        self.feature_level = store.identity.feature_level  # of the cluster, as known here
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._timing = timing
+        self._groups: dict[GroupId, Group] = {}
+        self._neighbours = Neighbours(broker_id, transport, clock, timing)
+        self.liveness = self._neighbours.liveness  # to be read
+        self._neighbours.on_alive = self._peer_alive
+        self._neighbours.on_gone = self._peer_gone
+        self._neighbours.on_deaf = self._peer_deaf
+        self._neighbours.on_stepped_down = self._peer_stepped_down
+        self._neighbours.time.on_known = self._time_known
+        self._members: Counter[int] = Counter()  # by broker: how many of the groups open here have it as a member
+        self._holders: frozenset[int] = frozenset()  # brokers with any replica, as last told
+        self._requests = Requests(self._send_control, clock)
+        self._schedule = Schedule(clock, self._tick)
+        repairs = Repairs(broker_id, store, clock, self._neighbours, self._requests, self._groups)
+        self._replicas = Replicas(broker_id, store, self._schedule, limits, repairs, self._groups, self._announce)
+        self._cold = ColdReads(self._groups, self._schedule, self._replicas)
+        self._inbound = Inbound(transport, self._neighbours, self._requests, self._groups, self._replicas.guarded)
+        self._known: dict[GroupId, tuple[object, ...]] = {}  # as last announced
+        self._handing: list[Group] = []  # whose leadership is being handed over
+        self._handed = asyncio.Event()  # set while none of them is led here
+        store.ballots.on_durable.append(self._on_ballots_durable)
+        store.writer.on_ballots_failed = self._on_ballots_failed
+
+    def introduce(self, here: Callable[[], str], on_here: Callable[[int, str], None]) -> None:
+        """Tell every broker that is reached where this one can be dialled, host:port, and hear where they can. Before
+        `start`."""
+        self._neighbours.here, self._neighbours.on_here = here, on_here
+
+    # ---- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, and begin to send heartbeats. Groups may be opened before or after."""
+        self._inbound.listen()
+        await self._transport.start()
+        self._neighbours.start()
+
+    async def stop(self, *, hand_over: bool = True) -> None:
+        """Hand over what this broker leads, say goodbye, and close every connection. The store stays open."""
+        if hand_over:
+            await self._hand_over_all()
+        self._neighbours.stop()
+        self._schedule.stop()
+        await self._requests.stop()
+        await self._transport.stop()
+
+    async def _hand_over_all(self) -> None:
+        """Until others lead what was led here, as far as anybody can take over, or the time is up."""
+        until = self._clock.monotonic() + self._timing.hand_over_s
+        self._handing = [group for group in self._groups.values() if group.core.hand_over(None, until)]
+        self._handed.clear()
+        self._check_handed()
+        timer = self._clock.call_later(self._timing.hand_over_s, self._handed.set)
+        await self._handed.wait()
+        timer.cancel()
+
+    def _check_handed(self) -> None:
+        # Do not wait for a group that an election brings back here: when this broker says goodbye, the others elect at
+        # once. Two brokers that stop together would otherwise wait until the time is up.
+        self._handing = [group for group in self._handing if group.is_leader]
+        if not self._handing:
+            self._handed.set()
+
+    # ---- groups ----------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Mapping[GroupId, Group]:
+        return MappingProxyType(self._groups)
+
+    async def open_group(
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, config: LogConfig = DISK
+    ) -> Group:
+        """Open or create this broker's replica and bring `machine` to what is known to be committed.
+
+        Raises StorageError. A damaged replica is QUARANTINED, takes part in nothing, and repairs itself.
+        """
+        port = GroupPort(
+            group_id, self._clock, self._rng, self._limits, self._timing, self._transport, self._neighbours.liveness,
+            self._neighbours.time, level=lambda: self.feature_level,
+            observed=group_id == METADATA_GROUP,  # every broker needs to know the cluster
+            wake=lambda: self._schedule.wake(group_id),
+            read_cold=lambda peer, index: self._cold.read(self._groups[group_id], peer, index),
+            read_state=lambda peer: self._cold.read_state(self._groups[group_id], peer),
+            take_state=lambda peer, message: self._replicas.installs.take(self._groups[group_id], peer, message),
+        )  # fmt: skip
+        members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # these brokers never change
+        self._members.update(members)
+        self._count_clocks()  # before it can lead anything
+        try:
+            return await self._replicas.open(group_id, first_entry, machine, port, config)
+        except BaseException:
+            self._members.subtract(members)
+            raise
+
+    def configure_group(self, group_id: GroupId, config: LogConfig) -> None:
+        """Its log is kept like this from now on, also when the replica is made anew; `storage` cannot change."""
+        self._replicas.configure(self._groups[group_id], config)
+
+    async def close_group(self, group_id: GroupId) -> None:
+        """Take no further part; the data stays."""
+        await self._forget(group_id)
+        await self._store.close_log(group_id)
+
+    async def _forget(self, group_id: GroupId) -> None:
+        group = self._groups.pop(group_id)
+        self._members.subtract(r.broker_id for r in group.membership.replicas)
+        self._count_clocks()
+        self._schedule.forget(group_id)
+        self._known.pop(group_id, None)
+        self._neighbours.forget(group_id)
+        if group.core.leading_term is not None:
+            self._tell_stepped_down(group, group.core.leading_term)
+            group.machine.follow()
+        await self._replicas.close(group)
+
+    async def delete_group(self, group_id: GroupId) -> None:
+        """The topic is gone: close, and remove the data for good."""
+        if group_id in self._groups:
+            await self._forget(group_id)
+        await self._store.delete_log(group_id)
+
+    def transfer(
+        self, group_id: GroupId, to: int | None = None, *, within_s: float | None = None, by_hand: bool = False
+    ) -> bool:
+        """Begin to hand the leadership over; False when it is not led here or nobody can take it. What is not done
+        within `within_s` (else hand_over_s) is given up: it is led here as before."""
+        until = self._clock.monotonic() + (self._timing.hand_over_s if within_s is None else within_s)
+        return self._groups[group_id].core.hand_over(to, until, by_hand)
+
+    def known_levels(self) -> dict[int, int]:
+        """Map every other live broker to the feature level that its build knows."""
+        identities = [self._transport.identity(peer) for peer in self.liveness.all_alive()]
+        return {who.broker_id: who.feature_level for who in identities if who is not None}
+
+    async def enter_level(self, level: int) -> None:
+        """Allow proposals that need this feature level, because the cluster is at it. Once the level is stored in the
+        data folder, refuse peers that do not know it. Raises StorageError."""
+        self.feature_level = max(self.feature_level, level)
+        await self._store.note_feature_level(level)
+        self._transport.turn_away(level)
+
+    def alive(self, broker_id: int) -> bool:
+        return self._neighbours.alive(broker_id)
+
+    def count_alive(self) -> int:
+        """Brokers that are heard, and this one."""
+        return self._neighbours.count_alive()
+
+    def leader_of(self, group_id: GroupId) -> tuple[int, int] | None:
+        """(broker, term): from the replica here, else from what leaders announced. A hint: it may be over."""
+        group = self._groups.get(group_id)
+        if group is not None and group.leader is not None:
+            return group.leader, group.term
+        known = self._neighbours.leader_of(group_id)
+        return None if known is not None and known[0] == self.broker_id else known  # it would be the replica here
+
+    # ---- the cluster's time ----------------------------------------------------------------------------
+
+    def set_holders(self, brokers: frozenset[int]) -> None:
+        """Let the clocks of these brokers count, which hold replicas according to the registry. The members of groups
+        that are open here count, too."""
+        self._holders = brokers
+        self._count_clocks()
+
+    def _count_clocks(self) -> None:
+        self._neighbours.time.count(self._holders | {b for b, groups in self._members.items() if groups})
+
+    def _time_known(self) -> None:
+        for group in self._groups.values():
+            if group.is_leader:
+                self._schedule.wake(group.id)
+
+    def status(self, group: Group) -> GroupStatus:
+        """Return the group's own status. If another broker has announced a leader that this replica does not know yet,
+        the reason says that it waits to hear from that leader, because nothing needs recovery."""
+        status = group.status()
+        leader = self.leader_of(group.id)
+        if status.leader is not None or leader is None:
+            return status
+        return replace(status, reason=explain_led(status.reason, leader[0]))
+
+    # ---- questions between brokers -----------------------------------------------------------------------
+
+    async def request(self, broker_id: int, method: str, body: bytes, timeout_s: float) -> bytes:
+        """Ask a broker (this one, too). See `Requests.ask`."""
+        if broker_id == self.broker_id:
+            return await self._requests.ask_here(method, body)
+        return await self._requests.ask(broker_id, method, body, timeout_s)
+
+    def serve(self, method: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self._requests.serve(method, answer)
+
+    def _send_control(self, peer: int, message: pb.Peer, body: bytes = b"") -> bool:
+        return self._transport.send(peer, Channel.CONTROL, message, [body] if body else ())
+
+    # ---- ticking -------------------------------------------------------------------------------------------
+
+    def _tick(self, group_id: GroupId) -> float | None:
+        """Tick one group; when it wants to be ticked next (None: it is gone)."""
+        if (group := self._groups.get(group_id)) is None:
+            return None
+        self._replicas.guarded(group, group.core.tick)
+        self._replicas.installs.settle(group)
+        self._announce(group)
+        return group.core.next_wake()
+
+    def _announce(self, group: Group) -> None:
+        """Tell whom it concerns when role, leader, term or CONFIG changed: one that retires it makes no other role of a
+        learner, and it has to see to that."""
+        if self._groups.get(group.id) is not group:
+            return
+        core = group.core
+        now = (group.role, group.leader, group.term, core.leading_term, group.membership.epoch)
+        before = self._known.get(group.id)
+        if now == before:
+            return
+        self._known[group.id] = now
+        led = None if before is None else before[3]
+        logger.info("replica_changed", group=str(group.id), role=group.role.value, term=group.term, leader=group.leader)
+        if core.leading_term is not None:
+            self._neighbours.leads(group.id, core.leading_term)
+        if isinstance(led, int) and core.leading_term != led:
+            self._tell_stepped_down(group, led)
+        self._check_handed()
+        self._replicas.look(group)
+        if self.on_group_changed is not None:
+            self.on_group_changed(group)
+
+    def _tell_stepped_down(self, group: Group, term: int) -> None:
+        self._neighbours.stepped_down(group.id, term, [r.broker_id for r in group.membership.replicas])
+
+    # ---- the life of other brokers -----------------------------------------------------------------------------
+
+    def _peer_alive(self, peer: int, restarted: bool) -> None:
+        """A broker came, or came back; another process leads nothing of what the one before it led."""
+
+        def tell(core: RaftCore) -> None:
+            if restarted:
+                core.leader_gone(peer)
+            core.peer_alive(peer)
+
+        self._inbound.each_with(peer, tell)
+        if self.on_peer_changed is not None:
+            self.on_peer_changed(peer, True)
+
+    def _peer_gone(self, peer: int) -> None:
+
+        def tell(core: RaftCore) -> None:
+            core.leader_gone(peer)
+            core.observer_gone(peer)
+            core.check_quorum()
+
+        self._inbound.each_with(peer, tell)
+        if self.on_peer_changed is not None:
+            self.on_peer_changed(peer, False)
+
+    def _peer_deaf(self, peer: int) -> None:
+        self._inbound.each_with(peer, lambda core: core.check_quorum())
+
+    def _peer_stepped_down(self, peer: int, group_id: GroupId, term: int) -> None:
+        if (group := self._groups.get(group_id)) is not None:
+            self._replicas.guarded(group, lambda: group.core.stepped_down(peer, term))
+
+    # ---- the disk --------------------------------------------------------------------------------------------
+
+    def _on_ballots_durable(self) -> None:
+        for group in self._groups.values():
+            if group.core.waits_for_ballot:
+                self._replicas.guarded(group, group.core.durable)
+
+    def _on_ballots_failed(self, error: TinymqError) -> None:
+        logger.error("ballots_failed", error=error.code, reason=str(error))
+        for group in self._groups.values():
+            group.core.fail(error)
+        if self.on_failed is not None:
+            self.on_failed(error)

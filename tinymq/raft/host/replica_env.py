@@ -1,0 +1,82 @@
+"""A group's view of its broker: the `Surroundings` that a replica decides and sends through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, Timing
+from tinymq.base.types import GroupId
+from tinymq.raft.net.transport import Channel, Transport
+from tinymq.raft.peers.cluster_time import ClusterTime
+from tinymq.raft.peers.failure_detector import Liveness
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.messages import Append, Message, StateOffer, StatePiece, to_wire
+
+
+class GroupPort:
+    """Implements `state.Surroundings` for one group."""
+
+    def __init__(
+        self, group: GroupId, clock: Clock, rng: random.Random, limits: Limits, timing: Timing, transport: Transport,
+        liveness: Liveness, time: ClusterTime, *, level: Callable[[], int], observed: bool, wake: Callable[[], None],
+        read_cold: Callable[[int, int], None], read_state: Callable[[int], None],
+        take_state: Callable[[int, StateOffer | StatePiece], None],
+    ) -> None:  # fmt: skip
+        self.clock = clock
+        self.rng = rng
+        self.limits = limits
+        self.timing = timing
+        self.wake = wake
+        self.read_cold = read_cold
+        self.read_state = read_state
+        self.take_state = take_state
+        self.now = clock.monotonic
+        self.cluster_us = time.now_us
+        self.observed = observed  # brokers that no CONFIG lists follow it, too
+        self.configs: Configs  # of the replica that sends, which sets it
+        self._level = level
+        self._group = group
+        self._transport = transport
+        self._liveness = liveness
+
+    @property
+    def feature_level(self) -> int:
+        return self._level()
+
+    def alive(self, peer: int) -> bool:
+        return self._liveness.alive(peer)
+
+    def hears(self, peer: int) -> bool:
+        return self._liveness.hears(peer, self.now())
+
+    def heard_by(self, peer: int) -> bool:
+        return self._liveness.heard_by(peer)
+
+    def election_s(self) -> tuple[float, float]:
+        return self._liveness.election_s(r.broker_id for r in self.configs.membership.replicas)
+
+    def observers(self) -> Sequence[int]:
+        return self._liveness.all_alive() if self.observed else ()
+
+    def connected(self, peer: int) -> bool:
+        return self._transport.connected(peer, Channel.BULK)
+
+    def incarnation(self, peer: int) -> bytes | None:
+        who = self._transport.identity(peer)
+        return None if who is None else who.incarnation
+
+    def session(self, peer: int) -> int | None:
+        who = self._transport.identity(peer)
+        return None if who is None else who.session
+
+    def send(self, peer: int, message: Message) -> bool:
+        """Appends and states go in order on the bulk connection; all else overtakes them (architecture, 13)."""
+        head, body = to_wire(self._group, message)
+        head.generation = self.configs.newest.generation
+        channel = Channel.BULK if isinstance(message, Append | StateOffer | StatePiece) else Channel.CONTROL
+        return self._transport.send(peer, channel, head, body)
+
+    def reopen(self, peer: int) -> None:
+        self._transport.reset(peer, Channel.BULK)

@@ -1,0 +1,274 @@
+"""The replicas of one broker: opened, closed, and made anew in place when they are damaged or far behind.
+
+A `Group` stays the same object whatever becomes of the log behind it, so the rooms above keep theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokenInvariant, CorruptData, NotReady, OutOfDescriptors, TinymqError
+from tinymq.base.types import GroupId
+from tinymq.base.value import value
+from tinymq.format.entry import Entry
+from tinymq.log.engine.store import OpenedLog, Store
+from tinymq.log.replica_log.log_config import LogConfig
+from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.raft.host.repair import Repairs
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.schedule import Schedule
+from tinymq.raft.replica.group import Group, Role
+from tinymq.raft.replica.opening import open_replica
+from tinymq.raft.replica.pysyncobj_state import StateMachine
+from tinymq.raft.replica.snapshot_receiver import Installs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Append, StateOffer
+
+logger = structlog.get_logger("tinymq.raft")
+
+REOPEN_S = 1.0  # between attempts to reopen a log after the file descriptors ran out
+
+Job = Callable[[], Coroutine[Any, Any, None]]
+
+
+@value
+class _Origin:
+    """What a replica is made from, the first time and again."""
+
+    first_entry: Entry
+    port: GroupPort
+    blank: bytes  # the state machine's state before entry 1
+    config: LogConfig
+
+
+def other_count(membership: Membership, me: Replica) -> int | None:
+    """The count that a replica must take which nobody would list as it is: its identity was replaced, and may come
+    back with an old disk, or with counts that were lost. None when it is listed, or can be."""
+    if membership.has(me) or membership.replica(me.broker_id) is None or membership.may_list(me):
+        return None
+    known = (*membership.replicas, *membership.retired)
+    return 1 + max(r.count for r in (me, *known) if (r.broker_id, r.incarnation) == (me.broker_id, me.incarnation))
+
+
+class Replicas:
+    """`groups`, and what happens to them one by one. `changed` is called when a role may be another."""
+
+    def __init__(
+        self, broker_id: int, store: Store, schedule: Schedule, limits: Limits, repairs: Repairs,
+        groups: dict[GroupId, Group], changed: Callable[[Group], None],
+    ) -> None:  # fmt: skip
+        self.installs = Installs(limits.state_bytes_max, self._install)
+        self._broker_id = broker_id
+        self._store = store
+        self._schedule = schedule
+        self._repairs = repairs
+        self._groups = groups
+        self._changed = changed
+        self._origins: dict[GroupId, _Origin] = {}
+        self._failures: dict[GroupId, TinymqError] = {}  # the last one of each that something was done about
+        self._jobs: dict[GroupId, list[Job]] = {}
+        self._works: dict[GroupId, asyncio.Task[None]] = {}  # what does these jobs
+        self._remade: dict[GroupId, asyncio.Task[None]] = {}  # the part of one that must not end half way
+
+    # ---- open and closed -------------------------------------------------------------------------------
+
+    async def open(
+        self, group_id: GroupId, first_entry: Entry, machine: StateMachine, port: GroupPort, config: LogConfig
+    ) -> Group:
+        """Open or create this broker's replica and bring `machine` to what is known to be committed. Raises
+        StorageError; one that is damaged is QUARANTINED, takes part in nothing, and repairs itself."""
+        assert group_id not in self._groups, f"{group_id} is open already"
+        self._origins[group_id] = _Origin(first_entry, port, machine.dump(), config)
+        opened = await self._store.open_log(group_id, first_entry, config)
+        try:
+            opened, group = await self._make(opened, machine)
+        except Exception:
+            await self._store.close_log(group_id)  # it may be tried again
+            raise
+        self._groups[group_id] = group
+        if self._store.has_aside(group_id):
+            group.repairing = "its damaged log was set aside"
+        self._attach(group, opened)
+        return group
+
+    def configure(self, group: Group, config: LogConfig) -> None:
+        """What its log is to be from now on, and every log that takes its place."""
+        self._origins[group.id] = replace(self._origins[group.id], config=config)
+        self._store.configure(group.id, config)
+
+    async def _open_log(self, group: Group) -> OpenedLog:
+        origin = self._origins[group.id]
+        return await self._store.open_log(group.id, origin.first_entry, origin.config)
+
+    async def _make(self, opened: OpenedLog, machine: StateMachine) -> tuple[OpenedLog, Group]:
+        """A replica around a log. One of which a read finds that it is damaged is as if it had been opened so."""
+        origin = self._origins[opened.log.group]
+        try:
+            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.port, self._broker_id)
+        except CorruptData as error:
+            opened = replace(opened, damage=error.message)
+            made = await open_replica(self._store, opened, origin.first_entry, machine, origin.port, self._broker_id)
+        return opened, made
+
+    def _attach(self, group: Group, opened: OpenedLog) -> None:
+        log = group.log
+        log.on_durable = lambda: self.guarded(group, group.core.durable)
+        log.on_failed = lambda error: self.fail(group, error)
+        log.on_damage = lambda error: self.fail(group, error)
+        if opened.damage is not None:
+            self.fail(group, CorruptData(opened.damage))
+        self._schedule.wake(group.id)
+
+    async def close(self, group: Group) -> None:
+        """Take no further part. What makes the replica anew has ended when this returns."""
+        log = group.log
+        log.on_durable = log.on_failed = log.on_damage = None
+        self.installs.forget(group.id)
+        self._repairs.forget(group.id)
+        self._jobs.pop(group.id, None)
+        self._failures.pop(group.id, None)
+        for tasks, cancel in ((self._works, True), (self._remade, False)):
+            if (task := tasks.pop(group.id, None)) is not None:
+                if cancel:
+                    task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    logger.warning("replica_not_made", group=str(group.id), reason=repr(error))
+        self._origins.pop(group.id, None)
+
+    # ---- failing ---------------------------------------------------------------------------------------
+
+    def guarded(self, group: Group, call: Callable[[], None]) -> None:
+        """Whatever a replica raises ends that replica. Going on after an exception might skip an entry, or apply it
+        twice; and whoever called (the loop, the writer) serves all other groups, too."""
+        try:
+            call()
+        except Exception as error:
+            self.fail(group, error)
+
+    def fail(self, group: Group, error: Exception, *, making: bool = False) -> None:
+        """This replica stops; the broker and its other groups go on. `making`: the error ended an attempt to make it
+        anew, so the replica stays out for this, and for what it was out before no more."""
+        reason = error if isinstance(error, TinymqError) else BrokenInvariant(repr(error))
+        if group.core.failure is None or making:
+            trace = error if isinstance(reason, BrokenInvariant) else None
+            logger.error("replica_failed", group=str(group.id), error=reason.code, reason=str(reason), exc_info=trace)
+            group.core.fail(reason)
+        self._changed(group)
+
+    def look(self, group: Group) -> None:
+        """Its role is another: what is damaged repairs itself, and one that is listed again is whole. Only damage: a
+        bug that every replica meets in turn must not have each of them set aside what it holds."""
+        failure = group.core.failure
+        if isinstance(failure, CorruptData) and self._failures.get(group.id) is not failure:
+            self._failures[group.id] = failure
+            group.repairing = failure.message
+            self._begin(group, lambda: self._repair(group, failure))
+        elif isinstance(failure, OutOfDescriptors) and self._failures.get(group.id) is not failure:
+            self._failures[group.id] = failure
+            self._begin(group, lambda: self._reopen(group))
+        elif failure is None and group.repairing and group.role is not Role.LEARNER:
+            group.repairing = ""
+            self._begin(group, lambda: self._finish(group))
+        elif failure is None and group.role is Role.LEARNER and (count := other_count(group.membership, group.core.me)):
+            leader, term = group.leader, group.term
+            group.core.fail(NotReady("it takes another identity: the one that it has is not listed any more"))
+            self._begin(group, lambda: self._whole(group, self._rename(group, count, leader, term)))
+
+    # ---- made anew -------------------------------------------------------------------------------------
+
+    def _begin(self, group: Group, job: Job) -> None:
+        """Do it beside the loop's events, after what was begun before for this group."""
+        self._jobs.setdefault(group.id, []).append(job)
+        if group.id not in self._works:
+            self._works[group.id] = self._schedule.spawn(self._work(group))
+
+    async def _work(self, group: Group) -> None:
+        try:
+            while jobs := self._jobs.get(group.id):
+                try:
+                    await jobs.pop(0)()
+                except Exception as error:
+                    self.fail(group, error, making=True)
+        finally:
+            if self._groups.get(group.id) is group:
+                self._works.pop(group.id, None)
+
+    async def _repair(self, group: Group, failure: CorruptData) -> None:
+        """Until the log is set aside and another one begun."""
+        log = group.log
+        if log.failed is None:  # else opening it found the damage, and will again
+            await self._store.quarantine(log, failure)
+        await self._repairs.may_begin(group)
+        await self._whole(group, self._begin_anew(group))
+
+    async def _reopen(self, group: Group) -> None:
+        """Open the log again from the disk, as when the broker starts, after the file descriptors ran out."""
+        while True:
+            await self._schedule.sleep(REOPEN_S)
+            try:
+                await self._whole(group, self._open_again(group))
+            except OutOfDescriptors:
+                continue
+            logger.info("replica_reopened", group=str(group.id))
+            return
+
+    async def _open_again(self, group: Group) -> None:
+        await self._store.close_log(group.id)
+        await self._remake(group, await self._open_log(group))
+
+    async def _finish(self, group: Group) -> None:
+        """What is kept of its damaged log goes. Until it may, which can be never after a recovery that accepted loss,
+        nothing else that is to be done about the replica waits for that."""
+        if not await self._repairs.finish(group):
+            self._schedule.spawn(self._finish_later(group))
+
+    async def _finish_later(self, group: Group) -> None:
+        await self._repairs.pause()
+        if self._groups.get(group.id) is group and not group.repairing:
+            self._begin(group, lambda: self._finish(group))
+
+    async def _begin_anew(self, group: Group) -> None:
+        logger.warning("replica_repairs", group=str(group.id), reason=group.repairing)
+        await self._store.set_aside(group.id)
+        await self._remake(group, await self._open_log(group))
+
+    async def _rename(self, group: Group, count: int, leader: int | None, term: int) -> None:
+        logger.warning("replica_renamed", group=str(group.id), count=count)
+        await self._store.raise_count(group.id, count)
+        await self._remake(group, await self._open_log(group))
+        if leader is not None:  # as if it asked: a group at rest would not meet the new one
+            self.guarded(group, lambda: group.core.receive(leader, Append(term, 0, 0, 0)))
+
+    def _install(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
+        """Take over what the leader applied. From now until it is done the replica takes part in nothing."""
+        group.core.fail(NotReady("it takes over the applied state of its leader"))
+        self._begin(group, lambda: self._whole(group, self._take_over(group, peer, offer, applied)))
+
+    async def _take_over(self, group: Group, peer: int, offer: StateOffer, applied: AppliedState) -> None:
+        logger.info("replica_takes_over", group=str(group.id), leader=peer, index=applied.index, bytes=offer.size)
+        await self._remake(group, await self._store.install(group.id, applied))
+        self.guarded(group, lambda: group.core.receive(peer, offer))  # it holds that now: tell the leader
+
+    async def _remake(self, group: Group, opened: OpenedLog) -> None:
+        """Around another log."""
+        self._store.configure(group.id, self._origins[group.id].config)  # it may have changed on the way
+        if opened.state is None:
+            group.machine.load(self._origins[group.id].blank)
+        opened, made = await self._make(opened, group.machine)
+        group.become(made)
+        if self._groups.get(group.id) is group:
+            self._attach(group, opened)
+            self._changed(group)
+
+    async def _whole(self, group: Group, part: Coroutine[Any, Any, None]) -> None:
+        """Do `part` to its end, also when the group is closed meanwhile: half of it would be a folder in two hands."""
+        self._remade[group.id] = task = self._schedule.spawn(part)
+        await asyncio.shield(task)
+        self._remade.pop(group.id, None)

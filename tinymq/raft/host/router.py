@@ -1,0 +1,89 @@
+"""What arrives from other brokers, and whom it concerns: groups, neighbours, or who waits for a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import structlog
+
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.net.transport import Channel, PeerIdentity, Transport
+from tinymq.raft.peers.peers import Neighbours
+from tinymq.raft.peers.requests import Requests
+from tinymq.raft.replica.group import Group
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.messages import from_wire
+
+logger = structlog.get_logger("tinymq.raft")
+
+
+class Inbound:
+    """The transport's callbacks. `guarded` makes a call into a group, and ends its replica for what it raises."""
+
+    def __init__(
+        self, transport: Transport, neighbours: Neighbours, requests: Requests, groups: Mapping[GroupId, Group],
+        guarded: Callable[[Group, Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self._transport = transport
+        self._neighbours = neighbours
+        self._requests = requests
+        self._groups = groups
+        self._guarded = guarded
+
+    def listen(self) -> None:
+        """From now on, take what the transport brings."""
+        self._transport.on_message = self.on_message
+        self._transport.on_connected = self._on_connected
+        self._transport.on_disconnected = self._on_disconnected
+        self._transport.on_refused = self._neighbours.refused
+
+    def on_message(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        try:
+            self._take(peer, head, body)
+        except TinymqError as error:  # of what the peer sent: a group's own errors end at `guarded`
+            logger.warning("message_refused", peer=peer, error=error.code, reason=str(error))
+            self._transport.reset(peer, Channel.BULK)
+
+    def _take(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        match head.WhichOneof("message"):
+            case "heartbeat":
+                self._neighbours.heard(peer, head.heartbeat)
+            case "leaders":
+                self._neighbours.announced(peer, head.leaders)
+            case "here":
+                self._neighbours.on_here(peer, head.here.peer_address)
+            case "request" | "reply":
+                self._requests.received(peer, head, bytes(body))
+            case _:
+                self._on_raft(peer, head, body)
+
+    def _on_raft(self, peer: int, head: pb.Peer, body: bytes | memoryview) -> None:
+        received = from_wire(head, body)
+        group = None if received is None else self._groups.get(received[0])
+        if received is None or group is None:
+            return  # not opened here yet, or gone: its leader asks again
+        message = received[1]
+        self._guarded(group, lambda: group.core.receive(peer, message, head.generation))
+
+    def _on_connected(self, peer: int, channel: Channel, who: PeerIdentity) -> None:
+        if channel is Channel.CONTROL:
+            self._neighbours.reached(peer, [(g.id, g.term) for g in self._groups.values() if g.is_leader])
+            return
+        self.each_with(peer, lambda core: core.peer_alive(peer))
+
+    def _on_disconnected(self, peer: int, channel: Channel, reason: str) -> None:
+        if channel is Channel.CONTROL:
+            self._neighbours.lost(peer)
+            self._requests.lost(peer)
+            return
+        self.each_with(peer, lambda core: core.connection_lost(peer))
+
+    def each_with(self, peer: int, call: Callable[[RaftCore], None]) -> None:
+        """For every group of which `peer` holds a replica, or that it may observe. What one of them raises keeps it
+        from no other."""
+        for group in list(self._groups.values()):
+            if group.membership.replica(peer) is not None or group.core.observed:
+                self._guarded(group, partial(call, group.core))

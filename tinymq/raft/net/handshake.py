@@ -1,0 +1,349 @@
+"""Who is at the other end? A sans-I/O state machine for both roles: messages in, answers out, or an error.
+
+    dialer                                        acceptor
+    Hello(nonce a) ────────────────────────────▶  AWAIT_HELLO
+    AWAIT_ANSWER   ◀──────────────────────────── Hello(nonce b, proof over both Hellos, role acceptor)
+    Proof(over both Hellos, role dialer) ──────▶  AWAIT_PROOF
+    OPEN                                          OPEN
+
+A broker that belongs to no cluster dials to be told which one is its peers'; nothing else is said:
+
+    Hello(nonce a, no cluster) ────────────────▶  AWAIT_HELLO
+    AWAIT_ANSWER   ◀──────────────────────────── Hello(nonce b, proof over both Hellos, role acceptor)
+    Proof(over both Hellos, role dialer) ──────▶  AWAIT_PROOF
+    AWAIT_WELCOME  ◀──────────────────────────── Welcome(first entry, proof over it and both Hellos)
+    WELCOMED                                      WELCOMED
+
+Who knows no broker either dials an address with to_broker_id 0 instead, and is told the voters, too.
+
+Each side proves the shared secret over all that both Hellos say of their senders, its role's label first: fresh
+nonces make a recorded handshake worthless, labels keep a proof from being sent back to its maker, and
+the acceptor proves first, so a stranger who answers a dialer learns no proof of the dialer's. Whoever
+fails is told a code and a reason, which are hints: before OPEN nothing that was said is proven.
+
+The range of protocols in a Hello is a range of feature levels (tinymq/format/feature_level.py): from the cluster's
+level, as the sender knows it, to the highest level that the sender's build knows. A broker that does not know the
+cluster's level is refused.
+
+What belongs here: who may talk to us. What may not: sockets, deadlines, frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from google.protobuf.message import DecodeError
+
+from tinymq.base.config import format_address, parse_peer
+from tinymq.base.errors import (
+    BY_CODE,
+    Closed,
+    Denied,
+    InvalidConfig,
+    InvalidFrame,
+    NotReady,
+    QuotaExceeded,
+    TinymqError,
+    UnsupportedVersion,
+    WrongBroker,
+    WrongCluster,
+    WrongSecret,
+)
+from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
+from tinymq.proto import peer_pb2
+from tinymq.raft.net.transport import Channel, Invitation, Invite, PeerIdentity
+
+FRAME_BYTES_MAX = 4096  # of a handshake: what a stranger may make us buffer
+NONCE_BYTES = 32
+INCARNATION_BYTES = 16
+REASON_LENGTH_MAX = 200
+
+_DIALER_LABEL = b"tinymq peer dialer v1"
+_ACCEPTOR_LABEL = b"tinymq peer acceptor v1"
+_WELCOME_LABEL = b"tinymq peer welcome v1"
+_VOTERS_LABEL = b"tinymq peer welcome with voters v1"
+ANYBODY = 0  # to_broker_id of who asks whoever listens
+_NUMBERS = struct.Struct("<IIIQIIIII")
+_REFUSALS = (
+    WrongCluster, WrongBroker, WrongSecret, UnsupportedVersion, NotReady, InvalidFrame, QuotaExceeded, InvalidConfig,
+)  # fmt: skip
+
+
+class State(Enum):
+    """Where a handshake is."""
+
+    AWAIT_HELLO = auto()  # acceptor, from the start
+    AWAIT_ANSWER = auto()  # dialer, once its Hello is sent
+    AWAIT_PROOF = auto()  # acceptor, once its own Hello is sent
+    AWAIT_WELCOME = auto()  # dialer without a cluster, once its proof is sent
+    OPEN = auto()
+    WELCOMED = auto()  # the dialer knows what to join; the connection has done its work
+    FAILED = auto()
+
+
+class Received(Enum):
+    """What a message means to the one that gets it."""
+
+    HELLO = auto()
+    PROOF = auto()
+    WELCOME = auto()
+    REFUSAL = auto()
+
+
+# An acceptor may still refuse when the dialer is OPEN already: the dialer proves last.
+NEXT = {
+    (State.AWAIT_HELLO, Received.HELLO): State.AWAIT_PROOF,
+    (State.AWAIT_ANSWER, Received.HELLO): State.OPEN,
+    (State.AWAIT_ANSWER, Received.REFUSAL): State.FAILED,
+    (State.AWAIT_PROOF, Received.PROOF): State.OPEN,
+    (State.OPEN, Received.REFUSAL): State.FAILED,
+}
+NEXT_JOINING = {  # when the dialer belongs to no cluster
+    (State.AWAIT_ANSWER, Received.HELLO): State.AWAIT_WELCOME,
+    (State.AWAIT_ANSWER, Received.REFUSAL): State.FAILED,
+    (State.AWAIT_PROOF, Received.PROOF): State.WELCOMED,
+    (State.AWAIT_WELCOME, Received.WELCOME): State.WELCOMED,
+    (State.AWAIT_WELCOME, Received.REFUSAL): State.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one side says of itself, and the secret that it proves."""
+
+    broker_id: int
+    incarnation: bytes
+    cluster_id: bytes  # empty: belongs to no cluster, turns everybody away, and dials to be told of one
+    session: int
+    secret: bytes = field(repr=False)
+    protocol_min: int = FIRST_LEVEL  # the cluster's feature level, as known here: a peer that knows less is refused
+    protocol_max: int = KNOWN_LEVEL  # the feature level that this build knows
+
+    def hello(self, nonce: bytes, channel: Channel, to_broker_id: int) -> peer_pb2.Hello:
+        """Our Hello, without a proof."""
+        return peer_pb2.Hello(
+            protocol_min=self.protocol_min,
+            protocol_max=self.protocol_max,
+            cluster_id=self.cluster_id,
+            broker_id=self.broker_id,
+            incarnation=self.incarnation,
+            session=self.session,
+            channel=channel,
+            nonce=nonce,
+            to_broker_id=to_broker_id,
+        )
+
+
+def refusal(error: TinymqError) -> bytes:
+    """The message that tells the other side why it is turned away."""
+    return peer_pb2.Hello(refused=error.code, reason=error.message[:REASON_LENGTH_MAX]).SerializeToString()
+
+
+def _transcript(hello: peer_pb2.Hello) -> bytes:
+    """What the proof covers: all fields up to `to_broker_id`, with lengths, so that no two ways to fill them have one
+    transcript. Not the proof itself, nor `refused` and `reason`: a Hello with `refused` is never taken for a proof,
+    and without it nobody reads `reason`.
+    """
+    numbers = _NUMBERS.pack(
+        hello.protocol_min, hello.protocol_max, hello.broker_id, hello.session, hello.channel, hello.to_broker_id,
+        len(hello.cluster_id), len(hello.incarnation), len(hello.nonce),
+    )  # fmt: skip
+    return numbers + hello.cluster_id + hello.incarnation + hello.nonce
+
+
+def _prove(secret: bytes, label: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello) -> bytes:
+    return hmac.digest(secret, label + _transcript(dialer) + _transcript(acceptor), hashlib.sha256)
+
+
+def _prove_welcome(secret: bytes, dialer: peer_pb2.Hello, acceptor: peer_pb2.Hello, told: peer_pb2.Welcome) -> bytes:
+    said = _transcript(dialer) + _transcript(acceptor)
+    if dialer.to_broker_id != ANYBODY:
+        return hmac.digest(secret, _WELCOME_LABEL + said + told.first_entry, hashlib.sha256)
+    parts = [told.first_entry, *(voter.encode() for voter in told.voters)]
+    said += b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return hmac.digest(secret, _VOTERS_LABEL + said, hashlib.sha256)
+
+
+def _parse_hello(message: bytes) -> peer_pb2.Hello:
+    try:
+        return peer_pb2.Hello.FromString(message)
+    except DecodeError:
+        raise InvalidFrame("not a Hello of the protocol between brokers") from None
+
+
+def _parse_welcome(message: bytes) -> peer_pb2.Welcome:
+    try:
+        return peer_pb2.Welcome.FromString(message)
+    except DecodeError:
+        raise InvalidFrame("not a Welcome of the protocol between brokers") from None
+
+
+def _said_refusal(hello: peer_pb2.Hello | peer_pb2.Welcome) -> TinymqError:
+    """The other side's refusal as our error. Nothing proves it, so only expected codes are believed."""
+    kind = BY_CODE.get(hello.refused, Denied)
+    reason = "".join(c if c.isprintable() else "?" for c in hello.reason[:REASON_LENGTH_MAX])
+    return (kind if kind in _REFUSALS else Denied)(f"the peer refuses: {reason or hello.refused}")
+
+
+class Handshake:
+    """One handshake of one connection. Make it with `dial` or `accept`; feed `receive` until OPEN or WELCOMED.
+
+    Any TinymqError from `receive` is final: send `farewell`, when there is one, and close.
+    """
+
+    def __init__(self, credentials: Credentials, state: State, nonce: bytes, invite: Invite | None = None) -> None:
+        assert len(nonce) == NONCE_BYTES
+        self.state = state
+        self.dialer = state is State.AWAIT_ANSWER
+        self.peer: PeerIdentity | None = None  # invariant: proven when OPEN, a mere claim before
+        self.channel = Channel.CONTROL
+        self.version = 0  # of the protocol, spoken from OPEN on
+        self.farewell: bytes | None = None
+        self.joining = False  # the dialer belongs to no cluster
+        self.invitation: Invitation | None = None  # the dialer's, proven, once WELCOMED
+        self._me = credentials
+        self._invite = invite
+        self._nonce = nonce
+        self._dialer_hello = peer_pb2.Hello()
+        self._acceptor_hello = peer_pb2.Hello()
+
+    @classmethod
+    def dial(cls, credentials: Credentials, to_broker_id: int, channel: Channel, nonce: bytes) -> Handshake:
+        """The dialer's end, which expects to reach `to_broker_id` (ANYBODY: for one without a cluster). Send
+        `first_message` first."""
+        assert to_broker_id != ANYBODY or not credentials.cluster_id
+        shake = cls(credentials, State.AWAIT_ANSWER, nonce)
+        shake.joining = not credentials.cluster_id
+        shake.channel = channel
+        shake._dialer_hello = credentials.hello(nonce, channel, to_broker_id)
+        return shake
+
+    @classmethod
+    def accept(cls, credentials: Credentials, nonce: bytes, invite: Invite | None = None) -> Handshake:
+        """The acceptor's end. The channel is the dialer's choice. `invite`: what to tell one without a cluster."""
+        return cls(credentials, State.AWAIT_HELLO, nonce, invite)
+
+    @property
+    def first_message(self) -> bytes | None:
+        """What to send before anything is received: the dialer's Hello; the acceptor waits."""
+        return self._dialer_hello.SerializeToString() if self.state is State.AWAIT_ANSWER else None
+
+    def receive(self, message: bytes) -> bytes | None:
+        """Take the other side's next message; the answer to send, or None. Raises why it is turned away."""
+        state = self.state
+        self.state = State.FAILED  # until everything has been checked
+        if state is State.AWAIT_PROOF:
+            self._check_proof(message)
+            answer = self._welcome() if self.joining else None
+            received = Received.PROOF
+        elif state is State.AWAIT_WELCOME:
+            answer, received = None, Received.WELCOME
+            self._take_welcome(_parse_welcome(message))
+        else:
+            hello = _parse_hello(message)
+            received = Received.REFUSAL if hello.refused else Received.HELLO
+            if (state, received) not in NEXT:
+                raise InvalidFrame(f"unexpected {received.name} while {state.name}")
+            if received is Received.REFUSAL:
+                raise _said_refusal(hello)
+            answer = self._answer(hello) if state is State.AWAIT_HELLO else self._conclude(hello)
+        self.state = (NEXT_JOINING if self.joining and state is not State.AWAIT_HELLO else NEXT)[state, received]
+        return answer
+
+    def silence(self) -> TinymqError:
+        """What it means that the other side closed instead of going on."""
+        if self.state is State.AWAIT_PROOF:
+            return WrongSecret("the peer closed instead of proving the secret: its own is probably another")
+        if self.state is State.WELCOMED:
+            return Closed("it was told which cluster to join")
+        return InvalidFrame("the peer closed in the middle of the handshake")
+
+    def _answer(self, hello: peer_pb2.Hello) -> bytes:
+        self._dialer_hello = hello
+        try:
+            self._check(hello)
+            if hello.to_broker_id not in ((self._me.broker_id, ANYBODY) if self.joining else (self._me.broker_id,)):
+                raise WrongBroker(f"this is broker {self._me.broker_id}, not {hello.to_broker_id}")
+        except TinymqError as error:
+            self.farewell = refusal(error)
+            raise
+        answer = self._me.hello(self._nonce, self.channel, hello.broker_id)
+        answer.proof = _prove(self._me.secret, _ACCEPTOR_LABEL, hello, answer)
+        self._acceptor_hello = answer
+        return answer.SerializeToString()
+
+    def _conclude(self, hello: peer_pb2.Hello) -> bytes:
+        expected = self._dialer_hello.to_broker_id
+        self._check(hello)
+        if expected not in (ANYBODY, hello.broker_id):
+            raise WrongBroker(f"broker {hello.broker_id} answers where broker {expected} was expected")
+        if not hmac.compare_digest(hello.proof, _prove(self._me.secret, _ACCEPTOR_LABEL, self._dialer_hello, hello)):
+            raise WrongSecret(f"broker {hello.broker_id} does not prove the secret of this cluster")
+        self._acceptor_hello = hello
+        proof = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, hello)
+        return peer_pb2.Proof(proof=proof).SerializeToString()
+
+    def _welcome(self) -> bytes:
+        """What the dialer is to join; it has proven the secret."""
+        assert self.peer is not None
+        try:
+            if self._invite is None:
+                raise NotReady("this broker tells nobody of its cluster")
+            invitation = self._invite(self.peer)
+        except TinymqError as error:
+            self.farewell = refusal(error)
+            raise
+        welcome = peer_pb2.Welcome(first_entry=invitation.first_entry)
+        if self._dialer_hello.to_broker_id == ANYBODY:
+            welcome.voters.extend(f"{v.broker_id}@{format_address(v.host, v.port)}" for v in invitation.voters)
+        welcome.proof = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome)
+        return welcome.SerializeToString()
+
+    def _take_welcome(self, welcome: peer_pb2.Welcome) -> None:
+        if welcome.refused:
+            raise _said_refusal(welcome)
+        expected = _prove_welcome(self._me.secret, self._dialer_hello, self._acceptor_hello, welcome)
+        if not hmac.compare_digest(welcome.proof, expected):
+            raise WrongSecret("what the peer says of its cluster is not proven")
+        try:
+            voters = tuple(map(parse_peer, welcome.voters))
+        except InvalidConfig as error:
+            raise InvalidFrame(f"the peer names a voter that is none: {error.message}") from None
+        self.invitation = Invitation(self._acceptor_hello.cluster_id, welcome.first_entry, voters)
+
+    def _check_proof(self, message: bytes) -> None:
+        expected = _prove(self._me.secret, _DIALER_LABEL, self._dialer_hello, self._acceptor_hello)
+        try:
+            proof = peer_pb2.Proof.FromString(message).proof
+        except DecodeError:
+            raise InvalidFrame("not a Proof of the protocol between brokers") from None
+        if not hmac.compare_digest(proof, expected):
+            error = WrongSecret(f"broker {self._dialer_hello.broker_id} does not prove the secret of this cluster")
+            self.farewell = refusal(error)
+            raise error
+
+    def _check(self, hello: peer_pb2.Hello) -> None:
+        """What both roles ask of the other's Hello; takes over what it claims."""
+        me = self._me
+        if not me.cluster_id and not (self.joining and hello.cluster_id):
+            raise NotReady("this broker belongs to no cluster yet")
+        if not self.dialer:
+            self.joining = not hello.cluster_id
+        version = min(hello.protocol_max, me.protocol_max)
+        check_member(hello.broker_id, hello.protocol_max, me.protocol_min)
+        check_member(me.broker_id, me.protocol_max, hello.protocol_min)
+        if len(hello.nonce) != NONCE_BYTES or len(hello.incarnation) != INCARNATION_BYTES or hello.channel > 1:
+            raise InvalidFrame("not a Hello of the protocol between brokers")
+        if hello.nonce == self._nonce:
+            raise WrongSecret("the peer sends our own nonce back")
+        if not self.joining and hello.cluster_id != me.cluster_id:
+            raise WrongCluster(f"the peer belongs to cluster {hello.cluster_id.hex()}, not {me.cluster_id.hex()}")
+        if hello.broker_id in (0, me.broker_id):
+            raise WrongBroker(f"the peer calls itself broker {hello.broker_id}; this is broker {me.broker_id}")
+        self.version = version
+        self.channel = Channel(hello.channel)
+        self.peer = PeerIdentity(hello.broker_id, hello.incarnation, hello.session, hello.protocol_max)

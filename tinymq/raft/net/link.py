@@ -1,0 +1,88 @@
+"""One outgoing connection that is wanted for good: dialled, and dialled again when it ends.
+
+What belongs here: when to dial. How to dial is an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Closed
+from tinymq.raft.net.connection import Connection
+from tinymq.raft.net.transport import REDIAL_MAX_S, REDIAL_MIN_S, UNFORMED_POLL_S, Channel, PeerAddress
+
+Dial = Callable[["Link"], Awaitable[bool | None]]
+"""One attempt, to the end of the connection that came of it. Answers whether one was opened; None when
+this broker may not dial yet. Cancelling it closes what it opened."""
+
+
+class Link:
+    """Dials `address` for one channel until stopped. An attempt after a failure waits, longer each time;
+    one after a connection that lasted, or after `reset` or `hurry`, does not."""
+
+    def __init__(self, address: PeerAddress, channel: Channel, clock: Clock, rng: random.Random, dial: Dial) -> None:
+        self.address = address
+        self.channel = channel
+        self.connection: Connection | None = None  # invariant: opened; closing for an instant at most
+        self.refusal = ""  # code of the last failed attempt, empty once one has opened
+        self.ask_at = 0.0  # monotonic: when the peer may be asked for its cluster (again)
+        self._clock = clock
+        self._rng = rng
+        self._dial = dial
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Event | None = None  # set ends the wait before the next attempt
+
+    def start(self) -> None:
+        """Begin to dial."""
+        assert self._task is None
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"dial broker {self.address.broker_id}")
+
+    def reset(self, reason: str) -> None:
+        """Close what is open or under way, and dial at once."""
+        if self._task is None:
+            return
+        self.stop(reason)
+        self._task = None
+        self.start()
+
+    def hurry(self) -> None:
+        """The peer is there: do not wait any longer for the next attempt. One that is under way goes on."""
+        if self._waiting is not None:
+            self._waiting.set()
+
+    def stop(self, reason: str) -> None:
+        """Close what is open, and dial no more."""
+        if self.connection is not None:
+            self.connection.close(Closed(reason))
+        if self._task is not None:
+            self._task.cancel()
+
+    async def wait_stopped(self) -> None:
+        """Return once it dials no more; after `stop`."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        delay_s = REDIAL_MIN_S
+        while True:
+            started = self._clock.monotonic()
+            opened = await self._dial(self)
+            if opened is None:
+                await self._clock.sleep(UNFORMED_POLL_S)
+            elif opened and self._clock.monotonic() - started > delay_s:
+                delay_s = REDIAL_MIN_S
+            else:
+                await self._wait(delay_s * self._rng.uniform(0.75, 1.25))
+                delay_s = min(delay_s * 2, REDIAL_MAX_S)
+
+    async def _wait(self, delay_s: float) -> None:
+        self._waiting = asyncio.Event()
+        timer = self._clock.call_later(delay_s, self._waiting.set)
+        try:
+            await self._waiting.wait()
+        finally:
+            timer.cancel()
+            self._waiting = None

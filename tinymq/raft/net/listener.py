@@ -1,0 +1,152 @@
+"""The accepting half of TCP between brokers: strangers, until they prove who they are, and what they then send.
+
+What belongs here: accepted connections, one per peer and channel, and a bound on strangers. What may not:
+dialling (link.py), and what a peer's identity means to other connections (tcp.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import BrokerUnreachable, Closed, InvalidConfig, NotReady, PortInUse, QuotaExceeded, TinymqError
+from tinymq.net import descriptors
+from tinymq.net.acceptor import Acceptor
+from tinymq.net.connection_limits import Place, Places
+from tinymq.net.framing import Chunk
+from tinymq.net.unfinished_frames import FrameRoom
+from tinymq.proto import peer_pb2
+from tinymq.raft.net.connection import Connection
+from tinymq.raft.net.handshake import Handshake
+from tinymq.raft.net.transport import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, Channel
+
+REJECTIONS_LOGGED_MAX = 256  # different ones; then logging them begins anew
+
+logger = structlog.get_logger("tinymq.raft.net.transport")
+
+
+class Listener:
+    """Accepts connections. A newer one of the same peer and channel closes the older (pysyncobj hazard 3:
+    what an older connection still holds must not be believed after a newer one has spoken)."""
+
+    def __init__(
+        self,
+        handshake: Callable[[], Handshake],
+        limits: Limits,
+        clock: Clock,
+        *,
+        on_open: Callable[[Connection], None],
+        on_message: Callable[[Connection, peer_pb2.Peer, Chunk], None],
+        on_rejected: Callable[[str, TinymqError], None],
+    ) -> None:
+        self.accepted: dict[tuple[int, Channel], Connection] = {}
+        self._handshake = handshake
+        self._limits = limits
+        self._clock = clock
+        self._on_open = on_open
+        self._on_message = on_message
+        self._on_rejected = on_rejected
+        self.places = Places("peers", descriptors.share(descriptors.limit(), limits.connections_max).peers)
+        self._strangers_max = max(1, min(HANDSHAKES_MAX, self.places.connections_max // 2))
+        self._strangers: dict[Connection, Place] = {}  # connections without a completed handshake, oldest first
+        self._taken: dict[Connection, Place] = {}  # the places of all accepted connections
+        self._room = FrameRoom(limits.peer_unfinished_bytes_max)
+        self._logged: set[tuple[str, str]] = set()  # (host, code) of rejections: each is logged once
+        self._acceptor: Acceptor | None = None
+        self._stopped = False
+
+    @property
+    def started(self) -> bool:
+        """Whether it listens, or has."""
+        return self._acceptor is not None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound; only while started."""
+        assert self._acceptor is not None
+        return self._acceptor.address
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listen. Raises PortInUse, and InvalidConfig for an address that is not this machine's."""
+        assert self._acceptor is None
+        where = format_address(host, port)
+        acceptor = Acceptor(self.places, self._accept, (tls, HANDSHAKE_TIMEOUT_S) if tls else None)
+        try:
+            await acceptor.start(host, port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"{where} is in use", hint="stop what listens there, or choose another port") from error
+            raise InvalidConfig(f"cannot listen on {where}: {error.strerror or error}") from error
+        self._acceptor = acceptor
+
+    async def stop(self) -> None:
+        """Close everything; nothing is told of it."""
+        self._stopped = True
+        if self._acceptor is not None:
+            self._acceptor.close()
+        connections = [*self.accepted.values(), *self._strangers]
+        for connection in connections:
+            connection.close(Closed("this broker stops"))
+        await asyncio.gather(*(connection.lost for connection in connections))
+
+    def _accept(self, place: Place) -> Connection:
+        connection = Connection(
+            self._handshake(),
+            self._limits,
+            self._clock,
+            on_open=self._opened,
+            on_message=self._on_message,
+            on_lost=self._lost,
+            room=self._room,
+        )
+        self._taken[connection] = self._strangers[connection] = place
+        if len(self._strangers) > self._strangers_max:
+            self._oldest_stranger().close(QuotaExceeded("too many connections without a handshake"))
+        if self._stopped:
+            connection.close(Closed("this broker stops"))
+        return connection
+
+    def _oldest_stranger(self) -> Connection:
+        """Return the oldest connection without a handshake of the host that has most of them, so that other hosts'
+        handshakes go on."""
+        hosts = Counter(place.host for place in self._strangers.values())
+        most = max(hosts.values())
+        return next(each for each, place in self._strangers.items() if hosts[place.host] == most)
+
+    def _opened(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        key = (connection.peer.broker_id, connection.handshake.channel)
+        older = self.accepted.get(key)
+        self.accepted[key] = connection
+        if older is not None:
+            older.close(Closed("a newer connection took its place"))
+        self._on_open(connection)
+
+    def _lost(self, connection: Connection, reason: TinymqError) -> None:
+        self._strangers.pop(connection, None)
+        self._taken.pop(connection).leave()
+        if connection.opened:
+            key = (connection.peer.broker_id, connection.handshake.channel)
+            if self.accepted.get(key) is connection:
+                del self.accepted[key]
+        if self._stopped or isinstance(reason, Closed | BrokerUnreachable):
+            return  # an end like any other
+        self._log(connection.remote, reason)
+        self._on_rejected(connection.remote, reason)
+
+    def _log(self, remote: str, reason: TinymqError) -> None:
+        host = remote.rpartition(":")[0]
+        if (host, reason.code) in self._logged:
+            return
+        if len(self._logged) >= REJECTIONS_LOGGED_MAX:
+            self._logged.clear()
+        self._logged.add((host, reason.code))
+        log = logger.info if isinstance(reason, NotReady) else logger.warning  # it waits for its cluster, as we do
+        log("peer turned away", remote=remote, code=reason.code, reason=reason.message, hint=reason.hint)

@@ -1,0 +1,347 @@
+"""`Transport` over framed TCP: which connections there are, and dialling them again.
+
+What belongs here: peers, links and who is told what. One socket is connection.py, who may connect is
+handshake.py, bytes are framing.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, format_address
+from tinymq.base.errors import BrokerUnreachable, Closed, TinymqError, UnsupportedVersion
+from tinymq.format.feature_level import KNOWN_LEVEL, check_member
+from tinymq.net.connection_limits import Places
+from tinymq.net.framing import Chunk
+from tinymq.proto import peer_pb2
+from tinymq.raft.net.connection import Connection
+from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Credentials, Handshake
+from tinymq.raft.net.link import Link
+from tinymq.raft.net.listener import Listener
+from tinymq.raft.net.transport import (
+    HANDSHAKE_TIMEOUT_S,
+    JOIN_RETRY_S,
+    Channel,
+    Invitation,
+    Invite,
+    LocalIdentity,
+    OnConnected,
+    OnDisconnected,
+    OnInvited,
+    OnMessage,
+    OnRefused,
+    OnRejected,
+    PeerAddress,
+    PeerIdentity,
+)
+
+logger = structlog.get_logger("tinymq.raft.net.transport")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Contexts for mutual TLS between brokers, below the handshake."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    server_hostname: str = ""  # the name in every broker's certificate; empty: the address that is dialled
+
+
+class TcpTransport:
+    """One broker's framed TCP. See `transport.Transport` for what it promises.
+
+    `identity` is asked at every handshake, so a broker that is formed later dials from then on. `rng` only
+    spreads dialling; nonces come from `token_bytes`, which must be unpredictable outside tests.
+    """
+
+    def __init__(
+        self,
+        identity: Callable[[], LocalIdentity],
+        secret: bytes,
+        session: int,
+        listen: tuple[str, int],
+        clock: Clock,
+        rng: random.Random,
+        limits: Limits,
+        *,
+        tls: Tls | None = None,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        assert secret, "an empty secret proves nothing"
+        self.on_message: OnMessage | None = None
+        self.on_connected: OnConnected | None = None
+        self.on_disconnected: OnDisconnected | None = None
+        self.on_refused: OnRefused | None = None
+        self.on_rejected: OnRejected | None = None
+        self.on_invited: OnInvited | None = None
+        self.invite: Invite | None = None
+        self._identity = identity
+        self._secret = secret
+        self._session = session
+        self._listen = listen
+        self._clock = clock
+        self._rng = rng
+        self._limits = limits
+        self._tls = tls
+        self._token_bytes = token_bytes
+        self.known_level = KNOWN_LEVEL  # the level of the build that this broker claims to run
+        self._stopped = False
+        self._links: dict[tuple[int, Channel], Link] = {}
+        self._proven: dict[int, PeerIdentity] = {}
+        self._listener = Listener(
+            lambda: Handshake.accept(self._credentials(), token_bytes(NONCE_BYTES), self.invite),
+            limits,
+            clock,
+            on_open=self._accepted,
+            on_message=self._received,
+            on_rejected=self._rejected,
+        )
+
+    # ---- Transport -----------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port really bound; only while started."""
+        return self._listener.address
+
+    def send(self, peer: int, channel: Channel, message: peer_pb2.Peer, body: Sequence[Chunk] = ()) -> bool:
+        link = self._links.get((peer, channel))
+        if link is None or link.connection is None:
+            return False
+        return link.connection.send(message.SerializeToString(), body)
+
+    def connected(self, peer: int, channel: Channel) -> bool:
+        link = self._links.get((peer, channel))
+        return link is not None and link.connection is not None and not link.connection.closing
+
+    def identity(self, peer: int) -> PeerIdentity | None:
+        return self._proven.get(peer)
+
+    def buffered_bytes(self, peer: int, channel: Channel) -> int:
+        link = self._links.get((peer, channel))
+        return link.connection.buffered_bytes if link is not None and link.connection is not None else 0
+
+    def set_peer(self, address: PeerAddress) -> None:
+        if address.broker_id == self._identity().broker_id or self._stopped:
+            return
+        for channel in Channel:
+            key = (address.broker_id, channel)
+            link = self._links.get(key)
+            if link is None:
+                link = self._links[key] = Link(address, channel, self._clock, self._rng, self._dial)
+                if self._listener.started:
+                    link.start()
+            elif link.address != address:
+                link.address = address
+                link.reset("the peer's address has changed")
+
+    def remove_peer(self, broker_id: int) -> None:
+        for channel in Channel:
+            link = self._links.pop((broker_id, channel), None)
+            if link is not None:
+                link.stop("the peer was removed")
+            connection = self._listener.accepted.get((broker_id, channel))
+            if connection is not None:
+                connection.close(Closed("the peer was removed"))
+        self._proven.pop(broker_id, None)
+
+    def turn_away(self, below: int) -> None:
+        for peer, identity in self._proven.items():
+            if identity.feature_level < below:
+                for channel in Channel:
+                    self._close((peer, channel), UnsupportedVersion(f"it does not know feature level {below}"))
+
+    def _close(self, key: tuple[int, Channel], reason: TinymqError) -> None:
+        """Close the peer's connections on this channel, in both directions. A link dials again."""
+        link = self._links.get(key)
+        for connection in (self._listener.accepted.get(key), link.connection if link is not None else None):
+            if connection is not None:
+                connection.close(reason)
+
+    def reset(self, peer: int, channel: Channel) -> None:
+        link = self._links.get((peer, channel))
+        if link is not None:
+            link.reset("reset")
+
+    @property
+    def places(self) -> Places:
+        """The places of the connections that other brokers opened."""
+        return self._listener.places
+
+    async def start(self) -> None:
+        assert not self._stopped
+        await self._listener.start(*self._listen, self._tls.server if self._tls else None)
+        for link in self._links.values():
+            link.start()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.stop("this broker stops")
+        opened = [link.connection for link in links if link.connection is not None]
+        await self._listener.stop()
+        await asyncio.gather(*(link.wait_stopped() for link in links), *(c.lost for c in opened))
+
+    # ---- dialling ------------------------------------------------------------------------------------
+
+    async def _dial(self, link: Link) -> bool | None:
+        """One attempt of a link, to the end of what came of it: whether it opened. None: not formed yet."""
+        me = self._credentials()
+        if not me.cluster_id:
+            await self._ask(link, me)
+            return None
+        address = link.address
+
+        def opened(connection: Connection) -> None:
+            if not self._prove(connection):
+                return
+            link.connection = connection
+            link.refusal = ""
+            if self.on_connected is not None and not self._stopped:
+                self.on_connected(address.broker_id, link.channel, connection.peer)
+
+        def lost(connection: Connection, reason: TinymqError) -> None:
+            if link.connection is connection:
+                link.connection = None
+            if self._stopped or not connection.opened:
+                return
+            if self.on_disconnected is not None:
+                self.on_disconnected(address.broker_id, link.channel, reason.message)
+
+        connection = await self._attempt(address, link.channel, me, opened, lost)
+        if not connection.opened:
+            self._refused(link, connection.lost.result())
+        return connection.opened
+
+    async def _ask(self, link: Link, me: Credentials) -> None:
+        """This broker belongs to no cluster: to which does the peer? Once in a while, on one of its links."""
+        if link.channel is not Channel.CONTROL or self._clock.monotonic() < link.ask_at:
+            return
+        connection = await self._attempt(link.address, link.channel, me, lambda _: None, lambda _, __: None)
+        link.ask_at = self._clock.monotonic() + JOIN_RETRY_S
+        if self.on_invited is not None and not self._stopped:
+            told = connection.handshake.invitation or connection.lost.result()
+            self.on_invited(link.address.broker_id, told)
+
+    async def ask(self, host: str, port: int) -> Invitation:
+        me = replace(self._credentials(), cluster_id=b"")
+        address = PeerAddress(ANYBODY, host, port)
+        connection = await self._attempt(address, Channel.CONTROL, me, lambda _: None, lambda _, __: None)
+        if connection.handshake.invitation is None:
+            raise connection.lost.result()
+        return connection.handshake.invitation
+
+    async def _attempt(
+        self, address: PeerAddress, channel: Channel, me: Credentials, on_open: Callable[[Connection], None],
+        on_lost: Callable[[Connection, TinymqError], None],
+    ) -> Connection:  # fmt: skip
+        """Dial, and wait for the end of what comes of it."""
+        where = format_address(address.host, address.port)
+        connection = Connection(
+            Handshake.dial(me, address.broker_id, channel, self._token_bytes(NONCE_BYTES)),
+            self._limits,
+            self._clock,
+            remote=where if address.broker_id == ANYBODY else f"broker {address.broker_id} at {where}",
+            on_open=on_open,
+            on_message=_no_message,
+            on_lost=on_lost,
+        )
+        attempt = asyncio.ensure_future(self._connect(address, connection))
+        try:
+            await asyncio.wait([connection.lost])
+        finally:
+            attempt.cancel()
+            connection.close(Closed("dialling was given up"))
+        return connection
+
+    def _refused(self, link: Link, error: TinymqError) -> None:
+        peer = link.address.broker_id
+        if link.refusal != error.code:  # a peer that is down is dialled for hours: say it once
+            link.refusal = error.code
+            logger.warning(
+                "peer not reached", peer=peer, channel=link.channel.name, code=error.code, reason=error.message,
+                hint=error.hint,
+            )  # fmt: skip
+        if self.on_refused is not None and not self._stopped:
+            self.on_refused(peer, error)
+
+    async def _connect(self, address: PeerAddress, connection: Connection) -> None:
+        tls = self._tls
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                address.host,
+                address.port,
+                ssl=tls.client if tls else None,
+                server_hostname=(tls.server_hostname or address.host) if tls else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls else None,
+            )
+        except (OSError, UnicodeError) as error:  # the latter from host names that are none
+            refused = isinstance(error, ConnectionRefusedError)
+            connection.close(BrokerUnreachable(f"{connection.remote}: {error}", refused=refused))
+
+    # ---- what connections tell -----------------------------------------------------------------------
+
+    def _received(self, connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:
+        if self.on_message is not None:
+            self.on_message(connection.peer.broker_id, message, body)
+
+    def _rejected(self, remote: str, reason: TinymqError) -> None:
+        if self.on_rejected is not None:
+            self.on_rejected(remote, reason)
+
+    def _accepted(self, connection: Connection) -> None:
+        """Who reaches us can be reached, most likely: one that was away for long is not left to wait for our redial."""
+        if not self._prove(connection):
+            return
+        for channel in Channel:
+            link = self._links.get((connection.peer.broker_id, channel))
+            if link is not None:
+                link.hurry()
+
+    def _prove(self, connection: Connection) -> bool:
+        """Remember the peer's identity, and close connections of older processes of that broker. False: the feature
+        level was raised while the peer was connecting, and the peer does not know the new one."""
+        peer = connection.peer
+        try:
+            check_member(peer.broker_id, peer.feature_level, self._identity().feature_level)
+        except UnsupportedVersion as error:
+            connection.close(error)
+            return False
+        known = self._proven.get(peer.broker_id)
+        self._proven[peer.broker_id] = peer
+        if known is None or known == peer:
+            return True
+        for channel in Channel:
+            accepted = self._listener.accepted.get((peer.broker_id, channel))
+            link = self._links.get((peer.broker_id, channel))
+            for other in (accepted, link.connection if link else None):
+                if other is not None and other is not connection and other.peer != peer:
+                    other.close(BrokerUnreachable("the peer has restarted"))
+        return True
+
+    def _credentials(self) -> Credentials:
+        me = self._identity()
+        return Credentials(
+            broker_id=me.broker_id,
+            incarnation=me.incarnation,
+            cluster_id=me.cluster_id or b"",
+            session=self._session,
+            secret=self._secret,
+            protocol_min=me.feature_level,
+            protocol_max=self.known_level,
+        )
+
+
+def _no_message(connection: Connection, message: peer_pb2.Peer, body: Chunk) -> None:
+    raise AssertionError("a dialled connection delivers nothing")

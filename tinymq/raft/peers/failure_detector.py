@@ -1,0 +1,175 @@
+"""Which brokers are alive, purely: heartbeats in, verdicts out.
+
+One heartbeat per pair of brokers feeds the timers of all their groups (architecture decision 14), so that
+a group that sleeps does not wake into an election. A *session* is one process start: a new one means that
+whatever the old process led, it leads no more. How long a silence must be is measured (`pace`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tinymq.base.config import Timing
+from tinymq.raft.peers.pace import Gaps, RoundTrips, election_s
+
+NEVER = float("inf")
+CLOCKS_KEPT = 4  # the quickest of so many heartbeats tells a broker's clock: a slow one makes it look late
+
+
+class Verdict(Enum):
+    """What just became known of a broker."""
+
+    ALIVE = "alive"  # was gone, or unknown
+    RESTARTED = "restarted"  # another session: another process
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class PeerLife:
+    """One other broker, as heard."""
+
+    alive: bool = False
+    session: int | None = None
+    heard_at: float = -NEVER
+    sequence: int = 0  # newest heard from it; echoed back
+    hears_us: bool = False  # as far as its echoes tell; invariant: false unless alive
+    echo: int = 0  # newest of our own sequences that it has echoed
+    echoed_at: float = -NEVER
+    excused: bool = False  # a standstill of ours was taken off this silence already
+    clocks_us: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))  # its wall less our monotonic time
+    gaps: Gaps = field(default_factory=Gaps)
+    round_trips: RoundTrips = field(default_factory=RoundTrips)
+
+
+class Liveness:
+    """Verdicts on other brokers. Times are of one monotonic clock; nothing here reads it."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._peers: dict[int, PeerLife] = {}
+
+    def peer(self, broker_id: int) -> PeerLife:
+        life = self._peers.get(broker_id)
+        if life is None:
+            life = self._peers[broker_id] = PeerLife()
+        return life
+
+    # ---- what happens ---------------------------------------------------------------------------------------
+
+    def heard(self, broker_id: int, session: int, now: float) -> Verdict | None:
+        """A heartbeat came."""
+        life = self.peer(broker_id)
+        verdict = None if life.alive else Verdict.ALIVE
+        if life.session not in (None, session):
+            verdict = Verdict.RESTARTED
+        elif life.session == session:
+            life.gaps.add(now - life.heard_at, self._timing)
+        if verdict is not None:
+            life.hears_us, life.echoed_at = True, now  # until it fails to prove it
+            life.clocks_us.clear()
+        if life.session != session:
+            life.sequence = life.echo = 0
+        life.alive, life.session, life.heard_at, life.excused = True, session, now, False
+        return verdict
+
+    def echoed(self, broker_id: int, echo: int, round_trip_s: float, now: float) -> None:
+        """Its heartbeat proves that it has heard our heartbeat `echo`."""
+        life = self.peer(broker_id)
+        if echo > life.echo:
+            life.echo, life.echoed_at, life.hears_us = echo, now, True
+            if round_trip_s >= 0:
+                life.round_trips.add(round_trip_s)
+
+    def refused(self, broker_id: int) -> Verdict | None:
+        """Its port refuses connections: on a machine that answers, no process listens. Gone at once."""
+        life = self.peer(broker_id)
+        if not life.alive:
+            return None
+        life.alive = life.hears_us = False
+        return Verdict.GONE
+
+    def stood_still(self, seconds: float) -> None:
+        """This process did not run for `seconds`: what came meanwhile is yet to be read, so nobody was silent. Once
+        for each silence, or one who stands still again and again would believe in the dead for ever."""
+        for life in self._peers.values():
+            if life.alive and not life.excused:
+                life.heard_at += seconds
+                life.echoed_at += seconds
+                life.excused = True
+
+    def silent(self, now: float) -> list[int]:
+        """Brokers that have been silent for too long; each is reported once."""
+        gone = [b for b, life in self._peers.items() if life.alive and now >= self._gone_at(life)]
+        for broker_id in gone:
+            life = self._peers[broker_id]
+            life.alive = life.hears_us = False
+        return gone
+
+    def deaf(self, now: float) -> list[int]:
+        """Brokers that are heard, and have not proven for too long that they hear us; each is reported once."""
+        deaf = [b for b, life in self._peers.items() if life.hears_us and now >= self._deaf_at(life)]
+        for broker_id in deaf:
+            self._peers[broker_id].hears_us = False
+        return deaf
+
+    # ---- what is known --------------------------------------------------------------------------------------
+
+    def count_alive(self) -> int:
+        return sum(life.alive for life in self._peers.values())
+
+    def ages_s(self, now: float) -> dict[int, float]:
+        """Map every broker that was ever heard to the seconds since it was heard last."""
+        return {b: max(0.0, now - life.heard_at) for b, life in self._peers.items() if life.heard_at > -NEVER}
+
+    def alive(self, broker_id: int) -> bool:
+        life = self._peers.get(broker_id)
+        return life is not None and life.alive
+
+    def heard_by(self, broker_id: int) -> bool:
+        """Is it alive, and does it hear us?"""
+        life = self._peers.get(broker_id)
+        return life is not None and life.hears_us
+
+    def hears(self, broker_id: int, now: float) -> bool:
+        """Was it heard so lately that nobody else can have reason to replace it?"""
+        life = self._peers.get(broker_id)
+        return life is not None and life.alive and now < life.heard_at + life.gaps.doubted_after_s(self._timing)
+
+    def silence_s(self, broker_id: int, now: float) -> float:
+        """Since it was last heard; infinite: never."""
+        life = self._peers.get(broker_id)
+        return NEVER if life is None else max(0.0, now - life.heard_at)
+
+    def next_verdict_at(self) -> float:
+        """When, if nothing is heard before, somebody is silent or deaf for too long."""
+        lives = [life for life in self._peers.values() if life.alive]
+        return min((min(self._gone_at(life), self._deaf_at(life)) for life in lives), default=NEVER)
+
+    def all_alive(self) -> list[int]:
+        """Without ourselves, by id."""
+        return sorted(broker_id for broker_id, life in self._peers.items() if life.alive)
+
+    def election_s(self, brokers: Iterable[int]) -> tuple[float, float]:
+        """The least and the most to wait before standing (again): round trips to those of `brokers` that are alive take
+        their time."""
+        lives = [life for broker_id in brokers if (life := self._peers.get(broker_id)) is not None]
+        live = [life.round_trips.longest_s for life in lives if life.alive]
+        return election_s(self._timing, max(live, default=0.0))
+
+    def clocks_us(self, brokers: Collection[int]) -> list[int]:
+        """For each live broker of `brokers`, return its wall clock less our monotonic clock."""
+        lives = [self._peers[broker_id] for broker_id in brokers if broker_id in self._peers]
+        return [max(life.clocks_us) for life in lives if life.alive and life.clocks_us]
+
+    def _gone_at(self, life: PeerLife) -> float:
+        return life.heard_at + life.gaps.gone_after_s(self._timing)
+
+    def _deaf_at(self, life: PeerLife) -> float:
+        """An echo comes with the heartbeat after the one that it answers, and is a round trip old."""
+        if not life.hears_us:
+            return NEVER
+        patience_s = life.gaps.gone_after_s(self._timing) + self._timing.heartbeat_s
+        return life.echoed_at + patience_s

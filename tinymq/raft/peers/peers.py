@@ -1,0 +1,171 @@
+"""The other brokers: who is alive, who restarted, who leads what. Heartbeats out and in; no group is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from tinymq.base.clock import Clock, Timer
+from tinymq.base.config import Timing
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.proto import peer_pb2 as pb
+from tinymq.raft.net.transport import Channel, Transport
+from tinymq.raft.peers.cluster_time import ClusterTime
+from tinymq.raft.peers.failure_detector import Liveness, Verdict
+from tinymq.raft.peers.heartbeats import Heartbeats
+from tinymq.raft.peers.leader_hints import LeaderBoard, announcement, read_announcement
+
+logger = structlog.get_logger("tinymq.raft")
+
+LOOK_S = 0.001  # at least, between two looks: a timer may fire a rounding error early
+
+Led = Iterable[tuple[GroupId, int]]
+"""Groups that this broker leads, and in which terms."""
+
+
+class Neighbours:
+    """Set the callbacks before `start`; they are made on the loop."""
+
+    def __init__(self, broker_id: int, transport: Transport, clock: Clock, timing: Timing) -> None:
+        self.liveness = Liveness(timing)
+        self.time = ClusterTime(broker_id, clock, self.liveness)
+        self.on_alive: Callable[[int, bool], None] = lambda peer, restarted: None  # came, or came back
+        self.on_gone: Callable[[int], None] = lambda peer: None
+        self.on_deaf: Callable[[int], None] = lambda peer: None  # it is heard, and does not hear us
+        self.on_stepped_down: Callable[[int, GroupId, int], None] = lambda peer, group, term: None
+        self.on_here: Callable[[int, str], None] = lambda peer, address: None  # where it says that it can be dialled
+        self.here: Callable[[], str] = lambda: ""  # where we can, host:port; "": it is not said
+        self._broker_id = broker_id
+        self._transport = transport
+        self._clock = clock
+        self._timing = timing
+        self._heartbeats = Heartbeats(self.liveness)
+        self._leaders = LeaderBoard()
+        self._reached: set[int] = set()  # peers to which a control connection is open
+        self._pulse: Timer | None = None
+        self._due_at = self._beat_at = float("inf")  # when the timer is to fire; when heartbeats are due
+
+    def start(self) -> None:
+        """Send heartbeats from now on, and notice when others stop to."""
+        self._beat_at = self._clock.monotonic()
+        self._look()
+
+    def _look(self) -> None:
+        """The timer: heartbeats at their pace, verdicts at the moment when they are due."""
+        now = self._clock.monotonic()
+        self._notice_standstill(now)
+        if now >= self._beat_at:
+            self._beat_at = now + self._timing.heartbeat_s
+            self._beat_all(now)
+        for peer in self.liveness.silent(now):
+            self._gone(peer, "no heartbeat")
+        self.time.look()
+        for peer in self.liveness.deaf(now):
+            logger.warning("broker_deaf", broker=peer)
+            self.on_deaf(peer)
+        self._due_at = min(self._beat_at, self.liveness.next_verdict_at())
+        self._pulse = self._clock.call_later(max(LOOK_S, self._due_at - now), self._look)
+
+    def _notice_standstill(self, now: float) -> None:
+        """Hazard 15: a process that was stopped believes in no silence before it has read what came meanwhile."""
+        late_s = now - self._due_at
+        if late_s > self._timing.heartbeat_s:
+            self._due_at = now
+            self.liveness.stood_still(late_s)
+
+    def stop(self) -> None:
+        """Say goodbye: whoever hears it need not wait for silence."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._heartbeats.stopping = True
+            self._beat_all(self._clock.monotonic())
+
+    def _beat_all(self, now: float) -> None:
+        wall_us = self._clock.wall_us()
+        for peer in self._reached:
+            self._send(peer, self._heartbeats.next(peer, wall_us, now))
+
+    def _send(self, peer: int, message: pb.Peer) -> None:
+        self._transport.send(peer, Channel.CONTROL, message)
+
+    # ---- what is known -----------------------------------------------------------------------------------
+
+    def alive(self, broker_id: int) -> bool:
+        return broker_id == self._broker_id or self.liveness.alive(broker_id)
+
+    def count_alive(self) -> int:
+        """With this broker."""
+        return 1 + self.liveness.count_alive()
+
+    def leader_of(self, group: GroupId) -> tuple[int, int] | None:
+        """(broker, term) as announced; a broker that is silent is not named, and remembered: it may lead still."""
+        known = self._leaders.leader_of(group)
+        return known if known is not None and self.alive(known[0]) else None
+
+    # ---- what this broker says ------------------------------------------------------------------------------
+
+    def leads(self, group: GroupId, term: int) -> None:
+        """This broker has come to lead: tell everybody."""
+        self._leaders.note(group, self._broker_id, term)
+        for peer in self._reached:
+            self._send(peer, announcement([(group, term)]))
+
+    def stepped_down(self, group: GroupId, term: int, replicas: Iterable[int]) -> None:
+        """This broker leads the group no more: its other replicas are told until they acknowledge."""
+        for peer in replicas:
+            if peer != self._broker_id:
+                self._heartbeats.stepped_down(peer, group, term)
+
+    def forget(self, group: GroupId) -> None:
+        self._leaders.forget(group)
+
+    # ---- what happens -----------------------------------------------------------------------------------------
+
+    def reached(self, peer: int, led: Led) -> None:
+        """The control connection to `peer` is open."""
+        self._reached.add(peer)
+        if here := self.here():
+            self._send(peer, pb.Peer(here=pb.Here(peer_address=here)))
+        # Send the heartbeat first: a receiver that learns of a restart from it forgets which groups this broker led
+        # before.
+        self._send(peer, self._heartbeats.next(peer, self._clock.wall_us(), self._clock.monotonic()))
+        self._send(peer, announcement(led))
+
+    def lost(self, peer: int) -> None:
+        """It is closed: no verdict yet, for it is dialled again at once."""
+        self._reached.discard(peer)
+
+    def refused(self, peer: int, error: TinymqError) -> None:
+        """Where the machine answers and no process listens, nothing needs to be waited for (docs/adr/0004)."""
+        if error.detail.get("refused") == "True" and self.liveness.refused(peer) is not None:
+            self._gone(peer, "its port refuses connections")
+
+    def announced(self, peer: int, leaders: pb.Leaders) -> None:
+        for group, term in read_announcement(leaders):
+            self._leaders.note(group, peer, term)
+
+    def heard(self, peer: int, beat: pb.Heartbeat) -> None:
+        who = self._transport.identity(peer)
+        if who is None:
+            return
+        now = self._clock.monotonic()
+        self._notice_standstill(now)
+        heard = self._heartbeats.heard(peer, who.session, beat, now)
+        self.time.look()
+        if heard.verdict is not None:
+            restarted = heard.verdict is Verdict.RESTARTED
+            logger.info("broker_alive", broker=peer, restarted=restarted)
+            if restarted:
+                self._leaders.gone(peer)
+            self.on_alive(peer, restarted)
+        for group, term in heard.stepped_down:
+            self.on_stepped_down(peer, group, term)
+        if heard.stopping and self.liveness.refused(peer) is not None:
+            self._gone(peer, "it stops")
+
+    def _gone(self, peer: int, why: str) -> None:
+        logger.warning("broker_gone", broker=peer, reason=why)
+        self.time.look()
+        self.on_gone(peer)

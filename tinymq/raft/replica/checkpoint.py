@@ -1,0 +1,36 @@
+"""What a replica goes on from when entries are gone: the state machine's state, and the CONFIG that was applied.
+
+offset size field
+     0    8 index   u64  of the newest CONFIG entry that the state includes
+     8    8 term    u64  of that entry
+    16    4 length  u32  bytes of its payload
+    20    … payload of the CONFIG entry (peer.proto Config), then the state machine's state
+
+The same on every replica: equal logs leave equal bytes. Checksums are those of the file, or of the transfer.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tinymq.base.errors import CorruptData
+from tinymq.raft.rules.configs import Config
+from tinymq.raft.rules.membership import pack_membership, parse_membership
+
+_HEAD = struct.Struct("<QQI")
+
+
+def pack_checkpoint(config: Config, state: bytes) -> bytes:
+    payload = pack_membership(config.membership)
+    return _HEAD.pack(config.index, config.term, len(payload)) + payload + state
+
+
+def parse_checkpoint(data: bytes) -> tuple[Config, bytes]:
+    """The applied CONFIG, and the state machine's state. Raises CorruptData."""
+    if len(data) < _HEAD.size:
+        raise CorruptData("truncated applied state: no CONFIG")
+    index, term, length = _HEAD.unpack_from(data)
+    end = _HEAD.size + length
+    if len(data) < end:
+        raise CorruptData("truncated applied state: no CONFIG")
+    return Config(index, term, parse_membership(data[_HEAD.size : end])), data[end:]

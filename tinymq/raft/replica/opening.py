@@ -1,0 +1,75 @@
+"""Opening one replica: checkpoint, replay of what is known to be committed, then PySyncObj around it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from tinymq.base.errors import CorruptData
+from tinymq.format.entry import Entry, Kind
+from tinymq.log.engine.store import OpenedLog, Store
+from tinymq.log.replica_log.log import Log
+from tinymq.raft.replica.checkpoint import pack_checkpoint, parse_checkpoint
+from tinymq.raft.replica.following import check_known
+from tinymq.raft.replica.group import Group
+from tinymq.raft.replica.pysyncobj_state import StateMachine, Surroundings
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.configs import Configs, parse_config
+from tinymq.raft.rules.membership import Replica
+
+REPLAY_BYTES = 4 << 20  # read at a time
+
+
+async def open_replica(
+    store: Store, opened: OpenedLog, first_entry: Entry, machine: StateMachine, around: Surroundings, broker_id: int
+) -> Group:
+    """The group around an opened log. Raises CorruptData when a checkpoint or an entry cannot be read."""
+    log = opened.log
+    configs = Configs(parse_config(first_entry))
+    applied, high_watermark = opened.applied_index, log.log_start_offset
+    if not opened.damage:
+        if opened.state is not None:
+            configs.applied, state = parse_checkpoint(opened.state)
+            machine.load(state)
+        applied, high_watermark = await _replay(log, machine, configs, applied)
+        configs.keep(applied)
+        async for entry in _entries(log, applied):
+            configs.above = configs.after(None, [entry])
+    if log.last_term > store.ballots.get(log.group)[0]:
+        # A power cut kept entries of a term that came with them, and not the ballot. PySyncObj takes the term from
+        # the log, and the vote of an earlier one for a vote in it: nothing is said in it before the disk has both.
+        store.ballots.set(log.group, log.last_term, None)
+    me = Replica(broker_id, store.identity.incarnation, opened.count)
+    core = RaftCore(log.group, me, log, store.ballots, machine, around, configs, applied, high_watermark)
+    return Group(log.group, log, core, machine)
+
+
+async def _replay(log: Log, machine: StateMachine, configs: Configs, applied: int) -> tuple[int, int]:
+    """Apply from the checkpoint up to the commit index of the last sync mark, without holding the loop."""
+    high_watermark = log.log_start_offset
+    if applied >= log.first_index:
+        high_watermark = (await log.read(applied, 1))[0].header.next_offset
+    commit = min(log.recovered_commit, log.last_index)
+    if applied < commit:
+        async for entry in _entries(log, applied):
+            if entry.index > commit:
+                break
+            check_known(entry)
+            if entry.header.kind == Kind.CONFIG:
+                configs.apply(entry)
+            machine.apply(entry)
+            applied, high_watermark = entry.index, entry.header.next_offset
+            if log.wants_state(applied):
+                log.put_state(applied, pack_checkpoint(configs.applied, machine.dump()))
+    log.note_applied(applied)
+    return applied, high_watermark
+
+
+async def _entries(log: Log, after: int) -> AsyncIterator[Entry]:
+    """All that lies above `after`. Raises CorruptData when it is not all there."""
+    while after < log.last_index:
+        entries = await log.read(after + 1, REPLAY_BYTES)
+        if not entries:
+            raise CorruptData(f"{log.group}: entry {after + 1} is missing")
+        for entry in entries:
+            after = entry.index
+            yield entry

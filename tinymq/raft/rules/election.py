@@ -1,0 +1,82 @@
+"""Elections, decided purely: whether to grant a vote, who has voted, when to stand.
+
+Raft paper, sections 5.2 and 5.4; pre-vote and leader stickiness from Ongaro's thesis, 4.2.3 and 9.6.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tinymq.base.value import value
+from tinymq.raft.rules.membership import Membership, has_quorum
+from tinymq.raft.rules.messages import RequestVote
+
+
+class Answer(Enum):
+    GRANT = "grant"
+    DENY = "deny"
+    IGNORE = "ignore"
+
+
+@value
+class Voter:
+    """What a replica knows when it is asked for its vote."""
+
+    term: int
+    voted_for: int | None
+    last_index: int
+    last_term: int
+    hears_leader: bool  # follows (or is) a leader whose broker is alive
+
+
+def answer_vote(voter: Voter, candidate: int, request: RequestVote) -> Answer:
+    """Grant, deny or ignore. The caller has not yet adopted the request's term.
+
+    A replica that hears its leader ignores candidates, so that one that was away cannot depose a leader
+    that a majority can reach; an election that the leader itself asked for (`transfer`) is exempt.
+    """
+    if voter.hears_leader and not request.transfer:
+        return Answer.DENY if request.pre else Answer.IGNORE
+    if request.term < voter.term or (request.pre and request.term == voter.term):
+        return Answer.DENY
+    if (request.last_term, request.last_index) < (voter.last_term, voter.last_index):
+        return Answer.DENY
+    if not request.pre and request.term == voter.term and voter.voted_for not in (None, candidate):
+        return Answer.DENY
+    return Answer.GRANT
+
+
+class Given(Enum):
+    """How a leadership came about."""
+
+    WON = "won"  # there was no leader
+    HANDED = "handed"  # by the leader before, which stopped, or whose disk hung, or which gave it back
+    BY_HAND = "by hand"  # by the leader before, which was told to: it is not given back for as long as it lasts
+
+
+@dataclass(slots=True)
+class Ballot:
+    """One candidacy: votes attributed to voters (hazard 4: a vote counted twice elects two leaders)."""
+
+    term: int
+    pre: bool
+    given: Given = Given.WON
+    voters: set[int] = field(default_factory=set)
+
+    def won(self, membership: Membership) -> bool:
+        return has_quorum(membership, self.voters)
+
+
+def stand_after_s(
+    membership: Membership, broker_id: int, gone: int | None, spread_s: float, rng: random.Random
+) -> float:
+    """How long to wait before standing once the leader is known to be gone.
+
+    Replicas stand one after the other in the order of the membership, so that they seldom split the vote;
+    the spread between two ranks leaves time for a vote to be won.
+    """
+    ranks = [r.broker_id for r in membership.replicas if r.broker_id != gone]
+    rank = ranks.index(broker_id) if broker_id in ranks else len(ranks)
+    return rank * spread_s + rng.random() * spread_s / 4

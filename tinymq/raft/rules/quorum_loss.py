@@ -1,0 +1,176 @@
+"""Going on with a group that has lost its quorum for good, decided purely: may it, with whose log, as which members.
+
+A group whose listed identities can still elect a leader is never touched. Else, once an operator accepts the loss,
+the reachable replica with the best log leads without being elected, under a CONFIG that is imposed: every reachable
+replica of a member's broker under its present identity, and nobody (an incarnation of zeros) for each broker that is
+gone, which so comes back without a vote. A majority of the members must be there, and holds the CONFIG before it
+counts: nothing is ever acknowledged on less than a majority of disks. Nor do two take-overs ever share a term: a
+term is for one place in the list of members only. Of two, the one of the higher generation goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tinymq.base.quantity import quantity
+from tinymq.base.types import GroupId
+from tinymq.raft.rules.membership import Membership, Replica
+
+NOBODY = bytes(16)  # an incarnation that no data folder has
+
+UNSEEN_TERMS_MAX = 1_500_000  # of lost replicas, above those that are known
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One replica, as its broker describes it."""
+
+    replica: Replica
+    healthy: bool  # its log is open and nothing is wrong with it
+    leads: bool
+    term: int
+    last_term: int
+    last_index: int
+    high_watermark: int
+    applied: Membership
+    newest: Membership  # in its log, committed or not
+    before_take_over: tuple[int, int]  # its position without a take-over that it does not know to be committed
+    reason: str = ""
+    fault_count: int | None = None  # see Mark.fault_count; None: its broker's version does not report it
+
+    @property
+    def broker_id(self) -> int:
+        return self.replica.broker_id
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(last term, last index): of two logs, the greater holds all that was committed in the other."""
+        return self.last_term, self.last_index
+
+
+@dataclass(frozen=True, slots=True)
+class Well:
+    """It has a leader, or replicas enough to elect one."""
+
+    leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No quorum is left: with `accept-loss` the group goes on with `survivor`'s log, as `replicas`, from `term` on."""
+
+    survivor: Report
+    replicas: tuple[Replica, ...]
+    term: int
+
+    @property
+    def gone(self) -> list[int]:
+        """Brokers whose replica is counted as lost."""
+        return [r.broker_id for r in self.replicas if r.incarnation == NOBODY]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Lead `group` in `term`, with the log that ends at `position`: the group is `replicas` from now on."""
+
+    group: GroupId
+    term: int
+    position: tuple[int, int]  # (last term, last index)
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """No quorum is left, and it cannot go on as it is, either."""
+
+    why: str
+
+
+Verdict = Well | Lost | Stuck
+
+
+def judge(reports: Sequence[Report], members: Sequence[int], unasked: Collection[int] = ()) -> Verdict:
+    """What can become of a group. `members`: its brokers, the preferred leader first. `unasked`: brokers that are
+    alive, by the word of others, and gave no report: what they hold is not known."""
+    reports = [r for r in reports if not members or r.broker_id in members]  # of observers nothing counts
+    leaders = [r for r in reports if r.leads and r.healthy]
+    if leaders:
+        return Well(max(leaders, key=lambda r: r.term).broker_id)
+    if any(can_win(r, reports) for r in reports):
+        return Well(None)
+    if not members:
+        return Stuck("no broker has it open")
+    blind = [broker_id for broker_id in members if broker_id in unasked]
+    if blind:
+        return Stuck(f"{_brokers(blind)} lives and was not asked: name its address, too")
+    healthy = {r.broker_id: r for r in reports if r.healthy}
+    majority = len(members) // 2 + 1
+    if len(healthy) < majority:
+        return Stuck(_too_few(reports, members, majority))
+    return lost(reports, members)
+
+
+def lost(reports: Sequence[Report], members: Sequence[int]) -> Lost:
+    """With whose log it goes on, once it is certain that it cannot otherwise."""
+    healthy = {r.broker_id: r for r in reports if r.healthy}
+    survivor = max(healthy.values(), key=_merit(reports, members))
+    replicas = tuple(healthy[b].replica if b in healthy else Replica(b, NOBODY) for b in members)
+    return Lost(survivor, replicas, _own_term(max(r.term for r in reports), members.index(survivor.broker_id), members))
+
+
+def impose(newest: Membership, taker: int, replicas: Iterable[Replica]) -> Membership:
+    """The CONFIG of a take-over, behind the newest in the log of the broker `taker`. Of two take-overs one has the
+    higher generation, even if neither knew of the other."""
+    generation = ((newest.generation >> 32) + 1) << 32 | taker
+    return replace(newest.replacing(replicas), generation=generation)
+
+
+def _own_term(above: int, place: int, members: Sequence[int]) -> int:
+    """A term in which only the member at `place` may take over, and that nobody who is lost has seen: they may have
+    had leaders that those who are there never heard of, and an old disk would pass for a log that matches."""
+    above += UNSEEN_TERMS_MAX
+    return above + 1 + (place - above - 1) % len(members)
+
+
+def can_win(candidate: Report, reports: Sequence[Report]) -> bool:
+    """Could this replica be elected by those that are there?"""
+    newest = candidate.newest
+    if not (candidate.healthy and candidate.applied.has(candidate.replica) and newest.has(candidate.replica)):
+        return False
+    voters = [r for r in reports if newest.has(r.replica) and _may_vote(r, candidate)]
+    return sum(r.position <= candidate.position for r in voters) >= newest.quorum
+
+
+def _may_vote(voter: Report, candidate: Report) -> bool:
+    """It must know itself listed: by what it applied, or by what it holds and the candidate knows to be committed."""
+    known = voter.newest.epoch <= candidate.applied.epoch and voter.newest.has(voter.replica)
+    return voter.healthy and (voter.applied.has(voter.replica) or known)
+
+
+def _merit(reports: Sequence[Report], members: Sequence[int]) -> Callable[[Report], tuple[int, int, bool, int]]:
+    """Whose log goes on: the greatest. What a take-over appended that no majority can have got does not make one
+    great: it came to nothing, and hid what another log had more."""
+    unknown = len(members) - len(reports)
+    generations = [r.newest.generation for r in reports]
+
+    def merit(report: Report) -> tuple[int, int, bool, int]:
+        held = sum(g >= report.newest.generation for g in generations) + unknown > len(members) // 2
+        term, index = report.position if held else report.before_take_over
+        return term, index, report.applied.has(report.replica), -members.index(report.broker_id)
+
+    return merit
+
+
+def _too_few(reports: Sequence[Report], members: Sequence[int], majority: int) -> str:
+    there = {r.broker_id for r in reports}
+    missing = [b for b in members if b not in there]
+    damaged = [f"broker {r.broker_id} has no whole log ({r.reason})" for r in reports if not r.healthy]
+    empty = f"{_brokers(missing)} must run, with an empty data folder if its disk is lost" if missing else ""
+    return f"{majority} of {quantity(len(members), 'replica')} must be there: " + "; ".join(
+        filter(None, [empty, *damaged])
+    )
+
+
+def _brokers(ids: Sequence[int]) -> str:
+    return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, sorted(ids)))

@@ -1,0 +1,46 @@
+"""A leader's side of a state transfer, purely: what goes next to a follower that is behind our first entry.
+
+    offer out   ──StateAck of this state──▶   piece out, from where the follower is   ──StateAck──▶   the next piece …
+        ▲                                          │
+        └── another state's StateAck, or no answer for too long: the offer again, which asks where it is
+
+One message is out at a time. That it has all of it, or needs none, the follower says by an AppendAck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinymq.log.segment.snapshot_files import AppliedState
+from tinymq.raft.rules.messages import STATE_PIECE_BYTES, StateAck, StateOffer, StatePiece
+
+
+@dataclass(slots=True)
+class Sending:
+    """What one follower has of a state, as far as we know."""
+
+    state: AppliedState
+    position: int | None = None  # a piece from there is out; None: the offer is
+
+    def message(self, term: int) -> StateOffer | StatePiece:
+        """To be sent now, or again."""
+        s, at = self.state, self.position
+        if at is None:
+            return StateOffer(
+                term, s.index, s.entry_term, s.entry_crc, s.next_offset, s.append_time_us, len(s.data), s.data_crc
+            )
+        return StatePiece(term, s.index, s.data_crc, at, s.data[at : at + STATE_PIECE_BYTES])
+
+    def acknowledged(self, ack: StateAck) -> bool:
+        """True when the next message may go; False for an answer that came twice."""
+        if (ack.index, ack.crc) != (self.state.index, self.state.data_crc):
+            again, self.position = self.position is not None, None
+            return again
+        if ack.received == self.position or not 0 <= ack.received < len(self.state.data):
+            return False
+        self.position = ack.received
+        return True
+
+    def ask_again(self) -> None:
+        """No answer came: the offer asks how far it is."""
+        self.position = None
