@@ -16,10 +16,10 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded, InvalidConfig, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.choose import RegistryContext
-from tinymq.registry.commanded import CommandedRegistry
-from tinymq.registry.state import RegistryState, Reloaded
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.factory import RegistryContext
+from tinymq.registry.state.state import RegistryState, Reloaded
+from tinymq.registry.state.values import BrokerRecord
 
 LOOK_S = 0.05  # how late another broker's change is seen
 BUSY_S = 1.0  # for others to end their writing; this broker's loop stands still meanwhile

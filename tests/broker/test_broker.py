@@ -31,7 +31,7 @@ from tinymq.broker.partition import Partition
 from tinymq.broker.upgrade import Upgrade
 from tinymq.log.files.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.values import QueueRecord
 
 
 class LaggingRegistry(MemoryRegistry):

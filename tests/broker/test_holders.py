@@ -10,7 +10,7 @@ from tinymq.base.clock import SystemClock
 from tinymq.base.config import Timing
 from tinymq.broker.holders import Holders
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 
 
 def record(broker_id: int) -> BrokerRecord:

@@ -28,8 +28,8 @@ from tinymq.broker.hosting import RETRY_S_MAX, Hosting
 from tinymq.broker.partition import Partition
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.state import RegistryState, Reloaded
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.state import RegistryState, Reloaded
+from tinymq.registry.state.values import QueueRecord
 
 
 class Bench:

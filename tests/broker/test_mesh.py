@@ -9,8 +9,8 @@ import pytest
 from tinymq.base.types import PeerAddress
 from tinymq.broker.mesh import Mesh
 from tinymq.raft.leader.followers import OBSERVERS_MAX
-from tinymq.registry.state import BrokersChanged, Effect
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.state import BrokersChanged, Effect
+from tinymq.registry.state.values import BrokerRecord
 
 VOTERS = [PeerAddress(n, "10.0.0.1", 7169 + n) for n in (1, 2, 3)]
 

@@ -15,7 +15,7 @@ from tests.raft.test_power_cut import acknowledge_before_the_sync
 from tests.seeds import first_of
 from tinymq.format.batch import parse_batch_header
 from tinymq.format.entry import Kind, iter_entries
-from tinymq.registry.values import TopicRecord
+from tinymq.registry.state.values import TopicRecord
 from tinymq_chaos.sim.virtual_cluster import VirtualCluster, simulate
 
 PARTITIONS = 2

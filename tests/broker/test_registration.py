@@ -12,7 +12,7 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.broker.registration import RETRY_S, Registration
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 
 TIMING = Timing()
 

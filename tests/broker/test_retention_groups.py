@@ -21,7 +21,7 @@ from tinymq.broker.outcome import Outcome
 from tinymq.broker.partition import Partition
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import partition_pb2 as pb
-from tinymq.registry.values import TopicRecord
+from tinymq.registry.state.values import TopicRecord
 from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 VALUE = b"x" * 1000

@@ -18,7 +18,7 @@ from tinymq.broker.upgrade import MemberLevel, Upgrade, announced_level, members
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.broker_files.identity import Identity
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 
 EVERY_S = 2.0
 

@@ -27,7 +27,7 @@ from tinymq.client.claim import UNSET_S_MIN
 from tinymq.client.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
-from tinymq.registry import bounds
+from tinymq.registry.state import bounds
 from tinymq.testing.cluster import Cluster
 
 LOST = [pytest.param(1, marks=pytest.mark.long), 3]  # one lost answer is a part of three

@@ -27,8 +27,8 @@ from tinymq.log.segment.snapshot_files import parse_state
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import registry_pb2
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership, parse_membership
-from tinymq.registry.state import RegistryState
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.wire import broker_to_wire
 
 
 def chain() -> list[Entry]:

@@ -22,7 +22,7 @@ from tinymq.log.segment.index import parse_index
 from tinymq.net.framing import pack_frame
 from tinymq.proto import peer_pb2, registry_pb2
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.registry.state import RegistryState
+from tinymq.registry.state.state import RegistryState
 
 
 @pytest.mark.parametrize(

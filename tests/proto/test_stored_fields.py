@@ -14,9 +14,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import partition_pb2, peer_pb2, registry_pb2
-from tinymq.registry.packing import unpack
-from tinymq.registry.state import RegistryState
-from tinymq.registry.wire import broker_from_wire
+from tinymq.registry.state.codec import unpack
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.wire import broker_from_wire
 
 ROOTS = [
     registry_pb2.Command.DESCRIPTOR,

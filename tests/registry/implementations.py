@@ -19,12 +19,12 @@ from tests.registry.zookeeper_server import shared_server
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import Timing, parse_zookeeper
 from tinymq.base.types import METADATA_GROUP
-from tinymq.registry.choose import Registry
-from tinymq.registry.machine import RegistryMachine
+from tinymq.registry.factory import Registry
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.zookeeper import ZookeeperRegistry
-from tinymq.registry.zookeeper_session import ZookeeperSession
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.state_machine import RegistryMachine
+from tinymq.registry.zookeeper.registry import ZookeeperRegistry
+from tinymq.registry.zookeeper.session import ZookeeperSession
 
 Implementation = Callable[[ManualClock, Path], AbstractAsyncContextManager[Registry]]
 """Started on this clock, with this empty folder for itself; stopped at the end."""

@@ -19,11 +19,11 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.client import AsyncClient
-from tinymq.registry import choose as choose_room
-from tinymq.registry.choose import Registry, RegistryContext, choose, plug_in
-from tinymq.registry.machine import RegistryMachine
+from tinymq.registry import factory as choose_room
+from tinymq.registry.factory import Registry, RegistryContext, choose, plug_in
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.rpc.forming import form_cluster
 from tinymq.testing.cluster import free_ports
 

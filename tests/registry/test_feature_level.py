@@ -17,13 +17,13 @@ from tinymq.base.errors import CorruptData, InvalidRequest, NotLeader, Unsupport
 from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import Kind
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds, commands
-from tinymq.registry import zookeeper_tree as tree
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.state import BrokersChanged, FeatureLevelRaised, RegistryState
-from tinymq.registry.values import BrokerRecord
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.state_machine import RegistryMachine
+from tinymq.registry.state import bounds, commands
+from tinymq.registry.state.state import BrokersChanged, FeatureLevelRaised, RegistryState
+from tinymq.registry.state.values import BrokerRecord
+from tinymq.registry.state.wire import broker_to_wire
+from tinymq.registry.zookeeper import tree
 
 
 def register(state: RegistryState, number: int, level: int, session: int = 1) -> None:

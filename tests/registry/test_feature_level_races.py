@@ -15,9 +15,9 @@ import pytest
 from tests.registry.records import broker
 from tinymq.broker.upgrade import members_of, next_level
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import commands
-from tinymq.registry.state import RegistryState
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.state import commands
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.wire import broker_to_wire
 
 BROKERS = (1, 2)
 DEPTH = 8

@@ -7,8 +7,8 @@ from tests.fakes.raft_group import NOW_US
 from tests.registry.records import broker
 from tinymq.format.entry import Kind, make_entry
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.raft_group.state_machine import RegistryMachine
+from tinymq.registry.state.wire import broker_to_wire
 
 LOST = 5  # of each
 

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.registry.records import broker
 from tinymq.base.topic_config import make
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds as room
-from tinymq.registry.state import (
+from tinymq.registry.state import bounds as room
+from tinymq.registry.state.state import (
     BrokersChanged,
     ConsumersChanged,
     QueueCreated,
@@ -29,8 +29,8 @@ from tinymq.registry.state import (
     TopicCreated,
     TopicDeleted,
 )
-from tinymq.registry.values import BrokerRecord, TopicRecord
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.state.values import BrokerRecord, TopicRecord
+from tinymq.registry.state.wire import broker_to_wire
 
 BOUNDS = {  # small, so that lives reach them
     "ANSWERED_MAX": 6,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.registry.records import broker
 from tinymq.base.types import TopicId
-from tinymq.registry.placement import place
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.placement import place
+from tinymq.registry.state.values import QueueRecord
 
 T = TopicId(b"t" * 16)
 

@@ -10,9 +10,9 @@ from tests.registry.records import broker
 from tinymq.base.errors import CorruptData
 from tinymq.base.topic_config import TopicConfig
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds as room
-from tinymq.registry.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
-from tinymq.registry.wire import broker_to_wire, config_to_wire
+from tinymq.registry.state import bounds as room
+from tinymq.registry.state.state import BrokersChanged, RegistryState, TopicCreated, TopicDeleted
+from tinymq.registry.state.wire import broker_to_wire, config_to_wire
 
 
 def command(rng: random.Random, **kind: object) -> pb.Command:

@@ -16,8 +16,8 @@ from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
+from tinymq.registry.raft_group.state_machine import RegistryMachine
 
 NOTHING = pb.Command(unregister_broker=pb.UnregisterBroker(broker_id=9)).SerializeToString()
 

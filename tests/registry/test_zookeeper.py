@@ -27,11 +27,13 @@ from tinymq.base.errors import (
     WrongCluster,
 )
 from tinymq.base.types import GroupId, TopicId
-from tinymq.registry import bounds, zookeeper, zookeeper_replica
-from tinymq.registry.state import Reloaded, TopicCreated, TopicDeleted
-from tinymq.registry.zookeeper import ZookeeperRegistry
-from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper_tree import Op
+from tinymq.registry.state import bounds
+from tinymq.registry.state.state import Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.zookeeper import registry as zookeeper
+from tinymq.registry.zookeeper import replica
+from tinymq.registry.zookeeper.registry import ZookeeperRegistry
+from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.tree import Op
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_who_was_away_for_long_reads_all_anew(
         async with bench(zookeeper_server) as b:
             first, second = await b.start(2)
             await b.check_same()
-            monkeypatch.setattr(zookeeper_replica, "FOLLOWED_MAX", 3)
+            monkeypatch.setattr(replica, "FOLLOWED_MAX", 3)
             async with second._replica._reading:  # it follows nothing meanwhile
                 for n in range(6):
                     await first.register_topic(f"t{n}", 1, 1)

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from tests.registry.records import broker
-from tinymq.registry.state import RegistryState
-from tinymq.registry.zookeeper_brokers import BrokerNodes
-from tinymq.registry.zookeeper_session import ZookeeperSession
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.zookeeper.broker_nodes import BrokerNodes
+from tinymq.registry.zookeeper.session import ZookeeperSession
 
 LEASE_S = 10.0
 

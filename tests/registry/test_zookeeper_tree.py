@@ -10,13 +10,13 @@ import pytest
 from tests.registry.records import broker
 from tinymq.base.types import TopicId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds
-from tinymq.registry import zookeeper_tree as tree
-from tinymq.registry.state import RegistryState
-from tinymq.registry.values import BrokerRecord
-from tinymq.registry.wire import broker_to_wire
-from tinymq.registry.zookeeper import REQUEST_BYTES_MAX
-from tinymq.registry.zookeeper_tree import Change, Create, Op, Put, Remove
+from tinymq.registry.state import bounds
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.values import BrokerRecord
+from tinymq.registry.state.wire import broker_to_wire
+from tinymq.registry.zookeeper import tree
+from tinymq.registry.zookeeper.registry import REQUEST_BYTES_MAX
+from tinymq.registry.zookeeper.tree import Change, Create, Op, Put, Remove
 
 NAME = "n" * 249
 

@@ -16,9 +16,9 @@ from tests.registry.zookeeper_server import ZookeeperServer
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import Timing, parse_zookeeper
 from tinymq.broker.registration import Registration
-from tinymq.registry.state import Effect
-from tinymq.registry.zookeeper import ZookeeperRegistry
-from tinymq.registry.zookeeper_session import ZookeeperSession
+from tinymq.registry.state.state import Effect
+from tinymq.registry.zookeeper.registry import ZookeeperRegistry
+from tinymq.registry.zookeeper.session import ZookeeperSession
 
 CLUSTER = b"c" * 16
 DEFAULT = Timing()

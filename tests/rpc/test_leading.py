@@ -20,7 +20,7 @@ from tinymq.base.errors import (
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import TopicId
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.registry.state.values import QueueRecord, TopicRecord
 from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.forwarding import Metadata
 from tinymq.rpc.leading import Call, Leading

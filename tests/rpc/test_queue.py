@@ -15,7 +15,7 @@ from tests.fakes.queue_client import AGAIN, QueueClient
 from tinymq.base.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
-from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.base_registry import CommandedRegistry
 from tinymq.rpc.queue import PRODUCE_BYTES_MAX
 from tinymq.testing.cluster import Cluster
 

@@ -16,7 +16,7 @@ from tests.upgrade.stored_by_base import TOPICS
 from tinymq.base.topic_config import make
 from tinymq.broker.state import PartitionState
 from tinymq.raft.rules.membership import pack_membership, parse_membership
-from tinymq.registry.state import RegistryState
+from tinymq.registry.state.state import RegistryState
 
 SCRIPT = Path(__file__).parent / "stored_by_base.py"
 

@@ -38,7 +38,7 @@ from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Transport
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 from tinymq.rpc.admin import AdminService
 from tinymq.rpc.channels import ChannelsService
 from tinymq.rpc.forwarding import Forwarding, GrpcForwarding

@@ -205,7 +205,7 @@ class BrokerConfig:
     forward: tuple[PeerAddress, ...] = ()  # the same for clients' calls that it passes on to who leads
     metrics_listen: str = ""  # whoever watches it, over HTTP; "": nobody
     rack: str = ""
-    registry: str = field(default="replicated", repr=False)  # tinymq/registry/choose.py; its URL may have a password
+    registry: str = field(default="replicated", repr=False)  # tinymq/registry/factory.py; its URL may have a password
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
 

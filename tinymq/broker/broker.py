@@ -27,7 +27,7 @@ from tinymq.broker.unpack_queue import UnpackQueue
 from tinymq.broker.upgrade import Upgrade
 from tinymq.log.files.runner import Runner
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
-from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.registry.state.values import QueueRecord, TopicRecord
 
 REFRESH_S = 2.0  # for asking the registry's leader what exists
 UNKNOWN_MAX = 1000  # topics and partitions that were found not to exist

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicCreated, TopicDeleted
+from tinymq.registry.state.values import QueueRecord
 
 
 class Holders:

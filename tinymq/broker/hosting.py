@@ -23,8 +23,16 @@ from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state import Effect, QueueCreated, QueueDeleted, Reloaded, TopicAltered, TopicCreated, TopicDeleted
-from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.registry.state.state import (
+    Effect,
+    QueueCreated,
+    QueueDeleted,
+    Reloaded,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
+from tinymq.registry.state.values import QueueRecord, TopicRecord
 
 OPENING_MAX = 16  # groups opened or deleted side by side
 RETRY_S_MIN = 1.0  # the first pause before a retriable failure is tried again; each next one is twice as long

@@ -29,9 +29,9 @@ from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner
 from tinymq.raft import Group, Host, Role
-from tinymq.registry.choose import choose
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.values import BrokerRecord, QueueRecord
+from tinymq.registry.factory import choose
+from tinymq.registry.raft_group.state_machine import RegistryMachine
+from tinymq.registry.state.values import BrokerRecord, QueueRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.raft.leader.followers import OBSERVERS_MAX
 from tinymq.registry.service import RegistryService
-from tinymq.registry.state import Effect
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.state import Effect
+from tinymq.registry.state.values import BrokerRecord
 
 logger = structlog.get_logger("tinymq.broker")
 

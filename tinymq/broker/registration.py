@@ -12,7 +12,7 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import Timing
 from tinymq.base.errors import TinymqError
 from tinymq.registry.service import RegistryService
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 
 RETRY_S = 0.2
 

@@ -13,7 +13,7 @@ from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotR
 from tinymq.base.quantity import named
 from tinymq.base.types import GroupId
 from tinymq.raft import Group
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.values import QueueRecord
 
 LOOK_S = 0.01  # between two looks for the new leader
 ANY = 0  # whoever would take over at once, the preferred broker first

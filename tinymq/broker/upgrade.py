@@ -21,8 +21,8 @@ from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotLeader, TinymqError, VersionConflict
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check_member
 from tinymq.log.broker_files.identity import Identity
-from tinymq.registry.effects import Effect
 from tinymq.registry.service import RegistryService
+from tinymq.registry.state.effects import Effect
 
 logger = structlog.get_logger("tinymq.broker")
 

@@ -15,7 +15,7 @@ from tinymq.broker.broker import Broker
 from tinymq.broker.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
-from tinymq.registry.values import QueueRecord
+from tinymq.registry.state.values import QueueRecord
 from tinymq.rpc.serving import Serving
 
 METADATA = "(metadata)"  # no topic can have this name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.values import BrokerRecord
 
 
 class Leases:

@@ -11,10 +11,10 @@ from tinymq.base.errors import InvalidConfig
 from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.base_registry import CommandedRegistry
 from tinymq.registry.leases import Leases
-from tinymq.registry.state import RegistryState
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.values import BrokerRecord
 
 
 class MemoryRegistry(CommandedRegistry):

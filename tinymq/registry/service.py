@@ -1,7 +1,7 @@
 """RegistryService: the brokers, topics, queues and records of a cluster, wherever they are stored.
 
 Implementations: `ReplicatedRegistry` (a Raft group over the brokers, the default), `ZookeeperRegistry` and
-`MemoryRegistry`; others plug in by the scheme of their URL (choose.py). All of them pass one contract suite:
+`MemoryRegistry`; others plug in by the scheme of their URL (factory.py). All of them pass one contract suite:
 tinymq/testing/registry_contract. docs/registry.md says how to write one.
 """
 
@@ -12,8 +12,8 @@ from typing import Protocol
 
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId
-from tinymq.registry.state import Effect
-from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
+from tinymq.registry.state.state import Effect
+from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
 
 DEFAULT_CONFIG = TopicConfig()
 

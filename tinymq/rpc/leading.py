@@ -26,7 +26,7 @@ from tinymq.base.errors import (
 from tinymq.base.types import PeerAddress
 from tinymq.broker.broker import Broker
 from tinymq.broker.partition import Partition
-from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.registry.state.values import QueueRecord, TopicRecord
 from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.forwarding import Forwarding
 from tinymq.rpc.services import CLIENT_ID, Context, client_of

@@ -31,7 +31,7 @@ from tinymq.broker.partition import Acks, Partition
 from tinymq.broker.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.registry.values import TopicRecord
+from tinymq.registry.state.values import TopicRecord
 from tinymq.rpc.forward_mark import ForwardMarks
 from tinymq.rpc.forwarding import Forwarding
 from tinymq.rpc.leading import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, Leading, find_topic, read_call, too_late

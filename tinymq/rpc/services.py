@@ -17,7 +17,7 @@ from tinymq.broker.slices import Slice
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
-from tinymq.registry.values import BrokerRecord, QueueRecord, TopicRecord
+from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
 from tinymq.rpc import fetch, produce
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.produce import Batch, ProduceStream, unpacked

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from tinymq.broker.broker import Broker
 from tinymq.broker.messages import Takers, Turn, changed
 from tinymq.broker.partition import Partition
-from tinymq.registry.values import TopicRecord
+from tinymq.registry.state.values import TopicRecord
 
 LOOK_S = 0.25  # between two looks at queues that cannot be watched here
 

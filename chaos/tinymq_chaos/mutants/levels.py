@@ -11,7 +11,8 @@ from tinymq.broker import upgrade
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.raft.net import handshake
 from tinymq.raft.replica import leading
-from tinymq.registry import commanded, machine
+from tinymq.registry import base_registry
+from tinymq.registry.raft_group import state_machine
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
 
@@ -33,7 +34,7 @@ def levels_rise_over_older_members(p: Patches) -> None:
     "test_nothing_above_the_level_is_proposed_and_what_raises_it_only_by_the_leader_itself",
 )
 def leaders_propose_what_members_do_not_know(p: Patches) -> None:
-    for module in (leading, machine, commanded):
+    for module in (leading, state_machine, base_registry):
         p.set(module, "check", _nothing)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tinymq.registry.state import RegistryState
+from tinymq.registry.state.state import RegistryState
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 ADDED = Focus(faults=("kill",), workloads=("partitions",), pace=0.5)

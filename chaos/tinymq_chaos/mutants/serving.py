@@ -13,9 +13,9 @@ from tinymq.broker.state import PartitionState
 from tinymq.broker.waiting import Waiters
 from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Group
-from tinymq.registry.commanded import CommandedRegistry
-from tinymq.registry.replicated import ReplicatedRegistry
-from tinymq.registry.state import RegistryState
+from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.raft_group.replicated import ReplicatedRegistry
+from tinymq.registry.state.state import RegistryState
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 LOSES = ("isolate_one", "kill", "cut_link", "reset", "client_reset", "slow_link")

@@ -22,7 +22,7 @@ from tinymq.format.entry import crc32c
 from tinymq.log.engine.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
 from tinymq.raft.net.transport import PeerAddress
-from tinymq.registry.values import BrokerRecord, TopicRecord
+from tinymq.registry.state.values import BrokerRecord, TopicRecord
 from tinymq.testing.faulty_files import FaultyFiles
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.sim.disk import Disk

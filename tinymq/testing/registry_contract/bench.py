@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.registry.choose import Registry
-from tinymq.registry.effects import Effect
-from tinymq.registry.values import BrokerRecord
+from tinymq.registry.factory import Registry
+from tinymq.registry.state.effects import Effect
+from tinymq.registry.state.values import BrokerRecord
 from tinymq.testing.manual_clock import ManualClock
 
 UNTIL_S = 10.0  # real seconds, for implementations that depend on other processes

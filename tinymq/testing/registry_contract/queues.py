@@ -8,9 +8,9 @@ import pytest
 
 from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, UnknownPartition, UnknownTopic
 from tinymq.base.types import GroupId, TopicId
-from tinymq.registry import bounds
-from tinymq.registry.state import ConsumersChanged, QueueCreated, QueueDeleted, TopicDeleted
-from tinymq.registry.values import QueueConsumer
+from tinymq.registry.state import bounds
+from tinymq.registry.state.state import ConsumersChanged, QueueCreated, QueueDeleted, TopicDeleted
+from tinymq.registry.state.values import QueueConsumer
 from tinymq.testing.registry_contract.bench import Bench, Scenario
 
 

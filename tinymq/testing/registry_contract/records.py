@@ -13,9 +13,9 @@ from tinymq.base.errors import (
     UnsupportedVersion,
     VersionConflict,
 )
-from tinymq.registry import bounds
-from tinymq.registry.effects import FeatureLevelRaised, RecordChanged
-from tinymq.registry.values import MetadataRecord
+from tinymq.registry.state import bounds
+from tinymq.registry.state.effects import FeatureLevelRaised, RecordChanged
+from tinymq.registry.state.values import MetadataRecord
 from tinymq.testing.registry_contract.bench import Bench, Scenario, broker
 
 

@@ -21,9 +21,9 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import SCHEME, BrokerConfig, Timing, parse_zookeeper
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import GroupId
-from tinymq.registry.machine import RegistryMachine
 from tinymq.registry.memory import MemoryRegistry
-from tinymq.registry.replicated import Brokers, ReplicatedRegistry
+from tinymq.registry.raft_group.replicated import Brokers, ReplicatedRegistry
+from tinymq.registry.raft_group.state_machine import RegistryMachine
 from tinymq.registry.service import RegistryService
 
 ENTRY_POINTS = "tinymq.registry"
@@ -110,8 +110,8 @@ def _opener(scheme: str) -> OpenRegistry:
 
 def _zookeeper(url: str, context: RegistryContext) -> Registry:
     try:  # only a broker that uses ZooKeeper needs its client
-        from tinymq.registry.zookeeper import ZookeeperRegistry
-        from tinymq.registry.zookeeper_session import ZookeeperSession
+        from tinymq.registry.zookeeper.registry import ZookeeperRegistry
+        from tinymq.registry.zookeeper.session import ZookeeperSession
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "kazoo":
             raise

@@ -1,4 +1,4 @@
-"""The registry in ZooKeeper: each change a transaction on the tree (zookeeper_tree.py), decided by `RegistryState`.
+"""The registry in ZooKeeper: each change a transaction on the tree (tree.py), decided by `RegistryState`.
 
 A change is decided on a fork of the state that is known here, and written if /version still says that nothing came in
 between; else what came is taken over, and the change decided anew. Every broker applies the same commands in the same
@@ -24,15 +24,15 @@ from tinymq.base.errors import InvalidConfig, InvalidRequest, TinymqError, Wrong
 from tinymq.base.quantity import quantity
 from tinymq.base.types import GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import zookeeper_tree as tree
-from tinymq.registry.commanded import CommandedRegistry
-from tinymq.registry.state import BrokersChanged, RegistryState, reply_error
-from tinymq.registry.values import BrokerRecord
-from tinymq.registry.zookeeper_brokers import BrokerNodes
-from tinymq.registry.zookeeper_replica import Replica
-from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper_tree import Change, Check
-from tinymq.registry.zookeeper_tries import RETRY_S, Tries, Trying
+from tinymq.registry.base_registry import CommandedRegistry
+from tinymq.registry.state.state import BrokersChanged, RegistryState, reply_error
+from tinymq.registry.state.values import BrokerRecord
+from tinymq.registry.zookeeper import tree
+from tinymq.registry.zookeeper.broker_nodes import BrokerNodes
+from tinymq.registry.zookeeper.replica import Replica
+from tinymq.registry.zookeeper.retry import RETRY_S, Tries, Trying
+from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.tree import Change, Check
 
 REQUEST_BYTES_MAX = 1_000_000  # ZooKeeper takes 1,048,575 in one request, unless told otherwise
 TROUBLE_S = 1.0  # before a tree that cannot be read is looked at again

@@ -26,12 +26,12 @@ from tinymq.base.errors import (
 )
 from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.commanded import CommandedRegistry
+from tinymq.registry.base_registry import CommandedRegistry
 from tinymq.registry.leases import Leases
-from tinymq.registry.machine import RegistryMachine
-from tinymq.registry.state import reply_error
-from tinymq.registry.values import BrokerRecord
-from tinymq.registry.wire import broker_from_wire, broker_to_wire
+from tinymq.registry.raft_group.state_machine import RegistryMachine
+from tinymq.registry.state.state import reply_error
+from tinymq.registry.state.values import BrokerRecord
+from tinymq.registry.state.wire import broker_from_wire, broker_to_wire
 
 METHOD = "registry"
 RETRY_S = 0.03  # between two tries: a change of leader takes a few of them

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tinymq.base.errors import InvalidName, InvalidRequest, QuotaExceeded, VersionConflict
-from tinymq.registry import bounds
-from tinymq.registry.values import MetadataRecord
+from tinymq.registry.state import bounds
+from tinymq.registry.state.values import MetadataRecord
 
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:@=+-]{1,249}")

@@ -13,8 +13,8 @@ from tinymq.base.topic_config import SETTINGS_MAX, TopicConfig, parse_settings
 from tinymq.base.types import TopicId, check_channel_name, check_consumer_name, check_topic_name
 from tinymq.format.feature_level import REGISTRY_COMMANDS
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.records import check_record
-from tinymq.registry.wire import config_to_wire
+from tinymq.registry.state.records import check_record
+from tinymq.registry.state.wire import config_to_wire
 
 COMMAND_ID_BYTES = 16
 U32_MAX = (1 << 32) - 1

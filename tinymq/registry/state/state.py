@@ -27,9 +27,10 @@ from tinymq.base.types import GroupId, TopicId, check_channel_name, check_consum
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
 from tinymq.proto.errors import make_error
-from tinymq.registry import bounds
-from tinymq.registry.consumers import Consumers
-from tinymq.registry.effects import (
+from tinymq.registry.state import bounds
+from tinymq.registry.state.codec import Contents, pack, unpack
+from tinymq.registry.state.consumers import Consumers
+from tinymq.registry.state.effects import (
     BrokersChanged,
     ConsumersChanged,
     Effect,
@@ -42,11 +43,10 @@ from tinymq.registry.effects import (
     TopicCreated,
     TopicDeleted,
 )
-from tinymq.registry.packing import Contents, pack, unpack
-from tinymq.registry.placement import place
-from tinymq.registry.records import Records, check_record
-from tinymq.registry.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
-from tinymq.registry.wire import broker_from_wire, config_from_wire
+from tinymq.registry.state.placement import place
+from tinymq.registry.state.records import Records, check_record
+from tinymq.registry.state.values import BrokerRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.registry.state.wire import broker_from_wire, config_from_wire
 
 __all__ = [
     "BrokersChanged",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tinymq.base.errors import QuotaExceeded
 from tinymq.base.types import GroupId
-from tinymq.registry import bounds
-from tinymq.registry.values import QueueConsumer
+from tinymq.registry.state import bounds
+from tinymq.registry.state.values import QueueConsumer
 
 
 class Consumers:

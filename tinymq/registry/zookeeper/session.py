@@ -32,7 +32,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from tinymq.base.clock import Clock
 from tinymq.base.config import ZookeeperUrl, parse_address
 from tinymq.base.errors import Denied, NotReady
-from tinymq.registry.zookeeper_tree import Check, Create, Op, Put, Remove
+from tinymq.registry.zookeeper.tree import Check, Create, Op, Put, Remove
 
 RETRY_S = 0.05  # between two tries to connect, at first
 RETRY_S_MAX = 1.0

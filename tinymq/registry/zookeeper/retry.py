@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from tinymq.base.clock import Clock
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown, TinymqError
-from tinymq.registry.zookeeper_replica import Replica
-from tinymq.registry.zookeeper_session import Conflict, Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper_tree import Op
+from tinymq.registry.zookeeper.replica import Replica
+from tinymq.registry.zookeeper.session import Conflict, Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.tree import Op
 
 RETRY_S = 0.03  # between two tries
 

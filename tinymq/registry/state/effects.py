@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinymq.registry.values import QueueRecord, TopicRecord
+from tinymq.registry.state.values import QueueRecord, TopicRecord
 
 
 @dataclass(frozen=True, slots=True)

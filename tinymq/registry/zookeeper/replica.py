@@ -11,11 +11,11 @@ import structlog
 from tinymq.base.errors import CorruptData
 from tinymq.base.types import TopicId
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import zookeeper_tree as tree
-from tinymq.registry.packing import pack
-from tinymq.registry.state import Effect, RegistryState, Reloaded, TopicDeleted
-from tinymq.registry.zookeeper_session import Disconnected, ZookeeperSession
-from tinymq.registry.zookeeper_tree import Change
+from tinymq.registry.state.codec import pack
+from tinymq.registry.state.state import Effect, RegistryState, Reloaded, TopicDeleted
+from tinymq.registry.zookeeper import tree
+from tinymq.registry.zookeeper.session import Disconnected, ZookeeperSession
+from tinymq.registry.zookeeper.tree import Change
 
 FOLLOWED_MAX = 256  # changes that are caught up with one by one; from more the state is read whole
 READS_MAX = 64  # reads under way at once

@@ -14,8 +14,8 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.format.feature_level import check, entry_version
 from tinymq.proto import registry_pb2 as pb
 from tinymq.raft.rules.membership import parse_membership
-from tinymq.registry.commands import level_of
-from tinymq.registry.state import Effect, RegistryState, Reloaded, begin_history
+from tinymq.registry.state.commands import level_of
+from tinymq.registry.state.state import Effect, RegistryState, Reloaded, begin_history
 
 
 class CommandGroup(Protocol):

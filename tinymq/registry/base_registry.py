@@ -14,12 +14,12 @@ from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL, check, check_member
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import commands
-from tinymq.registry.commands import COMMAND_ID_BYTES
 from tinymq.registry.service import DEFAULT_CONFIG
-from tinymq.registry.state import Effect, RecordChanged, RegistryState, Reloaded, reply_error
-from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
-from tinymq.registry.wire import broker_to_wire
+from tinymq.registry.state import commands
+from tinymq.registry.state.commands import COMMAND_ID_BYTES
+from tinymq.registry.state.state import Effect, RecordChanged, RegistryState, Reloaded, reply_error
+from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, TopicRecord
+from tinymq.registry.state.wire import broker_to_wire
 
 
 class CommandedRegistry(ABC):

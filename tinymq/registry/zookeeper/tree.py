@@ -29,9 +29,9 @@ from tinymq.base.errors import CorruptData, UnsupportedVersion
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.feature_level import FIRST_LEVEL, KNOWN_LEVEL
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds
-from tinymq.registry.packing import Contents
-from tinymq.registry.state import (
+from tinymq.registry.state import bounds
+from tinymq.registry.state.codec import Contents
+from tinymq.registry.state.state import (
     ConsumersChanged,
     Effect,
     FeatureLevelRaised,
@@ -43,8 +43,8 @@ from tinymq.registry.state import (
     TopicCreated,
     TopicDeleted,
 )
-from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueRecord, TopicRecord
-from tinymq.registry.wire import (
+from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueRecord, TopicRecord
+from tinymq.registry.state.wire import (
     broker_from_wire,
     broker_to_wire,
     consumer_from_wire,

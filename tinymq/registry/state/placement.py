@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tinymq.registry.values import BrokerRecord, QueueRecord, ReplicaPlace
+from tinymq.registry.state.values import BrokerRecord, QueueRecord, ReplicaPlace
 
 
 def place(

@@ -7,7 +7,14 @@ from tinymq.base.topic_config import OnFull, Storage, TopicConfig
 from tinymq.base.types import TopicId
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, QueueRecord, ReplicaPlace, TopicRecord
+from tinymq.registry.state.values import (
+    BrokerRecord,
+    MetadataRecord,
+    QueueConsumer,
+    QueueRecord,
+    ReplicaPlace,
+    TopicRecord,
+)
 
 NO_BOUND = -1
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import zookeeper_tree as tree
 from tinymq.registry.leases import Leases
-from tinymq.registry.state import RegistryState
-from tinymq.registry.values import BrokerRecord
-from tinymq.registry.wire import broker_from_wire
-from tinymq.registry.zookeeper_session import ZookeeperSession
-from tinymq.registry.zookeeper_tree import Create, Op, Put, Remove
+from tinymq.registry.state.state import RegistryState
+from tinymq.registry.state.values import BrokerRecord
+from tinymq.registry.state.wire import broker_from_wire
+from tinymq.registry.zookeeper import tree
+from tinymq.registry.zookeeper.session import ZookeeperSession
+from tinymq.registry.zookeeper.tree import Create, Op, Put, Remove
 
 
 class BrokerNodes:

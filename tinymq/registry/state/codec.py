@@ -17,10 +17,10 @@ from tinymq.base.types import TopicId, check_channel_name, check_consumer_name, 
 from tinymq.format.entry import crc32c
 from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import registry_pb2 as pb
-from tinymq.registry import bounds
-from tinymq.registry.records import check_record
-from tinymq.registry.values import BrokerRecord, MetadataRecord, QueueConsumer, TopicRecord
-from tinymq.registry.wire import (
+from tinymq.registry.state import bounds
+from tinymq.registry.state.records import check_record
+from tinymq.registry.state.values import BrokerRecord, MetadataRecord, QueueConsumer, TopicRecord
+from tinymq.registry.state.wire import (
     broker_from_wire,
     broker_to_wire,
     consumer_from_wire,

@@ -1,0 +1,4 @@
+"""The registry in ZooKeeper. Plugged in by the URL scheme `zookeeper`.
+
+The only room that imports kazoo.
+"""
