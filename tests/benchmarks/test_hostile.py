@@ -10,7 +10,7 @@ from benchmarks import hostile_client
 from benchmarks.hostile_client import BOMBS, FULL_BATCHES, Victim
 from tinymq.base.config import MIB, Limits
 from tinymq.base.errors import InvalidRequest
-from tinymq.broker.admission import declare, is_heavy
+from tinymq.broker.partition.admission import declare, is_heavy
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import parse
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.outcome import Outcome
+from tinymq.broker.state.outcome import Outcome
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
 

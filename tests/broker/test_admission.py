@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.batches import payload
 from tinymq.base.config import KIB, MIB, Limits
 from tinymq.base.errors import BatchTooLarge, InvalidBatch, InvalidName, TinymqError
-from tinymq.broker.admission import LIGHT_VALUES_MAX, admit, check_topic_id, declare, is_heavy
+from tinymq.broker.partition.admission import LIGHT_VALUES_MAX, admit, check_topic_id, declare, is_heavy
 from tinymq.format.batch import HEADER_SIZE, Codec, encode, pack_batch
 from tinymq.format.entry import crc32c
 

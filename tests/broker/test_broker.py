@@ -24,11 +24,11 @@ from tinymq.base.errors import (
 )
 from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId
-from tinymq.broker.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.hosting import Hosting
-from tinymq.broker.partition import Partition
-from tinymq.broker.upgrade import Upgrade
+from tinymq.broker.cluster.feature_level import Upgrade
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.replicas.replica_host import Hosting
+from tinymq.broker.serve.broker import REGISTERED_S_MAX, Broker, Standing, Surroundings
 from tinymq.log.files.runner import InlineRunner
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.values import QueueRecord

@@ -9,9 +9,9 @@ from tests.broker.values import Applied, commits, consumes, deletes, holds, move
 from tests.fakes.batches import payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, QuotaExceeded
 from tinymq.base.topic_config import OnFull, Storage, TopicConfig
-from tinymq.broker import capacity
-from tinymq.broker.capacity import LOG_BYTES_MIN, SLACK, check_commands
-from tinymq.broker.partition import Acks, Produced
+from tinymq.broker.partition import capacity
+from tinymq.broker.partition.capacity import LOG_BYTES_MIN, SLACK, check_commands
+from tinymq.broker.partition.partition import Acks, Produced
 from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
 

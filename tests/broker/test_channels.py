@@ -14,9 +14,9 @@ from tinymq.base.errors import (
     TinymqError,
     UnknownChannel,
 )
-from tinymq.broker import channels
-from tinymq.broker.channels import CHANNELS_MAX, TAKEN_MAX
-from tinymq.broker.outcome import Outcome
+from tinymq.broker.state import channels
+from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX
+from tinymq.broker.state.outcome import Outcome
 from tinymq.proto import partition_pb2 as pb
 
 

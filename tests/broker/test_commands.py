@@ -20,10 +20,10 @@ from tinymq.base.errors import (
     UnknownChannel,
     UnknownTopic,
 )
-from tinymq.broker import commands
-from tinymq.broker.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition import commands
+from tinymq.broker.partition.commands import ENTRY_BYTES_MAX, ENTRY_COMMANDS_MAX
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.state.outcome import Outcome
 from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
 

@@ -22,9 +22,9 @@ from tests.broker.test_partition import Bench
 from tests.fakes.batches import checked, payload
 from tinymq.base.errors import BatchTooLarge, NotLeader, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Acks, Partition
-from tinymq.broker.state import PartitionState
+from tinymq.broker.partition.partition import Acks, Partition
+from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.clock import Timer
-from tinymq.broker.deadlines import BUCKET_S, ENDED_MAX, Deadlines
+from tinymq.broker.partition.deadlines import BUCKET_S, ENDED_MAX, Deadlines
 
 
 class Wait:

@@ -18,9 +18,9 @@ from tinymq.base.errors import (
     TinymqError,
     UnknownTopic,
 )
-from tinymq.broker.fetch import Answer, Ask, Fetch
-from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
-from tinymq.broker.partition import Acks
+from tinymq.broker.partition.partition import Acks
+from tinymq.broker.serve.fetch import Answer, Ask, Fetch
+from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, Found, find_offset
 from tinymq.format.batch import encode, pack_batch
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.log.files.runner import InlineRunner

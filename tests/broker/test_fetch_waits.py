@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinymq.base.errors import QuotaExceeded
-from tinymq.broker.fetch_waits import FetchShare, FetchWaits
+from tinymq.broker.serve.fetch_waits import FetchShare, FetchWaits
 
 
 class Wait:

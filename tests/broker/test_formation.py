@@ -13,7 +13,7 @@ from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidRequest, WrongBroker, WrongCluster
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.formation import Formation
+from tinymq.broker.cluster.formation import Formation
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner

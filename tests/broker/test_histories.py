@@ -7,8 +7,8 @@ import pytest
 from tests.broker.test_state import sealed
 from tests.broker.values import Applied, takes_over
 from tinymq.base.errors import CorruptData
-from tinymq.broker.histories import HISTORIES_MAX, Histories
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.epoch_cache import HISTORIES_MAX, Histories
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
 

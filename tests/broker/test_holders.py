@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tinymq.base.clock import SystemClock
 from tinymq.base.config import Timing
-from tinymq.broker.holders import Holders
+from tinymq.broker.replicas.holders import Holders
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.values import BrokerRecord
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.broker.values import Applied, holds, moves, releases, request
 from tinymq.base.errors import Held, InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
-from tinymq.broker.holds import HOLDS_MAX, LEASE_MS_MAX
+from tinymq.broker.state.holds import HOLDS_MAX, LEASE_MS_MAX
 from tinymq.proto import partition_pb2 as pb
 
 RETENTION, CAPACITY, TRIM = pb.MoveStart.RETENTION, pb.MoveStart.CAPACITY, pb.MoveStart.TRIM

@@ -9,7 +9,16 @@ import pytest
 
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
-from tinymq.broker.homecoming import ALONE_S_MAX, ALONE_S_MIN, TRY_S, Away, Home, Homecoming, Strike, decide
+from tinymq.broker.replicas.preferred_leaders import (
+    ALONE_S_MAX,
+    ALONE_S_MIN,
+    TRY_S,
+    Away,
+    Home,
+    Homecoming,
+    Strike,
+    decide,
+)
 from tinymq.raft import Given, Membership, Replica
 
 ONE, TWO = (GroupId(TopicId(b"t" * 16), n) for n in (0, 1))

@@ -23,9 +23,9 @@ from tinymq.base.errors import (
 )
 from tinymq.base.topic_config import make
 from tinymq.base.types import GroupId, TopicId
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.hosting import RETRY_S_MAX, Hosting
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.replicas.replica_host import RETRY_S_MAX, Hosting
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.state import RegistryState, Reloaded

@@ -26,9 +26,9 @@ from tinymq.base.errors import (
     WrongSecret,
 )
 from tinymq.base.types import METADATA_GROUP, PeerAddress
-from tinymq.broker import joining
-from tinymq.broker.formation import Formation
-from tinymq.broker.joining import Joining, Seeking, choose, decide, invite
+from tinymq.broker.cluster import join
+from tinymq.broker.cluster.formation import Formation
+from tinymq.broker.cluster.join import Joining, Seeking, choose, decide, invite
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
@@ -82,7 +82,7 @@ async def open_broker(broker_id: int, files: FaultyFiles | None = None, voters: 
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[structlog.typing.EventDict]:
     """What joining logs. A logger of its own: the module's may be bound for good by a test before this one."""
     capture = LogCapture()
-    monkeypatch.setattr(joining, "logger", structlog.wrap_logger(None, processors=[capture]))
+    monkeypatch.setattr(join, "logger", structlog.wrap_logger(None, processors=[capture]))
     return capture.entries
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tinymq.base.types import PeerAddress
-from tinymq.broker.mesh import Mesh
+from tinymq.broker.cluster.address_book import Mesh
 from tinymq.raft.leader.followers import OBSERVERS_MAX
 from tinymq.registry.state.state import BrokersChanged, Effect
 from tinymq.registry.state.values import BrokerRecord

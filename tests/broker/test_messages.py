@@ -11,8 +11,8 @@ import pytest
 from tests.broker.test_partition import Bench
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidBatch, NotLeader, OffsetOutOfRange
-from tinymq.broker.messages import Look, Record, Takers, look, pack_record, put, read_record, size_of
-from tinymq.broker.partition import Acks
+from tinymq.broker.partition.partition import Acks
+from tinymq.broker.serve.messages import Look, Record, Takers, look, pack_record, put, read_record, size_of
 from tinymq.format.entry import Kind
 from tinymq.log.files.runner import InlineRunner
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tinymq.broker import milestones
-from tinymq.broker.milestones import MILESTONES_MAX, RUNS, Milestones
+from tinymq.broker.state import retention_index
+from tinymq.broker.state.retention_index import MILESTONES_MAX, RUNS, Milestones
 from tinymq.proto import partition_pb2 as pb
 
 
@@ -60,8 +60,8 @@ class Batches:
 def test_against_every_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts, silences and sizes of all kinds."""
     if seed % 2:
-        monkeypatch.setattr(milestones, "MILESTONES_MAX", 40)
-        monkeypatch.setattr(milestones, "RUNS", 10)
+        monkeypatch.setattr(retention_index, "MILESTONES_MAX", 40)
+        monkeypatch.setattr(retention_index, "RUNS", 10)
     rng = random.Random(seed)
     all_batches, other = Batches(), Batches()
     now_us = 1_700_000_000_000_000

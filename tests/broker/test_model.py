@@ -26,9 +26,9 @@ from tinymq.base.errors import (
     UnknownProducer,
     UnknownTopic,
 )
-from tinymq.broker.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
-from tinymq.broker.partition import Acks, Partition, Produced
-from tinymq.broker.state import PartitionState
+from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.serve.offsets import EARLIEST, END, OF_MAX_TIMESTAMP, find_offset
+from tinymq.broker.state.state import PartitionState
 from tinymq.log.files.runner import InlineRunner
 
 PRODUCERS_MAX = 2  # so that one of three is forgotten

@@ -18,8 +18,8 @@ from tinymq.base.errors import (
     UnknownProducer,
     UnknownTopic,
 )
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Acks, Partition, Produced
 
 
 class Bench:

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Timing
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.broker import producer_ids
-from tinymq.broker.producer_ids import ProducerIds
+from tinymq.broker.serve import producer_ids
+from tinymq.broker.serve.producer_ids import ProducerIds
 from tinymq.registry.memory import MemoryRegistry
 
 

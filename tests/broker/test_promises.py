@@ -7,7 +7,7 @@ import pytest
 from tests.broker.test_partition import Bench
 from tinymq.base.errors import NotLeader, OffsetOutOfRange, QuotaExceeded
 from tinymq.base.topic_config import DAY_MS, OnFull, TopicConfig
-from tinymq.broker.holds import HOLDS_MAX, Hold
+from tinymq.broker.state.holds import HOLDS_MAX, Hold
 from tinymq.format.entry import Kind
 from tinymq.proto import partition_pb2 as pb
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidConfig, QuotaExceeded
-from tinymq.broker.quotas import CLIENT_CHARS_MAX, CLIENTS_MAX, WAIT_S_MAX, Quotas, Rate
+from tinymq.broker.serve.quotas import CLIENT_CHARS_MAX, CLIENTS_MAX, WAIT_S_MAX, Quotas, Rate
 
 
 def test_a_quiet_client_has_a_second_of_its_rate() -> None:

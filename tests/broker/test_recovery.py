@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import InvalidRequest, NotReady, OutcomeUnknown, UnknownPartition, WrongSecret
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
+from tinymq.broker.replicas.recovery import CHALLENGE_S, CHALLENGES_MAX, Recovery
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.quorum_loss import NOBODY, UNSEEN_TERMS_MAX, Order, Report
 

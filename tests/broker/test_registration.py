@@ -10,7 +10,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded
-from tinymq.broker.registration import RETRY_S, Registration
+from tinymq.broker.cluster.registration import RETRY_S, Registration
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.state.values import BrokerRecord
 

@@ -7,9 +7,9 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.raft_group import FakeGroup
 from tinymq.base.errors import CorruptData, UnknownTopic
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.partition import Partition
-from tinymq.broker.retaining import STEP, Retaining
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.replicas.retention_timer import STEP, Retaining
 from tinymq.format.entry import Kind
 
 

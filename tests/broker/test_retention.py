@@ -8,8 +8,8 @@ from tests.broker.values import Applied, holds, moves
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.retention import due_start
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.retention import due_start
+from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 
 SECOND_US = 1_000_000

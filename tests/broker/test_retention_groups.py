@@ -16,9 +16,9 @@ from tests.fakes.batches import payload
 from tests.seeds import first_of
 from tinymq.base.errors import OffsetOutOfRange, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig
-from tinymq.broker.fetch import Answer, Ask, Fetch
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.fetch import Answer, Ask, Fetch
+from tinymq.broker.state.outcome import Outcome
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import partition_pb2 as pb
 from tinymq.registry.state.values import TopicRecord

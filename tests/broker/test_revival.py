@@ -13,8 +13,8 @@ from tests.raft.values import GROUP
 from tests.seeds import first_of
 from tinymq.base.errors import NotReady
 from tinymq.base.topic_config import Storage
-from tinymq.broker.recovery import Recovery
-from tinymq.broker.revival import Revival
+from tinymq.broker.replicas.quorum_watch import Revival
+from tinymq.broker.replicas.recovery import Recovery
 from tinymq.log import DISK, LogConfig
 from tinymq.log.broker_files import boot_id
 from tinymq.raft import Role

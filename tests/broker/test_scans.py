@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.batches import payload
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.types import GroupId, TopicId
-from tinymq.broker.scans import Scans, Sent, count_records
+from tinymq.broker.serve.scans import Scans, Sent, count_records
 from tinymq.format.entry import Kind, make_entry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tinymq.broker.slices import Slice, Slices
+from tinymq.broker.serve.slices import Slice, Slices
 
 
 def test_large_requests_take_turns() -> None:

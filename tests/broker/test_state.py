@@ -11,10 +11,10 @@ from tests.broker.values import Applied, commits, consumes, deletes, holds, move
 from tests.fakes.batches import payload
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.errors import CorruptData
-from tinymq.broker.channels import CHANNELS_MAX, TAKEN_MAX, Channels
-from tinymq.broker.milestones import Milestones
-from tinymq.broker.producers import Producers
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.channels import CHANNELS_MAX, TAKEN_MAX, Channels
+from tinymq.broker.state.producers import Producers
+from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Kind, crc32c, make_entry
 from tinymq.proto import partition_pb2 as pb
 

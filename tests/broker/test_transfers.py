@@ -10,7 +10,7 @@ from tests.broker.test_homecoming import ONE, FakeGroup, FakeHost
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotLeader, NotReady, OutcomeUnknown, TinymqError
 from tinymq.base.types import GroupId, TopicId
-from tinymq.broker.transfers import ANY, Transfers
+from tinymq.broker.replicas.transfers import ANY, Transfers
 from tinymq.registry.state.values import QueueRecord, ReplicaPlace
 
 QUEUE = QueueRecord("t", TopicId(ONE.topic_id), ONE.partition, tuple(ReplicaPlace(b, bytes(16)) for b in (1, 2, 3)), 1)

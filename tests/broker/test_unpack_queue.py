@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import InvalidBatch
-from tinymq.broker.unpack_queue import JOBS_MAX, UnpackQueue
+from tinymq.broker.serve.unpack_queue import JOBS_MAX, UnpackQueue
 from tinymq.log.files.runner import ThreadRunner
 
 

@@ -14,7 +14,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.registry.records import broker
 from tinymq.base.config import Timing
 from tinymq.base.errors import InvalidRequest, UnsupportedVersion
-from tinymq.broker.upgrade import MemberLevel, Upgrade, announced_level, members_of, next_level
+from tinymq.broker.cluster.feature_level import MemberLevel, Upgrade, announced_level, members_of, next_level
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.log.broker_files.identity import Identity
 from tinymq.registry.memory import MemoryRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tinymq.broker.watching import WOKEN_MAX, Watchers
+from tinymq.broker.partition.commit_watchers import WOKEN_MAX, Watchers
 
 
 class Loop:

@@ -13,7 +13,7 @@ import pytest
 from tests.broker.test_retention_groups import fill, until_it_is_done
 from tests.broker.values import holds
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
 from tinymq.registry.state.values import TopicRecord
 from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 

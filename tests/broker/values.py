@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fakes.batches import payload
 from tests.fakes.raft_group import NOW_US
 from tinymq.base.types import GroupId, TopicId
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.rules.membership import Membership, Replica, pack_membership

@@ -29,8 +29,8 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.broker.histories import Histories
-from tinymq.broker.producers import Producer, extend, judge
+from tinymq.broker.state.epoch_cache import Histories
+from tinymq.broker.state.producers import Producer, extend, judge
 from tinymq.client.ports import Fetched, Method, PackedBatch
 from tinymq.client.wire import join, read_fetched
 from tinymq.format.batch import check_batch, parse_batch_header

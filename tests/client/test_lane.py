@@ -20,7 +20,7 @@ from tinymq.base.errors import (
     TinymqError,
     UnknownProducer,
 )
-from tinymq.broker.producers import Producer, extend, judge
+from tinymq.broker.state.producers import Producer, extend, judge
 from tinymq.client.delivery import Pending
 from tinymq.client.lane import Lane
 from tinymq.format.batch import BatchHeader

@@ -22,7 +22,7 @@ from tinymq.base.errors import (
     Unavailable,
     UnknownChannel,
 )
-from tinymq.broker import channels
+from tinymq.broker.state import channels
 from tinymq.client.claim import UNSET_S_MIN
 from tinymq.client.ports import Method
 from tinymq.proto import tinymq_pb2 as pb

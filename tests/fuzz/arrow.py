@@ -17,8 +17,8 @@ from tests.fuzz.driver import Target
 from tests.fuzz_batch import read_everything, seeds
 from tinymq.base.config import MIB, Limits
 from tinymq.base.errors import CorruptData
-from tinymq.broker.admission import admit, declare, is_heavy
-from tinymq.broker.offsets import _first_at
+from tinymq.broker.partition.admission import admit, declare, is_heavy
+from tinymq.broker.serve.offsets import _first_at
 from tinymq.client.records import read_chunks, to_table
 from tinymq.format.batch import check_batch, decode_batch
 from tinymq.format.entry import Entry, Kind, crc32c, iter_entries, make_entry

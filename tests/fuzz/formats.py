@@ -17,8 +17,8 @@ from tests.fuzz.driver import Target
 from tests.log.values import GROUP
 from tests.registry.records import broker
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.state import PartitionState
 from tinymq.cli.log import describe
 from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
 from tinymq.log.segment.dump import dump_segment, format_dumped

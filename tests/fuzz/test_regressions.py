@@ -12,7 +12,7 @@ from tests.fuzz.wire import deliver
 from tests.log.values import open_store, run
 from tinymq.base.config import parse_address
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.state import PartitionState
 from tinymq.cli.offsets import parse_start
 from tinymq.client.routing import read_topic
 from tinymq.format.entry import crc32c, make_entry, parse_header

@@ -9,9 +9,9 @@ import pytest
 
 from tinymq.base import errors
 from tinymq.base.config import Limits, Timing
-from tinymq.broker.admission import LIGHT_UNPACKED_BYTES_MAX, LIGHT_VALUES_MAX
-from tinymq.broker.unpack_queue import JOBS_MAX
-from tinymq.broker.watching import WOKEN_MAX
+from tinymq.broker.partition.admission import LIGHT_UNPACKED_BYTES_MAX, LIGHT_VALUES_MAX
+from tinymq.broker.partition.commit_watchers import WOKEN_MAX
+from tinymq.broker.serve.unpack_queue import JOBS_MAX
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX, OTHERS_MAX, REPEATED_MAX
 from tinymq.rpc.admin import TOPIC_TIMEOUT_S

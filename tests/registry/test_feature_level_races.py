@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.registry.records import broker
-from tinymq.broker.upgrade import members_of, next_level
+from tinymq.broker.cluster.feature_level import members_of, next_level
 from tinymq.proto import registry_pb2 as pb
 from tinymq.registry.state import commands
 from tinymq.registry.state.state import RegistryState

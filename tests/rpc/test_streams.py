@@ -19,12 +19,12 @@ from tests.fakes.batches import payload
 from tests.fakes.raw_client import batch
 from tinymq.base.config import MIB, Limits, Timing
 from tinymq.base.errors import Closed, InvalidRequest, UnknownPartition
-from tinymq.broker.admission import PACKED_COST
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.fetch_waits import FetchWaits
-from tinymq.broker.partition import Partition
-from tinymq.broker.slices import SLICE_COST
-from tinymq.broker.unpack_queue import UnpackQueue
+from tinymq.broker.partition.admission import PACKED_COST
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.fetch_waits import FetchWaits
+from tinymq.broker.serve.slices import SLICE_COST
+from tinymq.broker.serve.unpack_queue import UnpackQueue
 from tinymq.format.batch import Codec, encode, pack_batch
 from tinymq.log.files.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb

@@ -17,7 +17,7 @@ from tests.fakes.queue_client import QueueClient
 from tests.fakes.raw_client import batch
 from tests.rpc.test_streams import Line, Streams, T, ask, settle
 from tinymq.base.config import Limits
-from tinymq.broker.quotas import Rate
+from tinymq.broker.serve.quotas import Rate
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.fetch import FetchStream
 from tinymq.rpc.produce import ProduceStream, unpacked

@@ -12,8 +12,8 @@ from tinymq import Client, Offset
 from tinymq.base.config import Timing
 from tinymq.base.errors import OffsetOutOfRange, QuotaExceeded
 from tinymq.base.topic_config import Storage, TopicConfig
-from tinymq.broker import capacity
-from tinymq.broker.messages import command
+from tinymq.broker.partition import capacity
+from tinymq.broker.serve.messages import command
 from tinymq.proto import partition_pb2 as pb
 from tinymq.testing import Cluster
 from tinymq.testing.faulty_files import FaultyFiles

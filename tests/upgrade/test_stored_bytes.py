@@ -14,7 +14,7 @@ import pytest
 from tests.upgrade.base_build import site
 from tests.upgrade.stored_by_base import TOPICS
 from tinymq.base.topic_config import make
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.state import PartitionState
 from tinymq.raft.rules.membership import pack_membership, parse_membership
 from tinymq.registry.state.state import RegistryState
 

@@ -23,12 +23,12 @@ from tinymq.base.config import BrokerConfig, Limits, format_address, parse_addre
 from tinymq.base.errors import CorruptData, TinymqError
 from tinymq.base.private_files import open_to_others
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.entrance import Entrance
-from tinymq.broker.formation import Formation
+from tinymq.broker.cluster.bootstrap import Entrance
+from tinymq.broker.cluster.formation import Formation
 from tinymq.broker.member import Means, Member
-from tinymq.broker.quotas import Quotas
-from tinymq.broker.recovery import Recovery
-from tinymq.broker.transfers import Transfers
+from tinymq.broker.replicas.recovery import Recovery
+from tinymq.broker.replicas.transfers import Transfers
+from tinymq.broker.serve.quotas import Quotas
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.files import Files, RealFiles

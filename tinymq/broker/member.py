@@ -15,16 +15,16 @@ from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.broker import Broker, Standing, Surroundings
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.holders import Holders
-from tinymq.broker.homecoming import Homecoming
-from tinymq.broker.hosting import Hosting
-from tinymq.broker.partition import Partition
-from tinymq.broker.registration import Registration
-from tinymq.broker.retaining import Retaining
-from tinymq.broker.revival import Revival
-from tinymq.broker.upgrade import Upgrade, announced_level
+from tinymq.broker.cluster.feature_level import Upgrade, announced_level
+from tinymq.broker.cluster.registration import Registration
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.replicas.holders import Holders
+from tinymq.broker.replicas.preferred_leaders import Homecoming
+from tinymq.broker.replicas.quorum_watch import Revival
+from tinymq.broker.replicas.replica_host import Hosting
+from tinymq.broker.replicas.retention_timer import Retaining
+from tinymq.broker.serve.broker import Broker, Standing, Surroundings
 from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import Runner

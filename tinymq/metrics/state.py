@@ -15,8 +15,8 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from tinymq.base.clock import Clock
-from tinymq.broker.broker import Standing
-from tinymq.broker.state import PartitionState
+from tinymq.broker.serve.broker import Standing
+from tinymq.broker.state.state import PartitionState
 from tinymq.metrics import families
 from tinymq.metrics.families import Sample, slices
 from tinymq.metrics.measures import Measures, Tally

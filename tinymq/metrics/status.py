@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tinymq.broker.state import PartitionState
+from tinymq.broker.state.state import PartitionState
 from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
 from tinymq.raft import GroupStatus, Role
 

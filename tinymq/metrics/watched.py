@@ -11,8 +11,8 @@ from typing import Protocol
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.broker import Broker
-from tinymq.broker.state import PartitionState
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.state.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
 from tinymq.registry.state.values import QueueRecord

@@ -10,13 +10,13 @@ from typing import Protocol
 from tinymq.base import topic_config
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP, check_scan_id
-from tinymq.broker.broker import Broker
-from tinymq.broker.formation import Formation
-from tinymq.broker.recovery import Recovery
-from tinymq.broker.scans import Sent
-from tinymq.broker.slices import Slice
-from tinymq.broker.survey_wire import order_from_wire, report_to_wire
-from tinymq.broker.transfers import Transfers
+from tinymq.broker.cluster.formation import Formation
+from tinymq.broker.replicas.recovery import Recovery
+from tinymq.broker.replicas.survey_wire import order_from_wire, report_to_wire
+from tinymq.broker.replicas.transfers import Transfers
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.scans import Sent
+from tinymq.broker.serve.slices import Slice
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc

@@ -13,12 +13,12 @@ from google.protobuf.message import Message
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, QuotaExceeded, TinymqError
 from tinymq.base.types import TopicId, check_channel_name, check_consumer_name
-from tinymq.broker.broker import Broker
-from tinymq.broker.holds import Hold, wait_ms
-from tinymq.broker.messages import command, prove_leading, size_of
-from tinymq.broker.offsets import find_offset
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.messages import command, prove_leading, size_of
+from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.state.holds import Hold, wait_ms
+from tinymq.broker.state.outcome import Outcome
 from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc

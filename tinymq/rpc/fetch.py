@@ -16,12 +16,12 @@ from typing import Protocol
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, QuotaExceeded, TinymqError
 from tinymq.base.types import GroupId, TopicId, check_scan_id
-from tinymq.broker.broker import Broker
-from tinymq.broker.fetch import Answer, Ask, Fetch
-from tinymq.broker.fetch_waits import FetchShare
-from tinymq.broker.quotas import UNLIMITED, Share
-from tinymq.broker.scans import count_records
-from tinymq.broker.slices import Slice
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.fetch import Answer, Ask, Fetch
+from tinymq.broker.serve.fetch_waits import FetchShare
+from tinymq.broker.serve.quotas import UNLIMITED, Share
+from tinymq.broker.serve.scans import count_records
+from tinymq.broker.serve.slices import Slice
 from tinymq.log.segment.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire

@@ -21,7 +21,7 @@ import struct
 from itertools import count
 from typing import Any
 
-from tinymq.broker.broker import Broker
+from tinymq.broker.serve.broker import Broker
 from tinymq.rpc.proof import forward_proof
 
 FORWARDED = "tinymq-forwarded"  # metadata key

@@ -24,8 +24,8 @@ from tinymq.base.errors import (
     UnknownPartition,
 )
 from tinymq.base.types import PeerAddress
-from tinymq.broker.broker import Broker
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.broker import Broker
 from tinymq.registry.state.values import QueueRecord, TopicRecord
 from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks
 from tinymq.rpc.forwarding import Forwarding

@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import Closed, InvalidRequest, TinymqError
-from tinymq.broker.admission import admit, cost_of, declare, is_heavy
-from tinymq.broker.broker import Broker
-from tinymq.broker.partition import Acks, Produced
-from tinymq.broker.quotas import UNLIMITED, Share
-from tinymq.broker.slices import Slice
+from tinymq.broker.partition.admission import admit, cost_of, declare, is_heavy
+from tinymq.broker.partition.partition import Acks, Produced
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.quotas import UNLIMITED, Share
+from tinymq.broker.serve.slices import Slice
 from tinymq.format.batch import CheckedBatch, Declared
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire

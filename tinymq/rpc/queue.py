@@ -25,10 +25,10 @@ from tinymq.base.errors import (
 )
 from tinymq.base.partitioning import keyed
 from tinymq.base.types import PeerAddress, TopicId, check_channel_name
-from tinymq.broker import messages
-from tinymq.broker.messages import Record
-from tinymq.broker.partition import Acks, Partition
-from tinymq.broker.quotas import Quotas
+from tinymq.broker.partition.partition import Acks, Partition
+from tinymq.broker.serve import messages
+from tinymq.broker.serve.messages import Record
+from tinymq.broker.serve.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord

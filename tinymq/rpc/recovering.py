@@ -16,7 +16,7 @@ import grpc
 
 from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongCluster
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.survey_wire import group_from_wire, order_to_wire, report_from_wire
+from tinymq.broker.replicas.survey_wire import group_from_wire, order_to_wire, report_from_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire

@@ -10,10 +10,10 @@ import grpc
 from tinymq.base.config import Limits
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError, WrongBroker
 from tinymq.base.meter import Meter
-from tinymq.broker.broker import Broker
-from tinymq.broker.offsets import find_offset
-from tinymq.broker.quotas import Quotas
-from tinymq.broker.slices import Slice
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.offsets import find_offset
+from tinymq.broker.serve.quotas import Quotas
+from tinymq.broker.serve.slices import Slice
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire

@@ -6,8 +6,8 @@ from enum import Enum
 
 from tinymq.base.errors import NotReady
 from tinymq.base.meter import Meter, Unmetered
-from tinymq.broker.broker import Broker
-from tinymq.broker.slices import Slices
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.slices import Slices
 
 
 class State(Enum):

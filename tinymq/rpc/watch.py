@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Container
 from contextlib import ExitStack
 
-from tinymq.broker.broker import Broker
-from tinymq.broker.messages import Takers, Turn, changed
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.messages import Takers, Turn, changed
 from tinymq.registry.state.values import TopicRecord
 
 LOOK_S = 0.25  # between two looks at queues that cannot be watched here

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from itertools import count
 from typing import Any
 
-from tinymq.broker import messages, quotas
-from tinymq.broker.quotas import Rate
+from tinymq.broker.serve import messages, quotas
+from tinymq.broker.serve.quotas import Rate
 from tinymq.rpc import queue
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 

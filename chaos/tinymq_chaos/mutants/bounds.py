@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from tinymq.base.topic_config import OnFull, TopicConfig
-from tinymq.broker import capacity, channels, retention
-from tinymq.broker import partition as partitions
-from tinymq.broker import state as states
-from tinymq.broker.channels import Channels
-from tinymq.broker.holds import Hold, Holds
-from tinymq.broker.milestones import Milestones
-from tinymq.broker.outcome import Extent, Outcome
-from tinymq.broker.partition import Partition
-from tinymq.broker.promises import Promises
-from tinymq.broker.state import PartitionState
+from tinymq.broker.partition import capacity
+from tinymq.broker.partition import partition as partitions
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.partition.soft_leases import Promises
+from tinymq.broker.state import channels, retention
+from tinymq.broker.state import state as states
+from tinymq.broker.state.channels import Channels
+from tinymq.broker.state.holds import Hold, Holds
+from tinymq.broker.state.outcome import Extent, Outcome
+from tinymq.broker.state.retention_index import Milestones
+from tinymq.broker.state.state import PartitionState
 from tinymq.proto import partition_pb2 as pb
 from tinymq.raft.peers import cluster_time
 from tinymq.raft.replica.leading import LeadingReplica

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinymq.base.errors import SyncFailed
-from tinymq.broker import state as broker_state
+from tinymq.broker.state import state as broker_state
 from tinymq.format.entry import crc32c
 from tinymq.log.broker_files import durability_marks, vote_store
 from tinymq.log.engine import disk_engine, store

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinymq.broker import upgrade
+from tinymq.broker.cluster import feature_level
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.raft.net import handshake
 from tinymq.raft.replica import leading
@@ -25,7 +25,7 @@ def _nothing(*_: Any) -> None:
     test="tests/registry/test_feature_level_races.py::test_no_order_of_events_raises_the_level_over_an_older_build",
 )
 def levels_rise_over_older_members(p: Patches) -> None:
-    p.set(upgrade, "next_level", lambda level, members, heard: KNOWN_LEVEL)
+    p.set(feature_level, "next_level", lambda level, members, heard: KNOWN_LEVEL)
 
 
 @mutant(

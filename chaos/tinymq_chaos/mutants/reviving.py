@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from tinymq.base.errors import TinymqError
-from tinymq.broker import fetch, homecoming, revival
-from tinymq.broker.histories import Histories
-from tinymq.broker.homecoming import Homecoming
-from tinymq.broker.revival import Revival
-from tinymq.broker.transfers import Transfers
+from tinymq.broker.replicas import preferred_leaders, quorum_watch
+from tinymq.broker.replicas.preferred_leaders import Homecoming
+from tinymq.broker.replicas.quorum_watch import Revival
+from tinymq.broker.replicas.transfers import Transfers
+from tinymq.broker.serve import fetch
+from tinymq.broker.state.epoch_cache import Histories
 from tinymq.log.broker_files.durability_marks import Mark
 from tinymq.raft.replica.leadership_transfer import HandingReplica
 from tinymq.raft.replica.replica import RaftCore
@@ -54,7 +55,7 @@ def the_silent_are_not_waited_for(p: Patches) -> None:
     p.set(Revival, "_all_alive", lambda self, members: True)
     p.set(Revival, "_reports", reports)
     p.set(Revival, "_ask", ask)
-    p.set(revival, "revive", revive)
+    p.set(quorum_watch, "revive", revive)
 
 
 @mutant(
@@ -128,7 +129,7 @@ def the_damaged_are_not_waited_for(p: Patches) -> None:
 
     real = automatic_recovery.revive
     p.set(automatic_recovery, "revive", revive)
-    p.set(revival, "revive", revive)
+    p.set(quorum_watch, "revive", revive)
 
 
 @mutant(
@@ -160,8 +161,8 @@ def replicas_of_the_past_answer(p: Patches) -> None:
     test=f"{HOME}to_a_broker_that_came_back_and_has_been_there_for_a_while",
 )
 def leaders_come_home_at_once(p: Patches) -> None:
-    real = homecoming._may_return
-    p.set(homecoming, "_may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
+    real = preferred_leaders._may_return
+    p.set(preferred_leaders, "_may_return", lambda away, home, now_s, return_s: real(away, home, now_s, 0.0))
 
 
 @mutant(
@@ -186,12 +187,12 @@ def who_gives_away_is_given_again(p: Patches) -> None:
     test=f"{HOME}what_an_operator_moved_stays_until_the_preferred_broker_is_started_again",
 )
 def what_was_moved_comes_home(p: Patches) -> None:
-    real = homecoming._may_return
+    real = preferred_leaders._may_return
 
-    def may_return(away: homecoming.Away, *rest: Any) -> bool:
+    def may_return(away: preferred_leaders.Away, *rest: Any) -> bool:
         return real(replace(away, given=Given.HANDED), *rest)
 
-    p.set(homecoming, "_may_return", may_return)
+    p.set(preferred_leaders, "_may_return", may_return)
 
 
 @mutant(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tinymq.base.errors import NotLeader, TinymqError
-from tinymq.broker import partition as partitions
-from tinymq.broker import producers
-from tinymq.broker.broker import Broker
-from tinymq.broker.partition import Acks, Partition
-from tinymq.broker.state import PartitionState
-from tinymq.broker.waiting import Waiters
+from tinymq.broker.partition import partition as partitions
+from tinymq.broker.partition.partition import Acks, Partition
+from tinymq.broker.partition.pending_acks import Waiters
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.state import producers
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.entry import Entry, Kind
 from tinymq.raft import Group
 from tinymq.registry.base_registry import CommandedRegistry

@@ -13,7 +13,7 @@ from tinymq.app.broker_app import BrokerApp, Outside
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import BrokenInvariant, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.partition import Partition
 from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.net.transport import Transport

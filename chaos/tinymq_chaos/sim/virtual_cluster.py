@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from tinymq.base.config import BrokerConfig, Limits, Timing
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import METADATA_GROUP
-from tinymq.broker.broker import Broker as RunningBroker
-from tinymq.broker.formation import Formation
+from tinymq.broker.cluster.formation import Formation
 from tinymq.broker.member import Means, Member
-from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.serve.broker import Broker as RunningBroker
 from tinymq.format.batch import check_batch
 from tinymq.format.entry import crc32c
 from tinymq.log.engine.store import Store

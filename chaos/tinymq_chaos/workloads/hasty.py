@@ -24,7 +24,7 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told
 from tinymq_chaos.workloads.produce import LIFE_S, Numbered
 
-WINDOW = 4  # fewer than a partition remembers (tinymq/broker/producers.py): a resend is always known
+WINDOW = 4  # fewer than a partition remembers (tinymq/broker/state/producers.py): a resend is always known
 HELD_BACK = 0.1  # of all batches
 HOLD_S_MAX = 0.05
 PATIENCE_S = (0.01, 0.04, 0.2)  # without an answer, before the first resend; twice as long before each further one

@@ -13,7 +13,7 @@ from tinymq.app.settings import load
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
-from tinymq.broker.mesh import Mesh
+from tinymq.broker.cluster.address_book import Mesh
 from tinymq.cli.broker import as_environment
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.forward_mark import ForwardMarks

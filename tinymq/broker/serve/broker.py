@@ -16,15 +16,15 @@ from tinymq.base.errors import NotLeader, NotReady, TinymqError, UnknownPartitio
 from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import GroupId, TopicId, check_topic_name
-from tinymq.broker.admission import check_topic_id
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.fetch_waits import FetchWaits
-from tinymq.broker.hosting import Hosting
-from tinymq.broker.partition import Partition
-from tinymq.broker.producer_ids import ProducerIds
-from tinymq.broker.scans import Scans
-from tinymq.broker.unpack_queue import UnpackQueue
-from tinymq.broker.upgrade import Upgrade
+from tinymq.broker.cluster.feature_level import Upgrade
+from tinymq.broker.partition.admission import check_topic_id
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.replicas.replica_host import Hosting
+from tinymq.broker.serve.fetch_waits import FetchWaits
+from tinymq.broker.serve.producer_ids import ProducerIds
+from tinymq.broker.serve.scans import Scans
+from tinymq.broker.serve.unpack_queue import UnpackQueue
 from tinymq.log.files.runner import Runner
 from tinymq.registry.service import DEFAULT_CONFIG, RegistryService
 from tinymq.registry.state.values import QueueRecord, TopicRecord

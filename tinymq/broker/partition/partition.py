@@ -12,21 +12,21 @@ from contextlib import suppress
 from tinymq.base.errors import DiskFull, NotLeader, TinymqError
 from tinymq.base.topic_config import OnFull, TopicConfig
 from tinymq.base.types import Position
-from tinymq.broker.capacity import Uncommitted, check_commands, room
-from tinymq.broker.commanding import Commanding
-from tinymq.broker.commands import CommandQueue
-from tinymq.broker.commands import Done as CommandsDone
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.group_port import RaftGroup, RecordLog
-from tinymq.broker.holds import Hold
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.overlay import Overlay
-from tinymq.broker.producers import PRODUCERS_MAX, Producer, Remembered, judge
-from tinymq.broker.promises import Promises
-from tinymq.broker.retention import clamped, due_start
-from tinymq.broker.state import PartitionState
-from tinymq.broker.waiting import Acks, Done, Produced, Waiters
-from tinymq.broker.watching import Watchers
+from tinymq.broker.partition.capacity import Uncommitted, check_commands, room
+from tinymq.broker.partition.commands import CommandQueue
+from tinymq.broker.partition.commands import Done as CommandsDone
+from tinymq.broker.partition.commit_watchers import Watchers
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.group_port import RaftGroup, RecordLog
+from tinymq.broker.partition.noop_elision import Commanding
+from tinymq.broker.partition.pending_acks import Acks, Done, Produced, Waiters
+from tinymq.broker.partition.soft_leases import Promises
+from tinymq.broker.partition.uncommitted_producers import Overlay
+from tinymq.broker.state.holds import Hold
+from tinymq.broker.state.outcome import Outcome
+from tinymq.broker.state.producers import PRODUCERS_MAX, Producer, Remembered, judge
+from tinymq.broker.state.retention import clamped, due_start
+from tinymq.broker.state.state import PartitionState
 from tinymq.format.batch import CheckedBatch
 from tinymq.format.entry import Entry, Kind
 from tinymq.proto import partition_pb2 as pb

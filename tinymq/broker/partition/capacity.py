@@ -13,8 +13,8 @@ from typing import NamedTuple
 from tinymq.base.config import MIB
 from tinymq.base.errors import BatchTooLarge, QuotaExceeded
 from tinymq.base.topic_config import OnFull, Storage, TopicConfig
-from tinymq.broker.holds import Hold, wait_ms
-from tinymq.broker.retention import Kept
+from tinymq.broker.state.holds import Hold, wait_ms
+from tinymq.broker.state.retention import Kept
 from tinymq.proto import partition_pb2 as pb
 
 RETRY_MS = 1000  # for a full partition: when somebody makes room is not known

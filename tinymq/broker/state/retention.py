@@ -11,9 +11,9 @@ from typing import Protocol
 
 from tinymq.base.errors import Held, InvalidRequest
 from tinymq.base.topic_config import TopicConfig
-from tinymq.broker.holds import Hold, Holds, wait_ms
-from tinymq.broker.milestones import Milestones
-from tinymq.broker.outcome import Extent
+from tinymq.broker.state.holds import Hold, Holds, wait_ms
+from tinymq.broker.state.outcome import Extent
+from tinymq.broker.state.retention_index import Milestones
 from tinymq.proto import partition_pb2 as pb
 
 REASONS = frozenset(pb.MoveStart.Reason.values())

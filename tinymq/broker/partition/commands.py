@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, OutcomeUnknown, QuotaExceeded, TinymqError
 from tinymq.base.types import Position
-from tinymq.broker.deadlines import Deadlines, Ticket
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.waiting import tell
+from tinymq.broker.partition.deadlines import Deadlines, Ticket
+from tinymq.broker.partition.pending_acks import tell
+from tinymq.broker.state.outcome import Outcome
 from tinymq.format.entry import Entry
 from tinymq.proto import partition_pb2 as pb
 

@@ -1,7 +1,7 @@
 """What a batch must be before its partition looks at it. Pure: no state of the broker's is read here.
 
 Everything that costs more than a glance is done here, before the one synchronous call that decides and
-appends (tinymq/broker/partition.py). Nothing refused here changes anything on disk.
+appends (tinymq/broker/partition/partition.py). Nothing refused here changes anything on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tinymq.format.entry import crc32c
 
 LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # a compressed batch up to this is validated on the loop: 0.3 ms
 LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: 1 ms
-PACKED_COST = 4  # what a compressed batch costs the loop, in uncompressed ones (tinymq/broker/slices.py)
+PACKED_COST = 4  # what a compressed batch costs the loop, in uncompressed ones (tinymq/broker/serve/slices.py)
 
 
 def declare(payload: bytes, payload_crc: int, limits: Limits) -> Declared:

@@ -17,13 +17,13 @@ from weakref import WeakValueDictionary
 from tinymq.base.errors import CorruptData, OffsetOutOfRange, TinymqError, UnknownChannel
 from tinymq.base.types import GroupId
 from tinymq.base.value import value
-from tinymq.broker.admission import admit, is_heavy
-from tinymq.broker.broker import Broker
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.fetch import Ask, Fetch
-from tinymq.broker.offsets import STORED
-from tinymq.broker.outcome import Outcome
-from tinymq.broker.partition import Acks, Partition, Produced
+from tinymq.broker.partition.admission import admit, is_heavy
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.partition import Acks, Partition, Produced
+from tinymq.broker.serve.broker import Broker
+from tinymq.broker.serve.fetch import Ask, Fetch
+from tinymq.broker.serve.offsets import STORED
+from tinymq.broker.state.outcome import Outcome
 from tinymq.format.batch import decode_batch, encode, pack_batch, read_declared
 from tinymq.format.entry import Kind, crc32c, iter_entries
 from tinymq.log.segment.reads import StoredFrames

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinymq.base.errors import CorruptData, InvalidRequest, OffsetOutOfRange, QuotaExceeded
-from tinymq.broker.outcome import Extent
+from tinymq.broker.state.outcome import Extent
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from tinymq.base.errors import TinymqError
-from tinymq.broker.channels import Verdict
-from tinymq.broker.commands import CommandQueue, Done, check_call
-from tinymq.broker.deadlines import Deadlines
-from tinymq.broker.waiting import tell
+from tinymq.broker.partition.commands import CommandQueue, Done, check_call
+from tinymq.broker.partition.deadlines import Deadlines
+from tinymq.broker.partition.pending_acks import tell
+from tinymq.broker.state.channels import Verdict
 from tinymq.proto import partition_pb2 as pb
 
 

@@ -10,9 +10,9 @@ import structlog
 from tinymq.base.clock import Clock
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig, Unavailable
-from tinymq.broker.formation import Formation
-from tinymq.broker.joining import JOIN_REPLICATED, Joining, Seeking, invite
-from tinymq.broker.mesh import Mesh
+from tinymq.broker.cluster.address_book import Mesh
+from tinymq.broker.cluster.formation import Formation
+from tinymq.broker.cluster.join import JOIN_REPLICATED, Joining, Seeking, invite
 from tinymq.raft import Host
 from tinymq.raft.net.transport import Invitation, PeerIdentity, Transport
 from tinymq.registry.service import RegistryService

@@ -8,7 +8,7 @@
         16    8 high_watermark  u64  offset after the last record up to it
         24    8 record_bytes    u64  payload bytes of all records up to it
         32    8 producers       u64  bytes of what comes next
-        40    … producers            tinymq/broker/producers.py
+        40    … producers            tinymq/broker/state/producers.py
          …    … State                tinymq/proto/partition.proto: log start, channels, milestones, holds, histories
 
 Equal logs give equal bytes. `apply` is total: whatever was committed is counted, never refused; a command that cannot
@@ -23,13 +23,13 @@ from collections.abc import Mapping
 from google.protobuf.message import DecodeError
 
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest, TinymqError
-from tinymq.broker.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
-from tinymq.broker.histories import Histories
-from tinymq.broker.holds import Holds
-from tinymq.broker.milestones import Milestones
-from tinymq.broker.outcome import Extent, Outcome
-from tinymq.broker.producers import PRODUCERS_MAX, Producers
-from tinymq.broker.retention import new_start
+from tinymq.broker.state.channels import CHANNEL_COMMANDS, Channels, Cursor, Verdict
+from tinymq.broker.state.epoch_cache import Histories
+from tinymq.broker.state.holds import Holds
+from tinymq.broker.state.outcome import Extent, Outcome
+from tinymq.broker.state.producers import PRODUCERS_MAX, Producers
+from tinymq.broker.state.retention import new_start
+from tinymq.broker.state.retention_index import Milestones
 from tinymq.format.batch import BatchHeader, parse_batch_header
 from tinymq.format.entry import Entry, Kind, crc32c
 from tinymq.proto import partition_pb2 as pb

@@ -1,7 +1,7 @@
 """A broker's own part in forming its cluster: what it is before, and what it accepts to become. Once, for good.
 
 It is formed by `tinymq cluster init`, with the brokers that are listed from the first entry on, or joins a cluster
-that is formed already (joining.py): its first entry lists another data folder for this broker, which was lost.
+that is formed already (join.py): its first entry lists another data folder for this broker, which was lost.
 
 The metadata group's first entry is kept in a file of its own, `metadata-first-entry`, synced before the cluster id
 that makes it count: a crash between the two leaves a broker unformed, and forming it again completes it. The file is

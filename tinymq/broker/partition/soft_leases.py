@@ -10,8 +10,8 @@ thousand log entries.
 from __future__ import annotations
 
 from tinymq.base.errors import QuotaExceeded
-from tinymq.broker.holds import HOLDS_MAX, Hold, Holds, wait_ms
-from tinymq.broker.outcome import Extent
+from tinymq.broker.state.holds import HOLDS_MAX, Hold, Holds, wait_ms
+from tinymq.broker.state.outcome import Extent
 from tinymq.proto import partition_pb2 as pb
 
 

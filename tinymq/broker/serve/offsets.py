@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import CorruptData, InvalidBatch, InvalidRequest
-from tinymq.broker.fetch import Ask, refusal
-from tinymq.broker.group_port import RecordLog
-from tinymq.broker.partition import Partition
-from tinymq.broker.unpack_queue import Offload
+from tinymq.broker.partition.group_port import RecordLog
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.fetch import Ask, refusal
+from tinymq.broker.serve.unpack_queue import Offload
 from tinymq.format.batch import decode_batch
 from tinymq.format.entry import Entry
 

@@ -10,7 +10,7 @@ import structlog
 
 from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.base.value import value
-from tinymq.broker.deadlines import Deadlines, Ticket
+from tinymq.broker.partition.deadlines import Deadlines, Ticket
 from tinymq.format.entry import Entry
 
 logger = structlog.get_logger("tinymq.broker")

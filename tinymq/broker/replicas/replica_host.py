@@ -18,7 +18,7 @@ from tinymq.base.clock import Clock, SystemClock, Timer
 from tinymq.base.config import Limits
 from tinymq.base.errors import NotReady, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.partition import Partition, RaftGroup
+from tinymq.broker.partition.partition import Partition, RaftGroup
 from tinymq.format.entry import Entry
 from tinymq.log import LogConfig, log_config
 from tinymq.raft import Replica, StateMachine, make_first_entry

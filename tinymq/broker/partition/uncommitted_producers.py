@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinymq.base.types import Position
-from tinymq.broker.producers import Producer, Producers, Remembered, extend
+from tinymq.broker.state.producers import Producer, Producers, Remembered, extend
 from tinymq.format.batch import BatchHeader
 from tinymq.format.entry import Entry
 

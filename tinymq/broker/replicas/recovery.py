@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError, UnknownPartition, WrongSecret
 from tinymq.base.types import GroupId
-from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
+from tinymq.broker.replicas.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, judge

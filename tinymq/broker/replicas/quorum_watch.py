@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 from tinymq.base.clock import Clock
 from tinymq.base.errors import InvalidRequest, NotReady, TinymqError
 from tinymq.base.types import METADATA_GROUP, GroupId
-from tinymq.broker.recovery import Groups, ask_report
-from tinymq.broker.survey_wire import group_from_wire, report_from_wire, report_to_wire
+from tinymq.broker.replicas.recovery import Groups, ask_report
+from tinymq.broker.replicas.survey_wire import group_from_wire, report_from_wire, report_to_wire
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Group
 from tinymq.raft.rules.automatic_recovery import revive

@@ -11,7 +11,7 @@ STEP = 50  # partitions in one turn of the loop
 
 
 class Retained(Protocol):
-    """What is looked at (tinymq.broker.partition.Partition)."""
+    """What is looked at (tinymq.broker.partition.partition.Partition)."""
 
     def retain(self) -> None: ...
 

@@ -32,7 +32,7 @@ from tinymq.base.errors import (
     UnknownChannel,
 )
 from tinymq.base.types import check_channel_name
-from tinymq.broker.outcome import Extent, Outcome
+from tinymq.broker.state.outcome import Extent, Outcome
 from tinymq.proto import partition_pb2 as pb
 
 # Part of the replicated behaviour, not settings: brokers that differed here would differ in state.

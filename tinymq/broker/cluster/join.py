@@ -34,7 +34,7 @@ from tinymq.base.errors import (
 )
 from tinymq.base.quantity import named
 from tinymq.base.types import PeerAddress
-from tinymq.broker.formation import Formation
+from tinymq.broker.cluster.formation import Formation
 from tinymq.raft.net.transport import JOIN_RETRY_S, Invitation, PeerIdentity
 
 logger = structlog.get_logger("tinymq.broker")

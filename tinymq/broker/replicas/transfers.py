@@ -1,5 +1,5 @@
 """Moving a leadership by hand: who can take it, and waiting until somebody else leads. What is moved so stays moved
-for as long as it is led there and the preferred broker is not started again (homecoming.py)."""
+for as long as it is led there and the preferred broker is not started again (preferred_leaders.py)."""
 
 from __future__ import annotations
 

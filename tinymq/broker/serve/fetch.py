@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from tinymq.base.errors import NotReady, OffsetNotAvailable, OffsetOutOfRange, TinymqError
 from tinymq.base.value import value
-from tinymq.broker.deadlines import Deadlines, Ticket
-from tinymq.broker.fetch_waits import FetchShare
-from tinymq.broker.partition import Partition
+from tinymq.broker.partition.deadlines import Deadlines, Ticket
+from tinymq.broker.partition.partition import Partition
+from tinymq.broker.serve.fetch_waits import FetchShare
 from tinymq.log.segment.reads import Frames
 
 
