@@ -13,8 +13,8 @@ from tinymq.app.broker_app import BrokerApp
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import CorruptData, FolderInUse, PortInUse, TinymqError, WrongBroker
 from tinymq.base.types import PeerAddress
-from tinymq.rpc.forming import form_cluster
-from tinymq.rpc.serving import State
+from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 
 

@@ -21,7 +21,7 @@ from tinymq.cli import broker
 from tinymq.cli.exits import Exit
 from tinymq.log.broker_files.identity import read_identity, write_identity
 from tinymq.log.files.files import RealFiles
-from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 from tinymq.testing.faulty_files import FaultyFiles
 

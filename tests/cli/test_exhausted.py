@@ -19,7 +19,7 @@ import pytest
 from tests.metrics.pages import get
 from tinymq import Client
 from tinymq.base.errors import TinymqError
-from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, free_ports
 
 DEADLINE_S = 40.0

@@ -20,7 +20,7 @@ from tinymq.client.ports import Method, PackedBatch
 from tinymq.client.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.produce import RESULTS_MAX
+from tinymq.rpc.services.produce import RESULTS_MAX
 from tinymq.testing.cluster import Cluster
 
 WELCOME = pb.StreamWelcome(protocol=1).SerializeToString()

@@ -15,7 +15,7 @@ from tinymq.base.errors import BY_CODE
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.statuses import TRAILER, status_of
+from tinymq.rpc.common.statuses import TRAILER, status_of
 
 __all__ = ["_running"]
 

@@ -22,7 +22,7 @@ from tinymq.cli.main import run
 from tinymq.log.files.files import Files
 from tinymq.metrics import state
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing import Cluster
 from tinymq.testing.cluster import SECRET
 from tinymq.testing.faulty_files import FaultyFiles

@@ -14,7 +14,7 @@ from tinymq.broker.partition.commit_watchers import WOKEN_MAX
 from tinymq.broker.serve.unpack_queue import JOBS_MAX
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import BATCHES_MAX, OTHERS_MAX, REPEATED_MAX
-from tinymq.rpc.admin import TOPIC_TIMEOUT_S
+from tinymq.rpc.services.admin import TOPIC_TIMEOUT_S
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "wire-protocol.md").read_text()
 CLIENTS, BROKERS = PAGE.split("## Between brokers")

@@ -24,7 +24,7 @@ from tinymq.registry.factory import Registry, RegistryContext, choose, plug_in
 from tinymq.registry.memory import MemoryRegistry
 from tinymq.registry.raft_group.replicated import ReplicatedRegistry
 from tinymq.registry.raft_group.state_machine import RegistryMachine
-from tinymq.rpc.forming import form_cluster
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing.cluster import free_ports
 
 SECRET = b"s" * 16

@@ -12,7 +12,7 @@ from tests.fakes.batches import TIME_US
 from tests.fakes.raw_client import WAIT_S, Raw
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.channels import BY_OFFSET, _cut_to
+from tinymq.rpc.services.channels import BY_OFFSET, _cut_to
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]

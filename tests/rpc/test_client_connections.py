@@ -13,9 +13,9 @@ from tests.client.running import run
 from tests.fakes.raw_client import Raw, until
 from tinymq.base.config import Limits
 from tinymq.net.connection_limits import Refusal
-from tinymq.rpc import server
-from tinymq.rpc.client_connections import ClientConnections, Seen, surplus
-from tinymq.rpc.server import RpcServer
+from tinymq.rpc.server import server
+from tinymq.rpc.server.client_connections import ClientConnections, Seen, surplus
+from tinymq.rpc.server.server import RpcServer
 from tinymq.testing.cluster import Cluster
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))

@@ -12,9 +12,9 @@ from tinymq.base.errors import BrokerUnreachable, InvalidRequest, WrongBroker, W
 from tinymq.base.types import METADATA_GROUP
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, make_first_entry
-from tinymq.rpc import forming
-from tinymq.rpc.forming import form_cluster
-from tinymq.rpc.proof import form_proof
+from tinymq.rpc.common.proof import form_proof
+from tinymq.rpc.services import cluster_formation
+from tinymq.rpc.services.cluster_formation import form_cluster
 from tinymq.testing.cluster import SECRET, Cluster, free_ports
 
 
@@ -135,7 +135,7 @@ def test_brokers_of_two_clusters_are_not_mixed() -> None:
         for n in (1, 2)
     ]
     with pytest.raises(WrongCluster):
-        forming._agree(described, 5, lambda n: b"r" * n)
+        cluster_formation._agree(described, 5, lambda n: b"r" * n)
     full = [pb.DescribeSelfReply(broker_id=1, incarnation=b"i" * 16, empty=False)]
     with pytest.raises(InvalidRequest, match="not empty"):
-        forming._agree(full, 5, lambda n: b"r" * n)
+        cluster_formation._agree(full, 5, lambda n: b"r" * n)

@@ -21,10 +21,10 @@ from tinymq.base.topic_config import TopicConfig
 from tinymq.base.types import TopicId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.registry.state.values import QueueRecord, TopicRecord
-from tinymq.rpc.forward_mark import ForwardMarks
-from tinymq.rpc.forwarding import Metadata
-from tinymq.rpc.leading import Call, Leading
-from tinymq.rpc.serving import Serving, State
+from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.forward_mark import ForwardMarks
+from tinymq.rpc.common.forwarding import Metadata
+from tinymq.rpc.services.leader_routing import Call, Leading
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 
 ID = TopicId(b"t" * 16)

@@ -6,7 +6,7 @@ import pytest
 
 from tinymq.client.wire import read_fetched
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.packing import FetchAnswer
+from tinymq.rpc.common.fetch_codec import FetchAnswer
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])

@@ -14,7 +14,7 @@ from tests.fakes.queue_client import QueueClient
 from tests.fakes.raw_client import Raw
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.channels import BY_OFFSET
+from tinymq.rpc.services.channels import BY_OFFSET
 from tinymq.testing import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]

@@ -16,7 +16,7 @@ from tinymq.base.partitioning import keyed
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.registry_pb2 import Command, Reply
 from tinymq.registry.base_registry import CommandedRegistry
-from tinymq.rpc.queue import PRODUCE_BYTES_MAX
+from tinymq.rpc.services.queue import PRODUCE_BYTES_MAX
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.reflecting_client import Reflecting
 from tinymq.base.errors import BY_CODE, TinymqError
 from tinymq.broker.state.channels import TAKEN_MAX
-from tinymq.rpc.statuses import status_of
+from tinymq.rpc.common.statuses import status_of
 from tinymq.testing.cluster import Cluster
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "queue-service.md").read_text()

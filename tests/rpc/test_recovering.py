@@ -15,8 +15,8 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership
 from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Well
-from tinymq.rpc.proof import survey_proof, take_over_proof
-from tinymq.rpc.recovering import _assemble, take_survey
+from tinymq.rpc.common.proof import survey_proof, take_over_proof
+from tinymq.rpc.services.cluster_recovery import _assemble, take_survey
 from tinymq.testing.cluster import SECRET, Cluster
 
 NONCE = b"n" * 32

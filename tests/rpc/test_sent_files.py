@@ -27,7 +27,7 @@ from tinymq.net import frame_stream
 from tinymq.net.frame_stream import FilePart
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft.replica.group import Role
-from tinymq.rpc import fetch
+from tinymq.rpc.services import fetch
 from tinymq.testing.cluster import Cluster
 
 RECORDS = 40

@@ -10,7 +10,7 @@ import pytest
 from grpc import StatusCode
 
 from tinymq.base.errors import BY_CODE, BrokerUnreachable, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.rpc.statuses import PUSHBACK, STATUS, TRAILER, error_of, status_of, text_of, trailers_of
+from tinymq.rpc.common.statuses import PUSHBACK, STATUS, TRAILER, error_of, status_of, text_of, trailers_of
 
 WIRED = sorted(code for code, kind in BY_CODE.items() if kind.__init__ is TinymqError.__init__)
 EXPECTED = {

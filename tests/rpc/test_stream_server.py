@@ -23,8 +23,8 @@ from tinymq.net.connection_limits import Refusal
 from tinymq.net.frame_stream import FrameStream
 from tinymq.net.framing import PREFIX
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc import stream_server
-from tinymq.rpc.stream_server import StreamServer
+from tinymq.rpc.server import stream_server
+from tinymq.rpc.server.stream_server import StreamServer
 from tinymq.testing.cluster import Cluster
 
 pytest_plugins = ["tinymq.testing.fixture"]

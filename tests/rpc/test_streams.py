@@ -28,11 +28,11 @@ from tinymq.broker.serve.unpack_queue import UnpackQueue
 from tinymq.format.batch import Codec, encode, pack_batch
 from tinymq.log.files.runner import InlineRunner
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.fetch import FetchStream
-from tinymq.rpc.packing import FetchAnswer
-from tinymq.rpc.produce import ProduceStream, unpacked
-from tinymq.rpc.replies import GrpcReplies, quiet_departures
-from tinymq.rpc.serving import Serving, State
+from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.fetch_codec import FetchAnswer
+from tinymq.rpc.common.reply_stream import GrpcReplies, quiet_departures
+from tinymq.rpc.services.fetch import FetchStream
+from tinymq.rpc.services.produce import ProduceStream, unpacked
 
 T = b"t" * 16
 

@@ -19,8 +19,8 @@ from tests.rpc.test_streams import Line, Streams, T, ask, settle
 from tinymq.base.config import Limits
 from tinymq.broker.serve.quotas import Rate
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.fetch import FetchStream
-from tinymq.rpc.produce import ProduceStream, unpacked
+from tinymq.rpc.services.fetch import FetchStream
+from tinymq.rpc.services.produce import ProduceStream, unpacked
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.sim.run import no_collection
 from tinymq_chaos.sim.transcript import Transcript

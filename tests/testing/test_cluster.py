@@ -13,7 +13,7 @@ from tests.fakes.raw_client import Raw, batch, entries
 from tinymq.base.config import Timing
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.produce import ProduceStream
+from tinymq.rpc.services.produce import ProduceStream
 from tinymq.testing.cluster import Cluster
 
 

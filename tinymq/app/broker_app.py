@@ -39,15 +39,15 @@ from tinymq.raft import Group, GroupStatus, Host
 from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Transport
 from tinymq.registry.state.values import BrokerRecord
-from tinymq.rpc.admin import AdminService
-from tinymq.rpc.channels import ChannelsService
-from tinymq.rpc.forwarding import Forwarding, GrpcForwarding
-from tinymq.rpc.ports import ClientPorts, MakeServer
-from tinymq.rpc.queue import QueueService
-from tinymq.rpc.server import RpcServer, Services
-from tinymq.rpc.services import BrokerService
-from tinymq.rpc.serving import Serving, State
-from tinymq.rpc.stream_server import StreamServer
+from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.forwarding import Forwarding, GrpcForwarding
+from tinymq.rpc.server.ports import ClientPorts, MakeServer
+from tinymq.rpc.server.server import RpcServer, Services
+from tinymq.rpc.server.stream_server import StreamServer
+from tinymq.rpc.services.admin import AdminService
+from tinymq.rpc.services.broker import BrokerService
+from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.queue import QueueService
 
 EXECUTOR_THREADS = 8
 STREAM_GRACE_S = 0.3  # for streams to send what was answered; they never end by themselves

@@ -11,8 +11,8 @@ from tinymq.base.errors import TinymqError
 
 if TYPE_CHECKING:
     from tinymq.proto import tinymq_pb2 as pb
-    from tinymq.rpc.forming import Formed
-    from tinymq.rpc.recovering import Survey
+    from tinymq.rpc.services.cluster_formation import Formed
+    from tinymq.rpc.services.cluster_recovery import Survey
 
 
 def status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
@@ -34,14 +34,14 @@ def state(address: str, timeout_s: float) -> str | None:
 
 def form(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Formed:
     """Form a cluster of the empty brokers at `addresses`, or complete a half-done one."""
-    from tinymq.rpc.forming import form_cluster
+    from tinymq.rpc.services.cluster_formation import form_cluster
 
     return asyncio.run(form_cluster(addresses, secret, time.time_ns() // 1000, timeout_s))
 
 
 def survey(addresses: Sequence[str], secret: bytes, timeout_s: float) -> Survey:
     """What the brokers at `addresses`, and those that they know, hold of each group."""
-    from tinymq.rpc.recovering import take_survey
+    from tinymq.rpc.services.cluster_recovery import take_survey
 
     return asyncio.run(take_survey(addresses, secret, timeout_s))
 
@@ -50,7 +50,7 @@ def recover(
     found: Survey, addresses: Sequence[str], secret: bytes, timeout_s: float, say: Callable[[str], None]
 ) -> Survey:
     """Accept what is lost; the cluster afterwards. Gives up when nothing has moved for `timeout_s`."""
-    from tinymq.rpc.recovering import Recovering
+    from tinymq.rpc.services.cluster_recovery import Recovering
 
     return asyncio.run(Recovering(secret, timeout_s, time.monotonic, say).run(found, addresses))
 

@@ -9,7 +9,7 @@ from tinymq.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from tinymq.raft.rules.quorum_loss import Report
-    from tinymq.rpc.recovering import Found, Survey
+    from tinymq.rpc.services.cluster_recovery import Found, Survey
 
 METADATA = "(metadata)"
 

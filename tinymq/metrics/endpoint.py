@@ -24,7 +24,7 @@ from tinymq.metrics.watched import Application, Watched
 from tinymq.net import descriptors
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
-from tinymq.rpc.serving import State
+from tinymq.rpc.common.broker_state import State
 
 
 class Endpoint:

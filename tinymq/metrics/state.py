@@ -23,7 +23,7 @@ from tinymq.metrics.measures import Measures, Tally
 from tinymq.metrics.watched import CHANNELS_MAX, Watched, channel_lags, version
 from tinymq.net.connection_limits import Refusal
 from tinymq.raft import Group, Role
-from tinymq.rpc.serving import State
+from tinymq.rpc.common.broker_state import State
 
 REPLICAS_MAX = 5000  # that have rows of their own
 OTHER = "(other)"  # no topic can have this name

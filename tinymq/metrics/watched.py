@@ -16,7 +16,7 @@ from tinymq.broker.state.state import PartitionState
 from tinymq.net.connection_limits import Places
 from tinymq.raft import Group, Host
 from tinymq.registry.state.values import QueueRecord
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
 
 METADATA = "(metadata)"  # no topic can have this name
 CHANNELS_MAX = 5000  # that are shown

@@ -31,8 +31,8 @@ from tinymq.base.errors import DeadlineExceeded, PortInUse, TinymqError
 from tinymq.base.types import PeerAddress
 from tinymq.log.files.files import Files
 from tinymq.registry.service import RegistryService
-from tinymq.rpc.forming import form_cluster
-from tinymq.rpc.serving import State
+from tinymq.rpc.common.broker_state import State
+from tinymq.rpc.services.cluster_formation import form_cluster
 
 if TYPE_CHECKING:
     from tinymq import Client

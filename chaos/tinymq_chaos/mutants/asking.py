@@ -8,7 +8,7 @@ from typing import Any
 
 from tinymq.broker.serve import messages, quotas
 from tinymq.broker.serve.quotas import Rate
-from tinymq.rpc import queue
+from tinymq.rpc.services import queue
 from tinymq_chaos.mutants.mutant import Focus, Patches, mutant
 
 QUOTAS = "tests/broker/test_quotas.py::test_"

@@ -12,7 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tinymq.base.errors import BrokerUnreachable
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.statuses import error_of
+from tinymq.rpc.common.statuses import error_of
 
 OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -17,7 +17,7 @@ from tinymq.broker.partition.partition import Partition
 from tinymq.log.engine.store import Store
 from tinymq.raft import Group, GroupStatus, Role
 from tinymq.raft.net.transport import Transport
-from tinymq.rpc.serving import State
+from tinymq.rpc.common.broker_state import State
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.links import make_forwarding
 from tinymq_chaos.sim.servers import MemoryServer, make_server

@@ -19,7 +19,7 @@ from tinymq.client.ports import Fetched, Method, PackedBatch
 from tinymq.client.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
-from tinymq.rpc.forwarding import SERVICE, Metadata
+from tinymq.rpc.common.forwarding import SERVICE, Metadata
 from tinymq_chaos.sim.calls import DONE, FAILED, Call, ServerCall
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class AnyBroker:
 
 
 class MemoryForwarding:
-    """A broker's way to the client ports of the others: see tinymq.rpc.forwarding.Forwarding."""
+    """A broker's way to the client ports of the others: see tinymq.rpc.common.forwarding.Forwarding."""
 
     def __init__(self, net: ClientNetwork, broker_id: int) -> None:
         self._net = net

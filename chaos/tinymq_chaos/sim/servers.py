@@ -12,7 +12,7 @@ from typing import Any
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable
-from tinymq.rpc.server import Services
+from tinymq.rpc.server.server import Services
 from tinymq.testing.weather import Weather
 from tinymq_chaos.sim.calls import Call
 from tinymq_chaos.sim.links import MemoryConnector

@@ -17,7 +17,7 @@ from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
 from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
-from tinymq.rpc.proof import NONCE_BYTES, describe_proof, form_proof
+from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
 from tinymq.testing.memory_network import HOST, MemoryNetwork
 from tinymq.testing.weather import Direction, Weather
 from tinymq_chaos.checkers.ledger import Ledger

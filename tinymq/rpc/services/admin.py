@@ -24,11 +24,11 @@ from tinymq.proto.bounds import parse
 from tinymq.proto.errors import to_wire
 from tinymq.raft import GroupStatus
 from tinymq.raft.rules.quorum_loss import Order
-from tinymq.rpc.leading import find_queue, find_topic
-from tinymq.rpc.presence import leaves_zeros_out, require
-from tinymq.rpc.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
-from tinymq.rpc.services import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.proof import check_proof, describe_proof, form_proof, survey_proof, take_over_proof
+from tinymq.rpc.services.broker import DESCRIBED_MAX, Context, brokers_to_wire, partition_to_wire, topic_to_wire
+from tinymq.rpc.services.leader_routing import find_queue, find_topic
+from tinymq.rpc.services.presence import leaves_zeros_out, require
 
 TOPIC_TIMEOUT_S = 10.0  # when the client names none
 CALL_TIMEOUT_S_MAX = 600.0

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from tinymq.base.config import ANY_HOST, BrokerConfig, Limits, format_address, is_loopback, parse_address
 from tinymq.net.connection_limits import Places
-from tinymq.rpc.server import Services
-from tinymq.rpc.stream_server import StreamServer
+from tinymq.rpc.server.server import Services
+from tinymq.rpc.server.stream_server import StreamServer
 
 
 class Server(Protocol):
-    """Of all services (tinymq.rpc.server.RpcServer)."""
+    """Of all services (tinymq.rpc.server.server.RpcServer)."""
 
     @property
     def places(self) -> Places | None:

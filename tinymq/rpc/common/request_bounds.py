@@ -18,8 +18,8 @@ from tinymq.base.errors import InvalidRequest
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.bounds import bounds_of, parse
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.metering import PARTS
-from tinymq.rpc.statuses import status_of, text_of, trailers_of
+from tinymq.rpc.common.metering import PARTS
+from tinymq.rpc.common.statuses import status_of, text_of, trailers_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]

@@ -18,12 +18,12 @@ from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state.values import BrokerRecord, QueueRecord, TopicRecord
-from tinymq.rpc import fetch, produce
-from tinymq.rpc.fetch import FetchStream
-from tinymq.rpc.produce import Batch, ProduceStream, unpacked
-from tinymq.rpc.replies import GrpcReplies
-from tinymq.rpc.request_bounds import end_with
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.reply_stream import GrpcReplies
+from tinymq.rpc.common.request_bounds import end_with
+from tinymq.rpc.services import fetch, produce
+from tinymq.rpc.services.fetch import FetchStream
+from tinymq.rpc.services.produce import Batch, ProduceStream, unpacked
 
 DESCRIBED_MAX = 256  # topics, partitions or replicas that one slice describes
 CLIENT_ID = "tinymq-client-id"  # metadata key

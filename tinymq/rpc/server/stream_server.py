@@ -29,9 +29,9 @@ from tinymq.net.frame_stream import FrameStream
 from tinymq.net.unfinished_frames import FrameRoom
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.packing import FetchAnswer
-from tinymq.rpc.produce import Batch
-from tinymq.rpc.services import BrokerService
+from tinymq.rpc.common.fetch_codec import FetchAnswer
+from tinymq.rpc.services.broker import BrokerService
+from tinymq.rpc.services.produce import Batch
 
 PROTOCOL = 1
 STRANGERS_MAX = 64  # who have not said hello yet; one more, and the oldest is let go

@@ -27,10 +27,10 @@ from tinymq.base.types import PeerAddress
 from tinymq.broker.partition.partition import Partition
 from tinymq.broker.serve.broker import Broker
 from tinymq.registry.state.values import QueueRecord, TopicRecord
-from tinymq.rpc.forward_mark import FORWARDED, ForwardMarks
-from tinymq.rpc.forwarding import Forwarding
-from tinymq.rpc.services import CLIENT_ID, Context, client_of
-from tinymq.rpc.serving import Serving, State
+from tinymq.rpc.common.broker_state import Serving, State
+from tinymq.rpc.common.forward_mark import FORWARDED, ForwardMarks
+from tinymq.rpc.common.forwarding import Forwarding
+from tinymq.rpc.services.broker import CLIENT_ID, Context, client_of
 
 T = TypeVar("T")
 

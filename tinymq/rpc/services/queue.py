@@ -1,6 +1,6 @@
 """service QueueService: single messages, at any broker, for any client. Wire in, the leader's answer out.
 
-Whatever fails is a typed error, and ends the call as a gRPC status (tinymq/rpc/statuses.py).
+Whatever fails is a typed error, and ends the call as a gRPC status (tinymq/rpc/common/statuses.py).
 """
 
 from __future__ import annotations
@@ -32,14 +32,23 @@ from tinymq.broker.serve.quotas import Quotas
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.registry.state.values import TopicRecord
-from tinymq.rpc.forward_mark import ForwardMarks
-from tinymq.rpc.forwarding import Forwarding
-from tinymq.rpc.leading import NOTHING_DONE, RECEIVES, RECEIVES_BYTES, Call, Leading, find_topic, read_call, too_late
-from tinymq.rpc.queues import create_queue, delete_queue
-from tinymq.rpc.services import Context
-from tinymq.rpc.serving import Serving
-from tinymq.rpc.statuses import status_of, text_of, trailers_of
-from tinymq.rpc.watch import LOOK_S, Watch
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.forward_mark import ForwardMarks
+from tinymq.rpc.common.forwarding import Forwarding
+from tinymq.rpc.common.statuses import status_of, text_of, trailers_of
+from tinymq.rpc.services.broker import Context
+from tinymq.rpc.services.leader_routing import (
+    NOTHING_DONE,
+    RECEIVES,
+    RECEIVES_BYTES,
+    Call,
+    Leading,
+    find_topic,
+    read_call,
+    too_late,
+)
+from tinymq.rpc.services.queue_topics import create_queue, delete_queue
+from tinymq.rpc.services.watch import LOOK_S, Watch
 
 REQUEST_ID_BYTES = 16
 MARGIN_S = 0.2  # no message is taken so shortly before the deadline: its answer would be lost

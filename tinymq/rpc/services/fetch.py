@@ -25,9 +25,9 @@ from tinymq.broker.serve.slices import Slice
 from tinymq.log.segment.reads import StoredFrames
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.packing import FetchAnswer
-from tinymq.rpc.replies import start_writer
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.fetch_codec import FetchAnswer
+from tinymq.rpc.common.reply_stream import start_writer
 
 CALL = "Broker.Fetch"  # to the meter
 FILES_MAX = 4  # of a stream, that wait open for their turn

@@ -23,8 +23,8 @@ from tinymq.broker.serve.slices import Slice
 from tinymq.format.batch import CheckedBatch, Declared
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.replies import start_writer
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.common.reply_stream import start_writer
 
 RESULTS_MAX = 2000  # in one reply: well below the size of a message, errors included
 TIMEOUT_S_MAX = 3600.0

@@ -23,9 +23,9 @@ from tinymq.proto import partition_pb2 as part
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import to_wire
-from tinymq.rpc.presence import leaves_zeros_out, require
-from tinymq.rpc.services import Context
-from tinymq.rpc.serving import Serving
+from tinymq.rpc.common.broker_state import Serving
+from tinymq.rpc.services.broker import Context
+from tinymq.rpc.services.presence import leaves_zeros_out, require
 
 BY_OFFSET = -4  # in the place of a time: the offset that comes with it
 ASKED_MAX = 64  # partitions proven to be led here side by side

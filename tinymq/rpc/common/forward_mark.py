@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any
 
 from tinymq.broker.serve.broker import Broker
-from tinymq.rpc.proof import forward_proof
+from tinymq.rpc.common.proof import forward_proof
 
 FORWARDED = "tinymq-forwarded"  # metadata key
 WINDOW = 4096  # how many calls of one sender may overtake one another; older marks are invalid

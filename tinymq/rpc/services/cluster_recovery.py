@@ -22,7 +22,7 @@ from tinymq.proto import tinymq_pb2_grpc as pb_grpc
 from tinymq.proto.errors import from_wire
 from tinymq.raft.rules.membership import Membership, Replica
 from tinymq.raft.rules.quorum_loss import Lost, Order, Report, Stuck, Verdict, Well, judge
-from tinymq.rpc.proof import NONCE_BYTES, survey_proof, take_over_proof
+from tinymq.rpc.common.proof import NONCE_BYTES, survey_proof, take_over_proof
 
 LOOK_S = 0.3  # between two looks at how far it is
 ORDER_S = 2.0  # until an order that came to nothing is given again

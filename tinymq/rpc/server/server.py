@@ -15,15 +15,15 @@ from tinymq.net import descriptors
 from tinymq.net.connection_limits import Places
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto import tinymq_pb2_grpc as pb_grpc
-from tinymq.rpc.admin import AdminService
-from tinymq.rpc.channels import ChannelsService
-from tinymq.rpc.client_connections import ClientConnections
-from tinymq.rpc.metering import Metering
-from tinymq.rpc.packing import FetchAnswer
-from tinymq.rpc.queue import QueueService
-from tinymq.rpc.replies import quiet_departures
-from tinymq.rpc.request_bounds import RequestBounds
-from tinymq.rpc.services import BrokerService
+from tinymq.rpc.common.fetch_codec import FetchAnswer
+from tinymq.rpc.common.metering import Metering
+from tinymq.rpc.common.reply_stream import quiet_departures
+from tinymq.rpc.common.request_bounds import RequestBounds
+from tinymq.rpc.server.client_connections import ClientConnections
+from tinymq.rpc.services.admin import AdminService
+from tinymq.rpc.services.broker import BrokerService
+from tinymq.rpc.services.channels import ChannelsService
+from tinymq.rpc.services.queue import QueueService
 
 HANDLED_MAX = 4096  # calls at once, over all connections
 HANDSHAKE_S = 10.0  # from accepting a connection to its first HTTP/2 settings

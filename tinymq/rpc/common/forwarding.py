@@ -1,6 +1,7 @@
 """Calls that a broker passes on to another one, for a client that asked the wrong one. One hop, never two.
 
-The broker forwards the client's own call of QueueService, with a mark in its metadata (tinymq/rpc/forward_mark.py).
+The broker forwards the client's own call of QueueService, with a mark in its metadata
+(tinymq/rpc/common/forward_mark.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import grpc
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown, QuotaExceeded
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.statuses import error_of
+from tinymq.rpc.common.statuses import error_of
 
 SERVICE = "tinymq.v1.QueueService"
 

@@ -13,7 +13,7 @@ import grpc
 
 from tinymq.base.meter import Meter
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.rpc.statuses import TRAILER
+from tinymq.rpc.common.statuses import TRAILER
 
 OURS = f"/{pb.DESCRIPTOR.package}."
 PARTS = ("topics", "answers", "results", "outcomes", "partitions")  # of replies: each may have an error of its own
