@@ -179,7 +179,7 @@ def test_only_raft_imports_pysyncobj() -> None:
 
 def test_grpc_is_imported_at_the_edges_only() -> None:
     found = [(p, n) for p, n, name in _imports(SOURCE) if name.split(".")[0] == "grpc"]
-    channel = ROOT / "tinymq" / "client" / "channel.py"
+    channel = ROOT / "tinymq" / "client" / "net" / "grpc_transport.py"
     assert not [_where(p, n) for p, n in found if p.relative_to(ROOT).parts[1] != "rpc" and p != channel]
 
 

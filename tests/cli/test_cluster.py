@@ -21,8 +21,8 @@ from tinymq.cli.cluster import describe
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
 from tinymq.cli.servers import Where
-from tinymq.client.routing import Partition
-from tinymq.client.values import as_datetime
+from tinymq.client.cluster.routing import Partition
+from tinymq.client.common.values import as_datetime
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group
 from tinymq.raft.rules.explanation import explain_candidate, explain_learner
 from tinymq.testing.cluster import SECRET, Cluster

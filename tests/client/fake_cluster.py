@@ -1,4 +1,4 @@
-"""A cluster in memory behind the client's seam (tinymq/client/ports.py): leaders, failover, lost replies, slow,
+"""A cluster in memory behind the client's seam (tinymq/client/net/ports.py): leaders, failover, lost replies, slow,
 hung and stale brokers. It keeps what a broker keeps (frames, producers), commits at once, and answers over the
 same messages as the real ones; requests are parsed by protobuf itself.
 """
@@ -31,8 +31,8 @@ from tinymq.base.errors import (
 )
 from tinymq.broker.state.epoch_cache import Histories
 from tinymq.broker.state.producers import Producer, extend, judge
-from tinymq.client.ports import Fetched, Method, PackedBatch
-from tinymq.client.wire import join, read_fetched
+from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.wire import join, read_fetched
 from tinymq.format.batch import check_batch, parse_batch_header
 from tinymq.format.entry import Kind, crc32c, make_entry, parse_header
 from tinymq.proto import tinymq_pb2 as pb

@@ -14,7 +14,7 @@ import grpc.aio
 from tests.client.fake_cluster import FakeCluster, FakeFetchStream, FakeProduceStream
 from tinymq.base.config import Limits
 from tinymq.base.errors import OutcomeUnknown, TinymqError
-from tinymq.client.ports import Method
+from tinymq.client.net.ports import Method
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.client.channel import GrpcConnector, GrpcLink
-from tinymq.client.ports import Method
+from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
+from tinymq.client.net.ports import Method
 
 
 class LosingLink:

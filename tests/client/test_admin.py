@@ -11,7 +11,7 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of, run
 from tests.fakes.batches import payload
 from tinymq.base.errors import Closed, InvalidName, InvalidRequest, OutcomeUnknown, TopicExists, UnknownTopic
-from tinymq.client.ports import Method
+from tinymq.client.net.ports import Method
 
 
 def test_topics_are_made_listed_described_and_deleted() -> None:

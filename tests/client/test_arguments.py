@@ -14,7 +14,7 @@ from tests.client.running import client_of, run
 from tests.fakes.batches import payload
 from tinymq.base.errors import DeadlineExceeded, InvalidName, InvalidRequest, OffsetOutOfRange, TinymqError
 from tinymq.client import AsyncClient, Offset
-from tinymq.client.checks import check_channel, check_consumer, check_topic
+from tinymq.client.common.argument_checks import check_channel, check_consumer, check_topic
 
 Call = Callable[[Any], Awaitable[Any]]
 

@@ -12,13 +12,13 @@ import pytest
 from tests.fakes.manual_clock import ManualClock
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, InvalidRequest, UnknownPartition
-from tinymq.client.batcher import Batcher
-from tinymq.client.config import ProducerConfig
-from tinymq.client.delivery import Pending
-from tinymq.client.lane import Lane
-from tinymq.client.partitioner import keyed
-from tinymq.client.records import Chunk
-from tinymq.client.topic_settings import UNBOUNDED, Bounds
+from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.topic_settings import UNBOUNDED, Bounds
+from tinymq.client.consume.records import Chunk
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.partitioner import keyed
+from tinymq.client.produce.send_queue import Lane
 from tinymq.format.batch import HEADER_SIZE, decode_batch, pack_batch
 
 KEYED = b"hejsan"

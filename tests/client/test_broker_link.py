@@ -16,8 +16,8 @@ from tests.fakes.manual_clock import ManualClock
 from tests.rpc.test_stream_server import streams_of
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, CorruptData, OutcomeUnknown, TinymqError
-from tinymq.client.ports import Method, PackedBatch
-from tinymq.client.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
+from tinymq.client.net.ports import Method, PackedBatch
+from tinymq.client.net.streams import SHUNNED_S, BrokerLink, FramedFetch, FramedProduce
 from tinymq.net.frame_stream import FrameStream
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.services.produce import RESULTS_MAX

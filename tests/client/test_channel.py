@@ -15,8 +15,8 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.running import run
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, OutcomeUnknown, UnsupportedVersion
-from tinymq.client.channel import GrpcConnector
-from tinymq.client.ports import Method
+from tinymq.client.net.grpc_transport import GrpcConnector
+from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
 CONNECTOR = GrpcConnector(Limits())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tinymq.base.errors import BrokerUnreachable, TinymqError
-from tinymq.client.cluster_status import BrokerStatus, TopicDescription, summarise
-from tinymq.client.routing import Broker, Partition
-from tinymq.client.values import as_datetime
+from tinymq.client.admin.cluster_status import BrokerStatus, TopicDescription, summarise
+from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.client.common.values import as_datetime
 from tinymq.proto import tinymq_pb2 as pb
 
 ID = b"c" * 16

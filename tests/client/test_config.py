@@ -12,7 +12,7 @@ import pytest
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import check_consumer_name
 from tinymq.client import Client
-from tinymq.client.config import (
+from tinymq.client.common.config import (
     ClientConfig,
     ProducerConfig,
     QueueConfig,
@@ -21,7 +21,7 @@ from tinymq.client.config import (
     default_client_id,
     parse_servers,
 )
-from tinymq.client.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:

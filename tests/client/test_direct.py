@@ -24,13 +24,14 @@ from tests.client.interrupts import Interrupts
 from tests.fakes.raw_client import until
 from tinymq import Client, Offset, RecordMetadata
 from tinymq.base.errors import BatchTooLarge, Closed, NotDelivered, OutcomeUnknown, QuotaExceeded, TinymqError
-from tinymq.client import batcher, delivery, direct, lane, owners, sender
-from tinymq.client.batcher import Batcher
-from tinymq.client.delivery import Pending
-from tinymq.client.direct import LONE_SENDS_MIN, Direct
-from tinymq.client.lane import Lane, Owner
-from tinymq.client.pipes import ProducePipe
-from tinymq.client.sender import Sender
+from tinymq.client.net.broker_streams import ProducePipe
+from tinymq.client.produce import batcher, blocking_sender, delivery, owners, sender
+from tinymq.client.produce import send_queue as lane
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.blocking_sender import LONE_SENDS_MIN, Direct
+from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.send_queue import Lane, Owner
+from tinymq.client.produce.sender import Sender
 from tinymq.net import frame_socket
 from tinymq.net.frame_socket import FrameSocket
 
@@ -38,7 +39,7 @@ from tinymq.net.frame_socket import FrameSocket
 @pytest.fixture(autouse=True)
 def reopen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection, of which most tests have one."""
-    monkeypatch.setattr(direct, "REOPEN_S", 0.02)
+    monkeypatch.setattr(blocking_sender, "REOPEN_S", 0.02)
 
 
 @pytest.fixture
@@ -263,10 +264,10 @@ def test_an_interrupted_send_goes_on(
 def test_interrupted_anywhere_nothing_is_lost_and_nothing_hangs(
     mq: Client, brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "REOPEN_S", 0.0)
+    monkeypatch.setattr(blocking_sender, "REOPEN_S", 0.0)
     connected(mq, ways)
     for number in itertools.count(1):
-        interrupts = Interrupts(number, batcher, delivery, direct, frame_socket, lane, owners, sender)
+        interrupts = Interrupts(number, batcher, delivery, blocking_sender, frame_socket, lane, owners, sender)
         known = sys.gettrace()
         try:
             sys.settrace(interrupts.trace)

@@ -10,7 +10,7 @@ import pytest
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TopicExists, UnknownTopic
 from tinymq.client import Client, Offset
-from tinymq.client.partitioner import keyed
+from tinymq.client.produce.partitioner import keyed
 from tinymq.testing.cluster import Cluster
 
 

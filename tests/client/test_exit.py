@@ -19,7 +19,8 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.running import client_of
 from tests.fakes.raw_client import until
-from tinymq.client import AsyncClient, Client, exit
+from tinymq.client import AsyncClient, Client
+from tinymq.client.produce import exit
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 from tinymq.base.errors import BrokerUnreachable, InvalidRequest, UnsupportedVersion
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.client.feature_level import read
+from tinymq.client.admin.feature_level import read
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.testing import Cluster

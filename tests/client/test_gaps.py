@@ -12,9 +12,9 @@ from tests.client.running import client_of, run, until
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotDelivered, UnknownPartition
 from tinymq.base.partitioning import keyed
 from tinymq.base.topic_config import OnFull
-from tinymq.client import routing
-from tinymq.client.cluster import Cluster
-from tinymq.client.ports import Method
+from tinymq.client.cluster import routing
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 
 KEYS = [b"k%d" % n for n in range(40)]

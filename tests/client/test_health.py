@@ -7,8 +7,8 @@ import pytest
 from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tests.fakes.manual_clock import ManualClock
-from tinymq.client.cluster import Cluster
-from tinymq.client.health import FAILURE_S_MAX, RETRY_S_MAX, SLOW, Health
+from tinymq.client.cluster.broker_health import FAILURE_S_MAX, RETRY_S_MAX, SLOW, Health
+from tinymq.client.cluster.cluster import Cluster
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 
 DEADLINE_S = 5.0  # of a send

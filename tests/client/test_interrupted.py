@@ -16,14 +16,15 @@ from tests.client.interrupts import Interrupts
 from tests.client.test_batcher import Bench, rows
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded
-from tinymq.client import batcher, delivery, lane, owners, room, sinks
-from tinymq.client.batcher import UNFINISHED_S
-from tinymq.client.delivery import Delivery, Pending
-from tinymq.client.lane import Lane
+from tinymq.client.produce import batcher, buffer_pool, delivery, owners, topic_buffers
+from tinymq.client.produce import send_queue as lane
+from tinymq.client.produce.batcher import UNFINISHED_S
+from tinymq.client.produce.delivery import Delivery, Pending
+from tinymq.client.produce.send_queue import Lane
 from tinymq.format import batch
 from tinymq.format.batch import SCHEMA
 
-MODULES = (batch, batcher, delivery, lane, owners, room, sinks)
+MODULES = (batch, batcher, delivery, lane, owners, buffer_pool, topic_buffers)
 Taken = dict[bytes, tuple[Pending, int]]  # by value
 
 

@@ -21,8 +21,8 @@ from tinymq.base.errors import (
     UnknownProducer,
 )
 from tinymq.broker.state.producers import Producer, extend, judge
-from tinymq.client.delivery import Pending
-from tinymq.client.lane import Lane
+from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.send_queue import Lane
 from tinymq.format.batch import BatchHeader
 
 MESSAGE = pa.py_buffer(b"")

@@ -13,7 +13,7 @@ from tests.client.running import client_of, run, until
 from tests.client.test_direct import Ways, connected, later, wait_until
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.client import direct
+from tinymq.client.produce import blocking_sender
 
 
 def lose_everything(cluster: FakeCluster) -> None:
@@ -94,7 +94,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
 def test_a_lone_record_is_left_with_a_former_leader_until_that_has_refused_it(
     brokers: GrpcBrokers, ways: Ways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "MOVED_S", 60.0)
+    monkeypatch.setattr(blocking_sender, "MOVED_S", 60.0)
     cluster = brokers.cluster
 
     def on_loop(call: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tinymq.client.partitioner import RoundRobin, keyed, pick_sticky
+from tinymq.client.produce.partitioner import RoundRobin, keyed, pick_sticky
 
 # CRC-32 of the keys, as in librdkafka's own test of its `consistent` partitioners (0048-partitioner.c), and the
 # check value of the algorithm.

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import BrokerUnreachable
-from tinymq.client.pipes import FetchPipe
-from tinymq.client.ports import Fetched
+from tinymq.client.net.broker_streams import FetchPipe
+from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 

@@ -10,8 +10,8 @@ from typing import Any
 from tests.fakes.raw_client import until
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import TinymqError
-from tinymq.client.pipes import ProducePipe, State
-from tinymq.client.ports import PackedBatch
+from tinymq.client.net.broker_streams import ProducePipe, State
+from tinymq.client.net.ports import PackedBatch
 from tinymq.proto.bounds import BATCHES_MAX
 
 

@@ -10,7 +10,7 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.running import client_of
 from tinymq.base.errors import DeadlineExceeded, OutcomeUnknown
 from tinymq.client import AsyncClient
-from tinymq.client.routing import Partition, Reach, Topic, spread
+from tinymq.client.cluster.routing import Partition, Reach, Topic, spread
 from tinymq_chaos.sim.virtual import VirtualClock, VirtualLoop, run_virtually
 
 DEADLINE_MS = 5000

@@ -25,7 +25,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.client import AsyncClient, Delivery
-from tinymq.client.partitioner import keyed
+from tinymq.client.produce.partitioner import keyed
 
 
 def cluster_of(partitions: int = 1) -> FakeCluster:

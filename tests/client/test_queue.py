@@ -26,7 +26,7 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.client.ports import Method
+from tinymq.client.net.ports import Method
 from tinymq.testing.cluster import Cluster
 
 NAMES = (f"t{i}" for i in itertools.count())

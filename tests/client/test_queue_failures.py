@@ -23,8 +23,8 @@ from tinymq.base.errors import (
     UnknownChannel,
 )
 from tinymq.broker.state import channels
-from tinymq.client.claim import UNSET_S_MIN
-from tinymq.client.ports import Method
+from tinymq.client.consume.channel_consumer import UNSET_S_MIN
+from tinymq.client.net.ports import Method
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 from tinymq.registry.state import bounds

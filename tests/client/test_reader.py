@@ -24,7 +24,7 @@ from tinymq.base.errors import (
     UnknownTopic,
 )
 from tinymq.client import AsyncReader, Message, Offset
-from tinymq.client.records import TABLE_SCHEMA
+from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.format.batch import Codec
 from tinymq.proto import tinymq_pb2 as pb
 

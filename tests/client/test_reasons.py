@@ -21,8 +21,8 @@ from tinymq.base.errors import (
     QuotaExceeded,
     TinymqError,
 )
-from tinymq.client.ports import Method
-from tinymq.client.wire import read_error
+from tinymq.client.net.ports import Method
+from tinymq.client.net.wire import read_error
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import UnknownError, to_wire
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.base.errors import NotLeader, UnknownPartition
-from tinymq.client import routing
-from tinymq.client.health import Health
-from tinymq.client.routing import Broker, Partition, Topic, View
+from tinymq.client.cluster import routing
+from tinymq.client.cluster.broker_health import Health
+from tinymq.client.cluster.routing import Broker, Partition, Topic, View
 from tinymq.proto import tinymq_pb2 as pb
 
 ID = b"1" * 16

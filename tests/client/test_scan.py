@@ -22,8 +22,9 @@ from tinymq.base.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tinymq.client import AsyncScan, follow
-from tinymq.client.records import TABLE_SCHEMA
+from tinymq.client import AsyncScan
+from tinymq.client.consume import partition_fetcher
+from tinymq.client.consume.records import TABLE_SCHEMA
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire
 
@@ -130,7 +131,7 @@ def test_a_replica_that_dies_is_left_at_the_next_offset(fault: str) -> None:
 
 
 def test_a_replica_that_comes_back_is_preferred_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "RECONSIDERED_S", 0.0)
+    monkeypatch.setattr(partition_fetcher, "RECONSIDERED_S", 0.0)
 
     async def scenario() -> None:
         cluster = filled(batches=50)

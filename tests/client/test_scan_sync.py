@@ -13,7 +13,7 @@ from tests.client.grpc_brokers import GrpcBrokers
 from tests.client.test_reader import filled
 from tinymq import Client
 from tinymq.base.errors import Closed, InvalidConfig, InvalidRequest, TinymqError, UnknownTopic
-from tinymq.client.records import TABLE_SCHEMA
+from tinymq.client.consume.records import TABLE_SCHEMA
 
 
 @pytest.fixture(scope="module")

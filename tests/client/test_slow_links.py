@@ -12,8 +12,8 @@ import pytest
 from tests.client.running import run
 from tinymq.base.clock import SystemClock
 from tinymq.base.errors import BrokerUnreachable, TinymqError
-from tinymq.client.pipes import SLOW_TIMES_MAX, FetchPipe
-from tinymq.client.ports import Fetched
+from tinymq.client.net.broker_streams import SLOW_TIMES_MAX, FetchPipe
+from tinymq.client.net.ports import Fetched
 from tinymq.proto import tinymq_pb2 as pb
 
 TIMEOUT_S = 0.03

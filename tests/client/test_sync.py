@@ -19,18 +19,18 @@ from tests.client.fake_cluster import FakeCluster
 from tests.client.grpc_brokers import GrpcBrokers
 from tinymq import Client, Delivery, NotDelivered, Offset
 from tinymq.base.errors import BatchTooLarge, Closed, InvalidConfig, UnknownTopic
-from tinymq.client.admin import AsyncAdmin
-from tinymq.client.aio import AsyncClient
-from tinymq.client.engine import SWITCH_S_MAX, Engine
-from tinymq.client.holds import AsyncHold
-from tinymq.client.producer import AsyncProducer
-from tinymq.client.queue import AsyncQueue
-from tinymq.client.reader import AsyncReader
-from tinymq.client.scan import AsyncScan
-from tinymq.client.sync import Admin, Reader
-from tinymq.client.sync_producer import Producer
-from tinymq.client.sync_queue import Hold, Queue
-from tinymq.client.sync_scan import Scan
+from tinymq.client.admin.admin import AsyncAdmin
+from tinymq.client.admin.holds import AsyncHold
+from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.scan import AsyncScan
+from tinymq.client.facade.aio import AsyncClient
+from tinymq.client.facade.loop_thread import SWITCH_S_MAX, Engine
+from tinymq.client.facade.sync import Admin, Reader
+from tinymq.client.facade.sync_producer import Producer
+from tinymq.client.facade.sync_queue import Hold, Queue
+from tinymq.client.facade.sync_scan import Scan
+from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.queue.queue import AsyncQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinymq.base.errors import CorruptData, NotReady
-from tinymq.client.ports import PackedBatch
-from tinymq.client.wire import join, produce_batch, read_fetched, varint
+from tinymq.client.net.ports import PackedBatch
+from tinymq.client.net.wire import join, produce_batch, read_fetched, varint
 from tinymq.format.entry import crc32c
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import to_wire

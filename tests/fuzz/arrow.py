@@ -19,7 +19,7 @@ from tinymq.base.config import MIB, Limits
 from tinymq.base.errors import CorruptData
 from tinymq.broker.partition.admission import admit, declare, is_heavy
 from tinymq.broker.serve.offsets import _first_at
-from tinymq.client.records import read_chunks, to_table
+from tinymq.client.consume.records import read_chunks, to_table
 from tinymq.format.batch import check_batch, decode_batch
 from tinymq.format.entry import Entry, Kind, crc32c, iter_entries, make_entry
 

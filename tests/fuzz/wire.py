@@ -18,8 +18,8 @@ from tests.raft.values import GROUP
 from tinymq.base.config import KIB, Limits, Timing
 from tinymq.base.errors import CorruptData, InvalidFrame, InvalidRequest, NotLeader, TinymqError
 from tinymq.base.types import METADATA_GROUP
-from tinymq.client.routing import View, merge, with_topic
-from tinymq.client.wire import read_error, read_fetched
+from tinymq.client.cluster.routing import View, merge, with_topic
+from tinymq.client.net.wire import read_error, read_fetched
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.net.framing import PREFIX, PREFIX_BYTES, FrameReader, pack_frame
 from tinymq.proto import peer_pb2, registry_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinymq.client.wire import read_fetched
+from tinymq.client.net.wire import read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.fetch_codec import FetchAnswer
 

@@ -23,7 +23,7 @@ from pipelines.following import Reports
 from pipelines.returned import returned
 from pipelines.streams import Journal, progress_of
 from pyspark_tinymq.place import PLACE, TaskPlace
-from tinymq.client.records import TABLE_SCHEMA
+from tinymq.client.consume.records import TABLE_SCHEMA
 
 HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
 ROW = {"hour": HOUR, "airport": "JFK", "flights": 3, "departed": 2, "late": 1, "delay_min": 40, "worst_min": 38}

@@ -11,7 +11,7 @@ import pytest
 from tinymq.base.config import Timing
 from tinymq.base.topic_config import SEGMENT_BYTES_MIN
 from tinymq.broker.partition.partition import Partition
-from tinymq.client.topic_settings import AIM_BYTES_MIN, KEPT_BATCHES_MIN
+from tinymq.client.common.topic_settings import AIM_BYTES_MIN, KEPT_BATCHES_MIN
 from tinymq.log.replica_log.log_config import SEGMENTS_KEPT_MIN
 from tinymq.testing import Cluster
 

@@ -15,7 +15,7 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import UnsupportedVersion
 from tinymq.cli.exits import Exit
 from tinymq.cli.main import run
-from tinymq.client.feature_level import FeatureLevel
+from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.format.feature_level import KNOWN_LEVEL
 from tinymq.registry.service import RegistryService
 

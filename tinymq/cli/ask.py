@@ -57,8 +57,8 @@ def recover(
 
 async def _status(addresses: Sequence[str], timeout_s: float) -> list[pb.ClusterStatusReply | TinymqError]:
     from tinymq.base.config import Limits
-    from tinymq.client.channel import GrpcConnector
-    from tinymq.client.ports import Method
+    from tinymq.client.net.grpc_transport import GrpcConnector
+    from tinymq.client.net.ports import Method
     from tinymq.proto import tinymq_pb2 as pb
 
     connector = GrpcConnector(Limits())

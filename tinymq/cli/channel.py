@@ -17,7 +17,7 @@ from tinymq.cli.topic import DryRun
 
 if TYPE_CHECKING:
     from tinymq.client import ChannelDescription, Client, PartitionOffsets
-    from tinymq.client.places import Place
+    from tinymq.client.common.start_positions import Place
 
 app = App(
     name="channel",

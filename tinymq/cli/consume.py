@@ -19,7 +19,7 @@ from tinymq.cli.template import Shown, compile_template, iso
 
 if TYPE_CHECKING:
     from tinymq.client import Client, Reader
-    from tinymq.client.places import Places
+    from tinymq.client.common.start_positions import Places
 
 DEFAULT_FORMAT = r"%v\n"
 POLL_S = 1.0

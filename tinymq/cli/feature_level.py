@@ -12,7 +12,7 @@ from tinymq.cli.output import print_json, print_table, say
 from tinymq.cli.servers import HERE, Where
 
 if TYPE_CHECKING:
-    from tinymq.client.feature_level import FeatureLevel
+    from tinymq.client.admin.feature_level import FeatureLevel
 
 app = App(
     name="feature-level",

@@ -12,62 +12,62 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tinymq.base.errors import NotDelivered, TinymqError, Unsent
     from tinymq.base.types import Offset, RecordMetadata
-    from tinymq.client.admin import PartitionOffsets
-    from tinymq.client.aio import AsyncClient
-    from tinymq.client.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
-    from tinymq.client.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
-    from tinymq.client.cursors import ChannelDescription, ConsumerDescription
-    from tinymq.client.delivery import BatchDelivery, BatchMetadata, Delivery
-    from tinymq.client.holds import AsyncHold, HoldDescription
-    from tinymq.client.producer import AsyncProducer
-    from tinymq.client.queue import AsyncQueue
-    from tinymq.client.reader import AsyncReader
-    from tinymq.client.records import Message
-    from tinymq.client.routing import Broker
-    from tinymq.client.scan import AsyncScan
-    from tinymq.client.scans import ScanDescription, ScanSummary, ServedBy
-    from tinymq.client.sync import Client, Reader
-    from tinymq.client.sync_producer import Producer
-    from tinymq.client.sync_queue import Hold, Queue
-    from tinymq.client.sync_scan import Scan
+    from tinymq.client.admin.admin import PartitionOffsets
+    from tinymq.client.admin.cluster_status import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
+    from tinymq.client.admin.holds import AsyncHold, HoldDescription
+    from tinymq.client.admin.scans import ScanDescription, ScanSummary, ServedBy
+    from tinymq.client.cluster.routing import Broker
+    from tinymq.client.common.config import ClientConfig, ProducerConfig, QueueConfig, ReaderConfig
+    from tinymq.client.consume.cursors import ChannelDescription, ConsumerDescription
+    from tinymq.client.consume.reader import AsyncReader
+    from tinymq.client.consume.records import Message
+    from tinymq.client.consume.scan import AsyncScan
+    from tinymq.client.facade.aio import AsyncClient
+    from tinymq.client.facade.sync import Client, Reader
+    from tinymq.client.facade.sync_producer import Producer
+    from tinymq.client.facade.sync_queue import Hold, Queue
+    from tinymq.client.facade.sync_scan import Scan
+    from tinymq.client.produce.delivery import BatchDelivery, BatchMetadata, Delivery
+    from tinymq.client.produce.producer import AsyncProducer
+    from tinymq.client.queue.queue import AsyncQueue
 
 _HOMES = {
-    "AsyncClient": "tinymq.client.aio",
-    "AsyncHold": "tinymq.client.holds",
-    "AsyncProducer": "tinymq.client.producer",
-    "AsyncQueue": "tinymq.client.queue",
-    "AsyncReader": "tinymq.client.reader",
-    "AsyncScan": "tinymq.client.scan",
-    "BatchDelivery": "tinymq.client.delivery",
-    "BatchMetadata": "tinymq.client.delivery",
-    "Broker": "tinymq.client.routing",
-    "BrokerStatus": "tinymq.client.cluster_status",
-    "ChannelDescription": "tinymq.client.cursors",
-    "Client": "tinymq.client.sync",
-    "ClientConfig": "tinymq.client.config",
-    "ClusterStatus": "tinymq.client.cluster_status",
-    "ConsumerDescription": "tinymq.client.cursors",
-    "Delivery": "tinymq.client.delivery",
-    "Hold": "tinymq.client.sync_queue",
-    "HoldDescription": "tinymq.client.holds",
-    "Message": "tinymq.client.records",
+    "AsyncClient": "tinymq.client.facade.aio",
+    "AsyncHold": "tinymq.client.admin.holds",
+    "AsyncProducer": "tinymq.client.produce.producer",
+    "AsyncQueue": "tinymq.client.queue.queue",
+    "AsyncReader": "tinymq.client.consume.reader",
+    "AsyncScan": "tinymq.client.consume.scan",
+    "BatchDelivery": "tinymq.client.produce.delivery",
+    "BatchMetadata": "tinymq.client.produce.delivery",
+    "Broker": "tinymq.client.cluster.routing",
+    "BrokerStatus": "tinymq.client.admin.cluster_status",
+    "ChannelDescription": "tinymq.client.consume.cursors",
+    "Client": "tinymq.client.facade.sync",
+    "ClientConfig": "tinymq.client.common.config",
+    "ClusterStatus": "tinymq.client.admin.cluster_status",
+    "ConsumerDescription": "tinymq.client.consume.cursors",
+    "Delivery": "tinymq.client.produce.delivery",
+    "Hold": "tinymq.client.facade.sync_queue",
+    "HoldDescription": "tinymq.client.admin.holds",
+    "Message": "tinymq.client.consume.records",
     "NotDelivered": "tinymq.base.errors",
     "Offset": "tinymq.base.types",
-    "PartitionOffsets": "tinymq.client.admin",
-    "Producer": "tinymq.client.sync_producer",
-    "ProducerConfig": "tinymq.client.config",
-    "Queue": "tinymq.client.sync_queue",
-    "QueueConfig": "tinymq.client.config",
-    "Reader": "tinymq.client.sync",
-    "ReaderConfig": "tinymq.client.config",
+    "PartitionOffsets": "tinymq.client.admin.admin",
+    "Producer": "tinymq.client.facade.sync_producer",
+    "ProducerConfig": "tinymq.client.common.config",
+    "Queue": "tinymq.client.facade.sync_queue",
+    "QueueConfig": "tinymq.client.common.config",
+    "Reader": "tinymq.client.facade.sync",
+    "ReaderConfig": "tinymq.client.common.config",
     "RecordMetadata": "tinymq.base.types",
-    "ReplicaStatus": "tinymq.client.cluster_status",
-    "Scan": "tinymq.client.sync_scan",
-    "ScanDescription": "tinymq.client.scans",
-    "ScanSummary": "tinymq.client.scans",
-    "ServedBy": "tinymq.client.scans",
+    "ReplicaStatus": "tinymq.client.admin.cluster_status",
+    "Scan": "tinymq.client.facade.sync_scan",
+    "ScanDescription": "tinymq.client.admin.scans",
+    "ScanSummary": "tinymq.client.admin.scans",
+    "ServedBy": "tinymq.client.admin.scans",
     "TinymqError": "tinymq.base.errors",
-    "TopicDescription": "tinymq.client.cluster_status",
+    "TopicDescription": "tinymq.client.admin.cluster_status",
     "Unsent": "tinymq.base.errors",
 }
 

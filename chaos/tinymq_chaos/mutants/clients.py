@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tinymq.client.health import Health
-from tinymq.client.lane import Lane
+from tinymq.client.cluster.broker_health import Health
+from tinymq.client.produce.send_queue import Lane
 from tinymq_chaos.mutants.mutant import Patches, mutant
 
 PLACEMENT = "tests/client/test_placement.py::test_"

@@ -1,6 +1,6 @@
 """A client's end of the network, in the place of gRPC: the same serialised messages, over virtual links.
 
-A client's `Connector` (tinymq.client.ports), a broker's way to the others, and calls by their paths, as those of no
+A client's `Connector` (tinymq.client.net.ports), a broker's way to the others, and calls by their paths, as those of no
 client of ours are made.
 """
 
@@ -15,8 +15,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown
-from tinymq.client.ports import Fetched, Method, PackedBatch
-from tinymq.client.wire import join, read_fetched
+from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.wire import join, read_fetched
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.errors import from_wire
 from tinymq.rpc.common.forwarding import SERVICE, Metadata
@@ -42,7 +42,7 @@ class MemoryConnector:
 
 
 class MemoryLink:
-    """A client's connection to one broker: see tinymq.client.ports.Link."""
+    """A client's connection to one broker: see tinymq.client.net.ports.Link."""
 
     def __init__(self, net: ClientNetwork, client: int, address: str) -> None:
         self._net = net

@@ -13,9 +13,9 @@ from typing import Any
 from tinymq.base.errors import TinymqError
 from tinymq.base.types import Offset
 from tinymq.client import AsyncClient
-from tinymq.client.cluster import Cluster
-from tinymq.client.cursors import ChannelId, change
-from tinymq.client.routing import Topic
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Topic
+from tinymq.client.consume.cursors import ChannelId, change
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.records import name_in

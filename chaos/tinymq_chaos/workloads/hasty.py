@@ -15,10 +15,10 @@ from typing import Any
 
 from tinymq.base.errors import NotLeader, OutcomeUnknown, TinymqError
 from tinymq.client import AsyncClient
-from tinymq.client.cluster import Cluster
-from tinymq.client.pipes import State
-from tinymq.client.ports import Method
-from tinymq.client.wire import batch_head, produce_batch, read_error
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.net.broker_streams import State
+from tinymq.client.net.ports import Method
+from tinymq.client.net.wire import batch_head, produce_batch, read_error
 from tinymq.format.batch import encode
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.workloads.context import CALL_S, Context, pause, told

@@ -10,10 +10,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from tinymq.client import AsyncClient, cursors
-from tinymq.client.cluster import Cluster
-from tinymq.client.cursors import ChannelId
-from tinymq.client.places import Known
+from tinymq.client import AsyncClient
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.common.start_positions import Known
+from tinymq.client.consume import cursors
+from tinymq.client.consume.cursors import ChannelId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.workloads.context import CALL_S, Context, begin, key_of, pause, told

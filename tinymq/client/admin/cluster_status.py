@@ -1,0 +1,188 @@
+"""The state of a cluster: what its brokers report, compared with the brokers that the cluster needs. Pure.
+
+A broker that died is unregistered after a while, and then it is not asked any more. So this module compares the answers
+with the brokers that should exist: every metadata voter, and every broker to which a replica is assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tinymq.base.errors import TinymqError
+from tinymq.client.cluster.routing import Broker, Partition
+from tinymq.proto import tinymq_pb2 as pb
+
+UNREACHABLE = "unreachable"
+MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and where its partitions are, by number (which may have gaps). `leader` is 0 while no leader is known."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[Partition, ...]
+    replication_factor: int
+    created: datetime
+    settings: Mapping[str, str] = field(default_factory=dict)  # all of them, as `alter_topic` takes them
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica, as its broker describes it."""
+
+    topic: str  # "" for the metadata group
+    partition: int
+    role: str
+    term: int
+    leader: int
+    last_index: int
+    durable_index: int
+    commit_index: int
+    high_watermark: int
+    log_start: int
+    chain_crc: int  # equal on equal logs
+    reason: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker. `state` is what the broker reports, or "unreachable" (it is registered but does not answer), or
+    "missing" (it is not registered, although it votes or holds replicas). `reason` explains the last two."""
+
+    broker_id: int
+    address: str  # "": unknown, because the broker is missing
+    rack: str
+    alive: bool  # registered
+    state: str
+    reason: str
+    version: str
+    replicas: tuple[ReplicaStatus, ...]
+    metrics_address: str = ""  # where the broker serves /metrics and /status; "": nowhere
+    votes: bool = False  # on the metadata
+    heard_s: float | None = None  # how long ago another broker heard it; None: never since the others started
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The state of all brokers, as each describes itself."""
+
+    cluster_id: bytes
+    metadata_leader: int
+    feature_level: int
+    brokers: tuple[BrokerStatus, ...]
+    topics: tuple[TopicDescription, ...] | None  # as the best informed broker has them; None: no broker answered
+
+
+def summarise(
+    cluster_id: bytes,
+    brokers: Sequence[Broker],
+    replies: Sequence[Any],
+    topics: tuple[TopicDescription, ...] | None,
+) -> ClusterStatus:
+    """`replies`: for each of the registered `brokers`, its ClusterStatusReply or the error instead of it. Raises any
+    error that is not a TinymqError."""
+    answers = [reply for reply in replies if isinstance(reply, pb.ClusterStatusReply)]
+    voters = {broker_id for reply in answers for broker_id in reply.metadata_voters}
+    heard_s = _last_heard_s(answers)
+    statuses = [
+        _status(broker, reply, broker.broker_id in voters, heard_s.get(broker.broker_id))
+        for broker, reply in zip(brokers, replies, strict=True)
+    ]
+    holders = {b for topic in topics or () for partition in topic.partitions for b in partition.replicas}
+    statuses += [
+        _missing(broker_id, broker_id in voters, broker_id in holders, heard_s.get(broker_id))
+        for broker_id in (voters | holders) - {broker.broker_id for broker in brokers}
+    ]
+    leaders = [reply.metadata_leader for reply in answers if reply.metadata_leader]
+    return ClusterStatus(
+        cluster_id,
+        max(leaders, default=0),
+        max((reply.feature_level for reply in answers), default=0),
+        tuple(sorted(statuses, key=lambda status: status.broker_id)),
+        topics,
+    )
+
+
+def _last_heard_s(answers: Iterable[pb.ClusterStatusReply]) -> dict[int, float]:
+    heard: dict[int, float] = {}
+    for reply in answers:
+        for peer in reply.heard:
+            heard[peer.id] = min(heard.get(peer.id, float("inf")), peer.age_ms / 1000)
+    return heard
+
+
+def _status(broker: Broker, reply: Any, votes: bool, heard_s: float | None) -> BrokerStatus:
+    if isinstance(reply, pb.ClusterStatusReply):
+        return BrokerStatus(
+            broker_id=broker.broker_id,
+            address=broker.address,
+            rack=broker.rack,
+            alive=broker.alive,
+            state=reply.state,
+            reason=reply.reason,
+            version=reply.version,
+            replicas=tuple(map(_replica, reply.replicas)),
+            metrics_address=reply.metrics_address,
+            votes=votes,
+            heard_s=heard_s,
+        )
+    if not isinstance(reply, TinymqError):
+        raise reply
+    return BrokerStatus(
+        broker_id=broker.broker_id,
+        address=broker.address,
+        rack=broker.rack,
+        alive=broker.alive,
+        state=UNREACHABLE,
+        reason=reply.message,
+        version="",
+        replicas=(),
+        votes=votes,
+        heard_s=heard_s,
+    )
+
+
+def _missing(broker_id: int, votes: bool, holds: bool, heard_s: float | None) -> BrokerStatus:
+    why = " and ".join(filter(None, ["votes on the metadata" if votes else "", "has replicas" if holds else ""]))
+    return BrokerStatus(
+        broker_id=broker_id,
+        address="",
+        rack="",
+        alive=False,
+        state=MISSING,
+        reason=f"it {why}, and is not registered; {_when(heard_s)}",
+        version="",
+        replicas=(),
+        votes=votes,
+        heard_s=heard_s,
+    )
+
+
+def _when(heard_s: float | None) -> str:
+    if heard_s is None:
+        return "never heard by the brokers that answer"
+    return f"last heard {heard_s:.0f} s ago"
+
+
+def _replica(r: pb.ReplicaStatus) -> ReplicaStatus:
+    return ReplicaStatus(
+        topic=r.topic,
+        partition=r.partition,
+        role=r.role,
+        term=r.term,
+        leader=r.leader,
+        last_index=r.last_index,
+        durable_index=r.durable_index,
+        commit_index=r.commit_index,
+        high_watermark=r.high_watermark,
+        log_start=r.log_start,
+        chain_crc=r.chain_crc,
+        reason=r.reason,
+        bytes=r.bytes,
+    )

@@ -1,0 +1,42 @@
+"""Moving a partition's leadership by hand, wherever it is led now."""
+
+from __future__ import annotations
+
+from tinymq.base.errors import BrokerUnreachable, NotLeader
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.leader_calls import topic_with
+from tinymq.client.net.ports import Method
+from tinymq.proto import tinymq_pb2 as pb
+
+PAUSE_S = 0.1  # between two looks for who leads
+ANSWER_S = 0.5  # for the answer's way: the broker gives up before the client does
+
+
+async def transfer_leader(cluster: Cluster, name: str, partition: int, to: int, timeout_s: float) -> int:
+    """The broker that leads once it is done; `to` 0: whoever can. What is not to be done now is not tried again: it
+    raises as `AsyncAdmin.transfer_leader`."""
+    left = cluster.countdown(timeout_s)
+    topic = await topic_with(cluster, name, partition, timeout_s)
+    while True:
+        address = cluster.view.address(cluster.view.partition(name, partition).leader)
+        last: BrokerUnreachable | NotLeader = NotLeader(f"{name}/{partition}: no leader is known")
+        if address is not None:
+            wait_s = max(0.001, left() - min(ANSWER_S, left() / 2))
+            request = pb.TransferLeaderRequest(
+                topic=name, partition=partition, to=to, timeout_ms=max(1, int(wait_s * 1000))
+            )
+            try:
+                reply = await cluster.ask_broker(address, Method.TRANSFER_LEADER, request, max(0.001, left()))
+            except NotLeader as error:
+                last = error
+                if cluster.learn(topic.name, partition, error) and left() > 0:
+                    continue
+            except BrokerUnreachable as error:
+                last = error
+            else:
+                cluster.refresh_soon()
+                return int(reply.leader)
+        if left() <= PAUSE_S:
+            raise last
+        cluster.refresh_soon()
+        await cluster.clock.sleep(PAUSE_S)

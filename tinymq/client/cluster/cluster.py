@@ -1,0 +1,361 @@
+"""The cluster as one client sees it: links and pipes by broker, the view, and questions that any broker answers.
+
+All of it lives on one loop. A question has a deadline and ends as an answer, a definite failure, or
+OutcomeUnknown; an error that may pass is never raised before the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import (
+    BrokerUnreachable,
+    DeadlineExceeded,
+    NotLeader,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+    UnknownTopic,
+    WrongEventLoop,
+)
+from tinymq.client.cluster import routing
+from tinymq.client.cluster.broker_health import Health
+from tinymq.client.cluster.routing import Reach, Topic, View
+from tinymq.client.common.config import ClientConfig
+from tinymq.client.net.broker_streams import ProducePipe
+from tinymq.client.net.connections import Connections
+from tinymq.client.net.ports import Connector, Method
+from tinymq.client.net.wire import read_error
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.bounds import REPEATED_MAX
+
+LOG = logging.getLogger("tinymq.client")
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+CHANGE_S_MIN = 0.1  # the least time for a last attempt at a change: less would only leave its outcome unknown
+UNCLEAR_HINT = "check the brokers and their registry; see whether it was done, then call again"
+REFRESH_GAP_S = 0.05  # between two refreshes that errors asked for
+NAMES_MAX = REPEATED_MAX["MetadataRequest.topics"]
+METADATA_ATTEMPT_S = 1.0
+WATCH_S = 0.2  # how often silence is looked for
+WAITING = (Method.CREATE_TOPIC, Method.ADD_PARTITION)  # for leaders: that is no latency
+
+
+class Cluster:
+    """Links, view and health of one client. `changed` is called whenever the view is another one."""
+
+    def __init__(
+        self, servers: Sequence[str], config: ClientConfig, connector: Connector, clock: Clock, rng: random.Random
+    ) -> None:
+        self.loop = asyncio.get_running_loop()  # everything in this object belongs to this loop
+        self.view = View()
+        self.config = config
+        self.clock = clock
+        self.rng = rng
+        self.health = Health()
+        self.changed: dict[Callable[[], None], None] = {}  # in the order in which they came
+        self.closed = False
+        self._servers = tuple(servers)
+        self.connections = Connections(connector, clock, self, self.attempt_s, self.changed)
+        self._names: set[str] = set()  # topics that this client uses
+        self._requests = 0
+        self._refreshed_s = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    # ---- connections ---------------------------------------------------------------------------------
+
+    def produce_pipe(self, broker_id: int) -> ProducePipe | None:
+        """The pipe to that broker, open or not. None: its address is not known."""
+        address = self.view.address(broker_id)
+        return self.connections.produce(address) if address is not None else None
+
+    def next_request(self) -> int:
+        """A number for one batch on its way: producers share streams, so it is the client's."""
+        self._requests += 1
+        return self._requests
+
+    @property
+    def attempt_s(self) -> float:
+        return self.config.attempt_timeout_ms / 1000
+
+    def answered(self, address: str, latency_s: float) -> None:
+        self.health.answered(address, latency_s, self.clock.monotonic())
+        self.connections.heard(address)
+
+    def broke(self, address: str, error: TinymqError) -> None:
+        if self.closed:
+            return
+        self.health.failed(address, error.message, self.clock.monotonic())
+        self.refresh_soon()
+
+    def trouble(self, known: Mapping[str, str] | None = None) -> str:
+        """What is wrong with which address, now: of the brokers that there are, and `known` besides. "" if nothing."""
+        reasons = {address: self.health.reason(address) for address in sorted(self.addresses())} | dict(known or {})
+        return "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
+
+    def cost(self, broker_id: int) -> tuple[float, float]:
+        """(seconds it is still put aside, usual latency) of a broker."""
+        address = self.view.address(broker_id)
+        return self.health.cost(address, self.clock.monotonic()) if address else (0.0, 0.0)
+
+    def reach(self, broker_id: int) -> Reach:
+        """How well this client can send to a leader, as far as it has seen."""
+        broker = self.view.brokers.get(broker_id)
+        if not broker_id:
+            return Reach.NOBODY
+        if broker is None or not broker.alive or self.health.failing(broker.address):
+            return Reach.LOST
+        return Reach.SLOW if self.health.cost(broker.address, self.clock.monotonic())[0] else Reach.GOOD
+
+    def opened(self, address: str) -> None:
+        """Note that a connection to `address` was made, so its broker is alive."""
+        self.health.forgive(address)
+
+    def retry_s(self, broker_id: int) -> float:
+        """Seconds until this client may try a partition's leader again. No other broker can stand in for a leader."""
+        address = self.view.address(broker_id)
+        return self.health.retry_s(address, self.clock.monotonic()) if address else 0.0
+
+    def forgive(self, broker_id: int) -> None:
+        """Put aside no more: there is news of it."""
+        address = self.view.address(broker_id)
+        if address is not None:
+            self.health.forgive(address)
+
+    def check_loop(self) -> None:
+        """Raises WrongEventLoop unless the caller runs on the event loop that the client belongs to. On any other loop
+        the caller could wait for ever."""
+        here = asyncio.get_running_loop()
+        if here is not self.loop:
+            raise wrong_loop(self.loop)
+
+    def countdown(self, timeout_s: float) -> Callable[[], float]:
+        """For calls of several steps: a function that says how many of these seconds are left."""
+        deadline_s = self.clock.monotonic() + timeout_s
+        return lambda: max(0.0, deadline_s - self.clock.monotonic())
+
+    async def close(self) -> None:
+        self.closed = True
+        tasks = [t for t in (self._refreshing, self._watching) if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.connections.close()
+
+    # ---- questions -----------------------------------------------------------------------------------
+
+    async def ask(
+        self, method: Method, request: Any, *, timeout_s: float, attempt_s: float | None = None, changes: bool = False
+    ) -> Any:
+        """Ask any broker until one answers. `changes`: a request without an answer may have taken effect.
+
+        Raises the definite error that a broker answered; at the deadline OutcomeUnknown if an attempt may have
+        taken effect, else BrokerUnreachable (with every address and its reason, the last that it had time to say),
+        QuotaExceeded, or a NotReady that names missing brokers, if that was the last answer; else DeadlineExceeded. An
+        error answered after an attempt of unknown outcome has the detail `unclear`.
+        """
+        whole_s = attempt_s or self.attempt_s
+        deadline_s = self.clock.monotonic() + timeout_s
+        reasons: dict[str, str] = {}
+        last: TinymqError | None = None
+        unclear: TinymqError | None = None
+        backoff_s = BACKOFF_S_MIN
+        while True:
+            for address in self.addresses():
+                left_s = deadline_s - self.clock.monotonic()
+                if left_s <= 0 or (changes and last is not None and left_s < CHANGE_S_MIN):
+                    raise _give_up(method, timeout_s, reasons, last, unclear)
+                try:
+                    reply = await self._attempt(address, method, request, min(left_s, whole_s))
+                except BrokerUnreachable as error:
+                    reasons[address] = _reason(error, address)
+                except OutcomeUnknown as error:
+                    reasons[address] = (left_s < whole_s and reasons.get(address)) or _reason(error, address)
+                    unclear = error if changes else unclear
+                else:
+                    error_in = _error_of(reply)
+                    if error_in is None:
+                        return reply
+                    if isinstance(error_in, OutcomeUnknown) and changes:
+                        unclear = error_in
+                    elif not may_pass(error_in):
+                        if unclear is not None:
+                            error_in.detail["unclear"] = "true"
+                        raise error_in
+                    last = error_in
+                    reasons[address] = error_in.message
+            left_s = deadline_s - self.clock.monotonic()
+            if left_s <= 0:
+                raise _give_up(method, timeout_s, reasons, last, unclear)
+            await self.clock.sleep(min(left_s, backoff_s * (0.5 + self.rng.random() / 2)))
+            backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+
+    async def ask_broker(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        """Ask this broker, once. Raises what it answered, BrokerUnreachable or OutcomeUnknown."""
+        reply = await self._attempt(address, method, request, timeout_s)
+        error = _error_of(reply)
+        if error is not None:
+            raise error
+        return reply
+
+    async def _attempt(self, address: str, method: Method, request: Any, timeout_s: float) -> Any:
+        self.check_loop()
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        started_s = self.clock.monotonic()
+        try:
+            reply = await self.connections.link(address).call(method, request, timeout_s)
+        except (BrokerUnreachable, OutcomeUnknown) as error:
+            self.health.failed(address, error.message, self.clock.monotonic())
+            raise
+        if method not in WAITING:
+            self.answered(address, self.clock.monotonic() - started_s)
+        return reply
+
+    def addresses(self) -> list[str]:
+        """Every address known, those to be preferred first."""
+        now_s = self.clock.monotonic()
+        known = {b.address: not b.alive for b in self.view.brokers.values()}
+        for address in self._servers:
+            known.setdefault(address, False)
+        shuffled = list(known)
+        self.rng.shuffle(shuffled)
+        return sorted(shuffled, key=lambda a: (self.health.cost(a, now_s)[0] > 0, known[a]))
+
+    # ---- the view ------------------------------------------------------------------------------------
+
+    def update(self, view: View) -> None:
+        """Take a newer view."""
+        if view is not self.view:
+            self.view = view
+            for call in list(self.changed):
+                call()
+
+    def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
+        """Take what a NotLeader answer says. True: another leader is known now."""
+        before = self.view
+        self.update(routing.learn_from(before, topic, partition, error))
+        return self.view is not before
+
+    def refresh_soon(self) -> None:
+        """Ask for fresh metadata, unless that is going on already."""
+        if self.closed or (self._refreshing is not None and not self._refreshing.done()):
+            return
+        self._refreshing = asyncio.create_task(self._refresh_in_background())
+
+    async def refresh(
+        self, names: Iterable[str] = (), *, timeout_s: float, every: bool = False, fresh: bool = False
+    ) -> View:
+        """Ask for the topics in use, and `names`; with `every`, for all topics there are; with `fresh`, as of a moment
+        during this call."""
+        asked = sorted({*self._names, *names})
+        attempt_s = min(self.attempt_s, METADATA_ATTEMPT_S)  # every broker knows: the next one may be quicker
+        for start in range(0, max(1, len(asked)), NAMES_MAX):
+            some = asked[start : start + NAMES_MAX]
+            request = pb.MetadataRequest(topics=some, all=every, fresh=fresh)
+            reply = await self.ask(Method.METADATA, request, timeout_s=timeout_s, attempt_s=attempt_s)
+            self.update(routing.merge(self.view, reply, some))
+        self._refreshed_s = self.clock.monotonic()
+        return self.view
+
+    async def topic(self, name: str, timeout_s: float) -> Topic:
+        """The topic, asked for if need be. Raises UnknownTopic once no broker that answers knows it."""
+        known = self.view.topics.get(name)
+        if known is None:
+            known = await self._look_up(name, timeout_s)
+        self._names.add(name)
+        return known
+
+    async def _look_up(self, name: str, timeout_s: float) -> Topic:
+        deadline_s = self.clock.monotonic() + timeout_s
+        view = await self.refresh([name], timeout_s=timeout_s)
+        if name not in view.topics:
+            # A broker that lags behind its peers has not heard of a new topic yet: ask them all.
+            left_s = max(0.001, min(self.attempt_s, deadline_s - self.clock.monotonic()))
+            request = pb.MetadataRequest(topics=[name])
+            asked = [self.ask_broker(a, Method.METADATA, request, left_s) for a in self.addresses()]
+            for reply in await asyncio.gather(*asked, return_exceptions=True):
+                if not isinstance(reply, BaseException):
+                    self.update(routing.merge(self.view, reply, [name]))
+        known = self.view.topics.get(name)
+        if known is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return known
+
+    async def still_there(self, name: str, topic_id: bytes, timeout_s: float, partition: int | None = None) -> bool:
+        """Does the topic exist, being the same one, and with this partition? Asks afresh."""
+        left = self.countdown(timeout_s)
+        try:
+            await self.refresh([name], timeout_s=timeout_s)
+            known = self.view.topics.get(name) or await self._look_up(name, left())
+            if partition is not None and known.topic_id == topic_id and known.partition(partition) is None:
+                # Who answered may not have heard of a new partition yet: the registry has the last word.
+                view = await self.refresh([name], timeout_s=left(), fresh=True)
+                known = view.topics.get(name, known)
+        except UnknownTopic:
+            return False
+        return known.topic_id == topic_id and (partition is None or known.partition(partition) is not None)
+
+    async def _refresh_in_background(self) -> None:
+        gap_s = self._refreshed_s + REFRESH_GAP_S - self.clock.monotonic()
+        if gap_s > 0:
+            await self.clock.sleep(gap_s)
+        try:
+            await self.refresh(timeout_s=self.attempt_s)
+        except TinymqError as error:
+            LOG.debug("metadata refresh failed: %s", error)
+
+    async def _watch(self) -> None:
+        """Look for silent produce streams and an old view, for as long as the client lives."""
+        while not self.closed:
+            await self.clock.sleep(WATCH_S)
+            now_s = self.clock.monotonic()
+            for address, silent_s in self.connections.look_for_silence():
+                self.health.suspect(address, silent_s, now_s)
+                self.refresh_soon()  # perhaps another one leads by now; this one is asked last
+            if self._names and now_s - self._refreshed_s > self.config.metadata_max_age_ms / 1000:
+                self.refresh_soon()
+
+
+def wrong_loop(home: asyncio.AbstractEventLoop) -> WrongEventLoop:
+    """The error of a caller on another loop than `home`."""
+    what = "has ended" if home.is_closed() else "runs in another thread" if home.is_running() else "does not run now"
+    return WrongEventLoop(f"this client belongs to another event loop, which {what}")
+
+
+def _reason(error: TinymqError, address: str) -> str:
+    return error.message.removeprefix(f"{address}: ")
+
+
+def _error_of(reply: Any) -> TinymqError | None:
+    if "error" in reply.DESCRIPTOR.fields_by_name and reply.HasField("error"):
+        return read_error(reply.error)
+    return None
+
+
+def may_pass(error: TinymqError) -> bool:
+    """May the same question be answered otherwise soon? A bound that is not said to give way in time stays."""
+    if isinstance(error, QuotaExceeded):
+        return "retry_after_ms" in error.detail
+    return error.retriable or isinstance(error, OutcomeUnknown)
+
+
+def _give_up(
+    method: Method, timeout_s: float, reasons: dict[str, str], last: TinymqError | None, unclear: TinymqError | None
+) -> TinymqError:
+    what = f"{method.value.rsplit('/', 1)[-1]} within {timeout_s:.3g} s"
+    tried = "; ".join(f"{address}: {reason}" for address, reason in reasons.items()) or "no broker was tried"
+    if unclear is not None:
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
+    if isinstance(last, QuotaExceeded) or (last is not None and "missing" in last.detail):
+        return last
+    if last is not None:
+        return DeadlineExceeded(f"no broker could do {what}: {tried}", last=last.code)
+    return BrokerUnreachable(f"no broker answered {what}: {tried}")

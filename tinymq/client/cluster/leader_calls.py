@@ -1,0 +1,133 @@
+"""Questions that only a partition's leader answers: it is found, waited for and asked again until the deadline.
+
+What is asked here changes nothing more when it is sent twice, so an attempt without an answer is simply made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinymq.base.errors import (
+    DeadlineExceeded,
+    Held,
+    NotLeader,
+    OutcomeUnknown,
+    QuotaExceeded,
+    TinymqError,
+    UnknownPartition,
+    UnknownTopic,
+)
+from tinymq.client.cluster import lookups
+from tinymq.client.cluster.cluster import UNCLEAR_HINT, Cluster, may_pass
+from tinymq.client.cluster.routing import Topic
+from tinymq.client.net.ports import Method
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+ATTEMPT_S_MIN = 0.001
+LAST_ATTEMPT_S = 0.1  # with less time left, an answer there was is better than one that may not come
+REFUSED_ATTEMPT_S = 0.5  # and after a definite refusal with less than that, if there is so much
+
+
+async def topic_with(cluster: Cluster, name: str, partition: int, timeout_s: float) -> Topic:
+    """As tinymq.client.cluster.lookups.topic_with, of one partition."""
+    return await lookups.topic_with(cluster, name, (partition,), timeout_s)
+
+
+def no_refusal(_reply: Any) -> TinymqError | None:
+    """Of replies whose only error is the request's own."""
+    return None
+
+
+async def ask_leader(
+    cluster: Cluster,
+    topic: Topic,
+    partition: int,
+    method: Method,
+    request: Any,
+    *,
+    timeout_s: float,
+    refusal: Callable[[Any], TinymqError | None] = no_refusal,
+    changes: bool = True,
+) -> Any:
+    """The leader's answer. `refusal` finds the error of an item in a reply; `changes`: it does more than look.
+
+    Raises what was refused for good; at the deadline OutcomeUnknown if an attempt may have taken effect, else
+    DeadlineExceeded, or what stood in the way until then (Held, QuotaExceeded). An error answered after an attempt
+    of unknown outcome has the detail `unclear`.
+    """
+    left = cluster.countdown(timeout_s)
+    backoff_s = BACKOFF_S_MIN
+    reasons: dict[str, str] = {}
+    last: TinymqError | None = None
+    refused: TinymqError | None = None  # the last thing that a leader decided
+    unclear = False
+    while True:
+        address = await _leader(cluster, topic, partition)
+        if address is not None:
+            attempt_s = max(ATTEMPT_S_MIN, min(left(), cluster.attempt_s))
+            if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
+                request.timeout_ms = max(1, int(attempt_s * 1000))
+            try:
+                reply = await cluster.ask_broker(address, method, request, attempt_s)
+                last = refusal(reply)
+            except TinymqError as error:
+                last = error
+            if last is None:
+                return reply
+            reasons[address] = last.message.removeprefix(f"{address}: ")
+            unclear = unclear or (changes and isinstance(last, OutcomeUnknown))
+            if not isinstance(last, DeadlineExceeded):
+                refused = last if isinstance(last, Held | QuotaExceeded) else None
+            if isinstance(last, NotLeader) and cluster.learn(topic.name, partition, last) and left() > 0:
+                continue
+            if not await passes(cluster, topic, partition, last):
+                if unclear:
+                    last.detail["unclear"] = "true"
+                raise last
+        least_s = min(REFUSED_ATTEMPT_S, timeout_s / 2) if refused is not None else LAST_ATTEMPT_S
+        if left() <= (least_s if last is not None else 0):
+            raise _give_up(method, topic, partition, timeout_s, cluster.trouble(reasons), refused, unclear)
+        cluster.refresh_soon()
+        pause_s = backoff_s * (0.5 + cluster.rng.random() / 2)
+        await cluster.clock.sleep(min(max(left() - least_s, BACKOFF_S_MIN), pause_s))
+        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+
+
+async def _leader(cluster: Cluster, topic: Topic, partition: int) -> str | None:
+    """The address of whom the client takes for the leader now. Raises when there is nothing to lead any more."""
+    try:
+        at = cluster.view.partition(topic.name, partition)
+    except (UnknownTopic, UnknownPartition) as error:
+        if not await passes(cluster, topic, partition, error):
+            raise
+        return None
+    return cluster.view.address(at.leader)
+
+
+async def passes(cluster: Cluster, topic: Topic, partition: int, error: TinymqError) -> bool:
+    """May the same question be answered otherwise soon?"""
+    if isinstance(error, UnknownTopic | UnknownPartition):  # by a broker that has not heard of it yet?
+        try:
+            return await cluster.still_there(topic.name, topic.topic_id, cluster.attempt_s, partition)
+        except TinymqError as unanswered:
+            return unanswered.retriable or isinstance(unanswered, OutcomeUnknown)
+    return may_pass(error)
+
+
+def _give_up(
+    method: Method,
+    topic: Topic,
+    partition: int,
+    timeout_s: float,
+    tried: str,
+    refused: TinymqError | None,
+    unclear: bool,
+) -> TinymqError:
+    what = f"{method.value.rsplit('/', 1)[-1]} of {topic.name}/{partition} within {timeout_s:.3g} s"
+    if unclear:
+        return OutcomeUnknown(f"no answer to {what}, and it may have been done: {tried}", hint=UNCLEAR_HINT)
+    if refused is not None:
+        return refused
+    return DeadlineExceeded(f"the leader did not answer {what}: {tried or 'no leader is known'}")

@@ -1,0 +1,136 @@
+"""ListOffsets over all leaders at once: where partitions begin and end, and where a time falls."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded, NotLeader, OutcomeUnknown, TinymqError
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Partition, Topic
+from tinymq.client.net.ports import Method
+from tinymq.client.net.wire import read_error
+from tinymq.proto import tinymq_pb2 as pb
+
+BACKOFF_S_MIN = 0.02
+BACKOFF_S_MAX = 0.5
+LEADER_TRIES = 3  # then other replicas are asked, where they may be
+
+
+async def list_offsets(
+    cluster: Cluster,
+    topic: Topic,
+    asks: dict[int, int],
+    *,
+    timeout_s: float,
+    leader_only: bool,
+    partial: bool = False,
+) -> dict[int, pb.OffsetAnswer]:
+    """The answer for each partition of `asks` (partition -> OffsetQuery.timestamp_us).
+
+    Leaders are asked first; without `leader_only`, once a leader is not to be had, all replicas are, and of those that
+    answer it is the one that shows most. Raises UnknownPartition, what a broker answered for good, or DeadlineExceeded:
+    with `partial`, those that nobody answered for in time are left out instead.
+    """
+    for partition in asks:
+        if topic.partition(partition) is None:
+            raise topic.unknown(partition)
+    deadline_s = cluster.clock.monotonic() + timeout_s
+    found: dict[int, pb.OffsetAnswer] = {}
+    reasons: dict[str, str] = {}
+    silent: set[str] = set()  # addresses that gave no answer
+    backoff_s = BACKOFF_S_MIN
+    turn = 0
+    while True:
+        missing = [p for p in asks if p not in found]
+        strict = leader_only or (turn < LEADER_TRIES and not silent)
+        groups = _by_leader(cluster, topic, missing) if strict else _by_replica(cluster, topic, missing, silent)
+        left_s = deadline_s - cluster.clock.monotonic()
+        calls = [_ask(cluster, topic, address, group, asks, strict, left_s) for address, group in groups.items()]
+        for address, answers in zip(groups, await asyncio.gather(*calls), strict=True):
+            for partition, answer in answers.items():
+                if isinstance(answer, TinymqError):
+                    reasons[f"{topic.name}/{partition}"] = answer.message
+                    if isinstance(answer, BrokerUnreachable | OutcomeUnknown):
+                        silent.add(address)
+                elif partition not in found or found[partition].high_watermark < answer.high_watermark:
+                    found[partition] = answer
+        if len(found) == len(asks):
+            return found
+        left_s = deadline_s - cluster.clock.monotonic()
+        if left_s <= 0 and partial:
+            return found
+        if left_s <= 0:
+            why = cluster.trouble(reasons) or "no leader is known"
+            raise DeadlineExceeded(f"no offsets within {timeout_s:.3g} s: {why}")
+        cluster.refresh_soon()
+        await cluster.clock.sleep(min(left_s, backoff_s))
+        backoff_s = min(BACKOFF_S_MAX, backoff_s * 2)
+        turn += 1
+
+
+def _by_leader(cluster: Cluster, topic: Topic, partitions: list[int]) -> dict[str, list[int]]:
+    """Where to ask for which, as is known now: when they are asked, a moment later, it may be forgotten."""
+    groups: dict[str, list[int]] = {}
+    for partition in partitions:
+        if (address := cluster.view.address(_at(cluster, topic, partition).leader)) is not None:
+            groups.setdefault(address, []).append(partition)
+    return groups
+
+
+def _by_replica(cluster: Cluster, topic: Topic, partitions: list[int], silent: set[str]) -> dict[str, list[int]]:
+    """All replicas of all of them, but for those that were silent, unless all were."""
+    groups: dict[str, list[int]] = {}
+    for partition in partitions:
+        known = [cluster.view.address(broker) for broker in _at(cluster, topic, partition).replicas]
+        addresses = [address for address in known if address is not None]
+        for address in [a for a in addresses if a not in silent] or addresses:
+            groups.setdefault(address, []).append(partition)
+    return groups
+
+
+def _at(cluster: Cluster, topic: Topic, partition: int) -> Partition:
+    at = cluster.view.topics.get(topic.name, topic).partition(partition) or topic.partition(partition)
+    assert at is not None, "checked before anybody is asked"
+    return at
+
+
+async def _ask(
+    cluster: Cluster,
+    topic: Topic,
+    address: str,
+    partitions: list[int],
+    asks: dict[int, int],
+    strict: bool,
+    left_s: float,
+) -> dict[int, pb.OffsetAnswer | TinymqError]:
+    request = pb.ListOffsetsRequest(
+        topic_id=topic.topic_id,
+        queries=[pb.OffsetQuery(partition=p, timestamp_us=asks[p]) for p in partitions],
+        leader_only=strict,
+    )
+    timeout_s = max(0.001, min(left_s, cluster.attempt_s))
+    try:
+        reply = await cluster.ask_broker(address, Method.LIST_OFFSETS, request, timeout_s)
+    except TinymqError as error:
+        if not error.retriable and not isinstance(error, OutcomeUnknown):
+            raise
+        return dict.fromkeys(partitions, error)
+    answers: dict[int, pb.OffsetAnswer | TinymqError] = {}
+    for answer in reply.answers:
+        if not answer.HasField("error"):
+            answers[answer.partition] = answer
+            continue
+        refusal = read_error(answer.error)
+        if isinstance(refusal, NotLeader):
+            cluster.learn(topic.name, answer.partition, refusal)
+        elif not refusal.retriable and not await _passing(cluster, topic, answer.partition, refusal, timeout_s):
+            raise refusal
+        answers[answer.partition] = refusal
+    return answers
+
+
+async def _passing(cluster: Cluster, topic: Topic, partition: int, error: TinymqError, timeout_s: float) -> bool:
+    """UnknownTopic from a broker that has not heard of it yet passes; from one whose topic is gone it does not."""
+    if error.code not in ("UnknownTopic", "UnknownPartition"):
+        return False
+    return await cluster.still_there(topic.name, topic.topic_id, timeout_s, partition)

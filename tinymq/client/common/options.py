@@ -1,0 +1,59 @@
+"""The settings as keyword arguments, for type checkers: the same names as the dataclasses in config.py."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from tinymq.base.config import Limits
+from tinymq.client.common.config import Partitioner
+
+
+class ClientOptions(TypedDict, total=False):
+    """See ClientConfig."""
+
+    request_timeout_ms: float
+    attempt_timeout_ms: float
+    metadata_max_age_ms: float
+    rack: str
+    client_id: str
+    limits: Limits
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See ProducerConfig."""
+
+    linger_ms: float
+    batch_bytes_max: int
+    compression: str
+    buffer_bytes_max: int
+    block_ms_max: float
+    acks: str
+    idempotent: bool
+    delivery_timeout_ms: float
+    inflight_batches_max: int
+    partitioner: str | Partitioner
+
+
+class ReaderOptions(TypedDict, total=False):
+    """See ReaderConfig."""
+
+    replica: str
+    fetch_bytes_max: int
+    fetch_min_bytes: int
+    fetch_wait_ms: float
+    buffer_bytes_max: int
+    unreachable_ms_max: float
+    stale_ms_max: float
+    on_trimmed: str
+
+
+class QueueOptions(TypedDict, total=False):
+    """See QueueConfig."""
+
+    auto_commit: bool
+    commit_interval_ms: float
+    on_trimmed: str
+    replica: str
+    fetch_bytes_max: int
+    fetch_wait_ms: float
+    buffer_bytes_max: int

@@ -1,0 +1,163 @@
+"""What a reader gives: messages, and Arrow tables. Frames off the wire are verified here and nowhere later.
+
+Cost is per batch: a frame is two checksums and one validation; messages are made by C code from columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import lru_cache, partial
+from itertools import repeat
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tinymq.base.errors import CorruptData, InvalidBatch, UnsupportedVersion
+from tinymq.base.value import value
+from tinymq.client.common.values import as_datetime
+from tinymq.client.produce.delivery import rows_of
+from tinymq.format.batch import SCHEMA, BatchLimits, decode_batch
+from tinymq.format.entry import HEADER_SIZE, EntryHeader, Kind, crc32c_of, parse_header
+
+TABLE_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), *SCHEMA])
+"""What `to_arrow` gives."""
+
+RAMP_MIN = 1 << 14
+
+_SILENT = frozenset({Kind.NOOP, Kind.CONFIG, Kind.COMMAND, Kind.STAGED, Kind.DISCARD})
+
+
+class Message(NamedTuple):
+    """One record as read. Immutable."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_us: int  # the sender's, since 1970 UTC
+    leader_epoch: int  # the term of the leader that wrote it
+
+    @property
+    def timestamp(self) -> datetime:
+        """`timestamp_us` as a datetime in UTC."""
+        return as_datetime(self.timestamp_us)
+
+    def header(self, name: str) -> bytes | None:
+        """The value of the last header of that name; None if there is none."""
+        for found, content in reversed(self.headers):
+            if found == name:
+                return content
+        return None
+
+
+@value
+class Chunk:
+    """Records of one partition with offsets in a row: a batch, or what is wanted of it."""
+
+    partition: int
+    base_offset: int  # of the first row
+    leader_epoch: int
+    batch: pa.RecordBatch  # of SCHEMA, validated
+    bytes: int  # what it keeps in memory, for bounds
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + int(self.batch.num_rows)
+
+    def cut(self, start: int, end: int | None) -> Chunk | None:
+        """The rows with start <= offset < end. None: there are none."""
+        first = max(0, start - self.base_offset)
+        last = self.batch.num_rows if end is None else min(self.batch.num_rows, end - self.base_offset)
+        if first == 0 and last == self.batch.num_rows:
+            return self
+        if first >= last:
+            return None
+        return Chunk(
+            self.partition,
+            self.base_offset + first,
+            self.leader_epoch,
+            self.batch.slice(first, last - first),
+            self.bytes,
+        )
+
+    def messages(self, topic: str) -> list[Message]:
+        """Every record as a Message."""
+        keys, values, headers, times = zip(*rows_of(self.batch), strict=True)
+        offsets = range(self.base_offset, self.next_offset)
+        rows = zip(
+            repeat(topic), repeat(self.partition), offsets, keys, values, headers, times, repeat(self.leader_epoch)
+        )
+        return list(map(partial(tuple.__new__, Message), rows))
+
+    def table(self) -> pa.RecordBatch:
+        """The rows with TABLE_SCHEMA."""
+        count = self.batch.num_rows
+        partition = pa.repeat(pa.scalar(self.partition, pa.int32()), count)
+        offset = pc.add(_ramp(count), pa.scalar(self.base_offset, pa.int64()))
+        return pa.RecordBatch.from_arrays([partition, offset, *self.batch.columns], schema=TABLE_SCHEMA)
+
+
+@lru_cache(maxsize=1)
+def _long_ramp(count: int) -> pa.Array:
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
+
+
+def _ramp(count: int) -> pa.Array:
+    """0, 1, ... count - 1: a slice of a longer one, because making it costs ten times what adding to it does."""
+    longer = max(RAMP_MIN, 1 << (count - 1).bit_length())
+    return _long_ramp(longer).slice(0, count)
+
+
+def frame_headers(frames: memoryview) -> Iterator[tuple[int, EntryHeader]]:
+    """(position, header) of every frame, header checksums verified. Raises CorruptData."""
+    position = 0
+    while position < len(frames):
+        header = parse_header(frames, position)
+        if position + header.size > len(frames):
+            raise CorruptData("a frame is cut short", position=position, index=header.index)
+        yield position, header
+        position += header.size
+
+
+def next_offset_after(frames: memoryview) -> int | None:
+    """Where to go on after these frames; None when there are none. Raises CorruptData."""
+    after = None
+    for _, header in frame_headers(frames):
+        after = header.next_offset
+    return after
+
+
+def read_chunks(
+    partition: int, frames: memoryview, offset: int, end: int | None, limits: BatchLimits
+) -> Iterator[Chunk]:
+    """The wanted records of some frames: from `offset`, below `end`. Raises CorruptData, UnsupportedVersion."""
+    for position, header in frame_headers(frames):
+        if header.kind in _SILENT:
+            continue
+        if header.kind != Kind.DATA or header.version != 1:
+            raise UnsupportedVersion(f"an entry of kind {header.kind}, version {header.version}")
+        if header.next_offset <= offset or (end is not None and header.base_offset >= end):
+            continue
+        start = position + HEADER_SIZE
+        payload = frames[start : start + header.length]
+        if crc32c_of(payload) != header.payload_crc:
+            raise CorruptData("a payload's checksum does not match", index=header.index, partition=partition)
+        try:
+            batch = decode_batch(payload, limits)
+        except InvalidBatch as error:
+            raise CorruptData(f"a stored batch is not one: {error.message}", partition=partition) from error
+        if batch.num_rows != header.record_count:
+            raise CorruptData("a frame counts other records than its batch holds", index=header.index)
+        chunk = Chunk(partition, header.base_offset, header.term, batch, header.size).cut(offset, end)
+        if chunk is not None:
+            yield chunk
+
+
+def to_table(chunks: list[Chunk]) -> pa.Table:
+    """The rows of all chunks, partition by partition, with TABLE_SCHEMA; uncopied."""
+    ordered = sorted(chunks, key=lambda chunk: chunk.partition)  # stable: offsets stay in order
+    return pa.Table.from_batches([chunk.table() for chunk in ordered], schema=TABLE_SCHEMA)

@@ -1,0 +1,251 @@
+"""AsyncClient: the whole client on the caller's event loop. Everything else here is reached through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from tinymq.base.clock import Clock, SystemClock
+from tinymq.base.errors import Closed, TinymqError
+from tinymq.base.types import RecordMetadata
+from tinymq.client.admin.admin import AsyncAdmin
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.common.config import (
+    ClientConfig,
+    ProducerConfig,
+    QueueConfig,
+    ReaderConfig,
+    configure,
+    default_client_id,
+    parse_servers,
+)
+from tinymq.client.common.options import ClientOptions, ProducerOptions, QueueOptions, ReaderOptions
+from tinymq.client.common.start_positions import Place, Places
+from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.consume.reader import AsyncReader
+from tinymq.client.consume.scan import FETCH_BYTES_MAX, WAIT_MS, AsyncScan, Tiers, read_range
+from tinymq.client.net.ports import Connector
+from tinymq.client.produce.producer import AsyncProducer
+from tinymq.client.queue.queue import AsyncQueue
+
+
+class AsyncClient:
+    """A connection to a tinymq cluster, for asyncio.
+
+        async with AsyncClient("localhost:7070") as mq:
+            await mq.send("orders", b"...")
+
+    `servers`: "host:port,host:port" or a list; any one of them finds the others. Settings: see ClientConfig.
+    Connects when first used. From then on it belongs to the event loop that used it, and every call on another loop
+    raises WrongEventLoop. Only a Delivery may be awaited on any loop. Raises InvalidConfig.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        connector: Connector | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        **settings: Unpack[ClientOptions],
+    ) -> None:
+        self.servers = parse_servers(servers)
+        self.config = configure(ClientConfig, settings)
+        self._connector = connector
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._cluster: Cluster | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sending: dict[bool, AsyncProducer] = {}  # one, and one apart
+        self._opened: list[AsyncProducer | AsyncReader | AsyncScan | AsyncQueue] = []
+        self._closed = False
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """Topics and the state of the cluster."""
+        return AsyncAdmin(self._core())
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Write one record and wait until a majority has it on disk. Sends at the same time share batches.
+
+        A resend is never written twice. Raises UnknownTopic, InvalidRequest, BatchTooLarge; at the deadline
+        (request_timeout_ms) QuotaExceeded or DeadlineExceeded, nothing was written, or OutcomeUnknown.
+        """
+        producer = self.sending()
+        delivery = await producer.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        return await delivery
+
+    def producer(self, **settings: Unpack[ProducerOptions]) -> AsyncProducer:
+        """A producer of its own buffer and settings (see ProducerConfig). Use it in `async with`."""
+        producer = AsyncProducer(self._core(), configure(ProducerConfig, settings), self._soon)
+        self._keep(producer)
+        return producer
+
+    def reader(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Places = "earliest",
+        end: Places | None = None,
+        **settings: Unpack[ReaderOptions],
+    ) -> AsyncReader:
+        """Read `topic`: iterate over it, `poll` it, or take it as a table.
+
+        start, end: "earliest", "latest", Offset(5), a datetime, or a dict of these by partition. `end` is the first
+        place that is not read; without it the reader tails. Settings: see ReaderConfig (replica= among them).
+        """
+        config = configure(ReaderConfig, settings)
+        reader = AsyncReader(self._core(), topic, config, self._soon, partitions=partitions, start=start, end=end)
+        self._keep(reader)
+        return reader
+
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        scan_id: str = "",
+        replicas: Tiers | None = None,
+        wait_ms: float = WAIT_MS,
+        topic_id: bytes = b"",
+        leader_last: bool = False,
+        **settings: Unpack[ReaderOptions],
+    ) -> AsyncScan:
+        """Read the offsets from `start` up to, and not including, `end` of one partition, as record batches; they are
+        committed already. Nothing is asked yet. Use it in `async with`.
+
+        `replicas`: tiers of broker ids, such as ((2, 3), (1,)): the next tier is asked when none of the first serves;
+        None: as the setting `replica` says. With `leader_last` whoever leads when it is asked comes after all of them.
+        A replica that is behind gets `wait_ms` milliseconds. `scan_id`: brokers
+        count what they serve under it, see admin.describe_scan. `topic_id`: of the topic that was planned; one that has
+        its name by now is refused with UnknownTopic. Settings: see ReaderConfig; fetch_bytes_max is 8 MiB
+        if not given. Raises InvalidRequest, InvalidName (scan_id).
+        """
+        wanted = read_range(topic, partition, start, end, scan_id, replicas, wait_ms, topic_id, leader_last)
+        config = configure(ReaderConfig, {"fetch_bytes_max": FETCH_BYTES_MAX, **settings})
+        scan = AsyncScan(self._core(), wanted, config, self._soon)
+        self._keep(scan)
+        return scan
+
+    def queue(
+        self,
+        topic: str,
+        partition: int = 0,
+        channel: str = "default",
+        *,
+        consumer: str | None = None,
+        start: Place = "earliest",
+        **settings: Unpack[QueueOptions],
+    ) -> AsyncQueue:
+        """A partition as a queue, read through `channel`: poll it, or iterate over it; and push.
+
+        Nothing is asked yet. `start`: where a channel that is not there yet begins. `consumer`: who we are, for those
+        who list channels; client_id if not given. Settings: see QueueConfig. Use it in `async with`.
+        """
+        config = configure(QueueConfig, settings)
+        core, sending = self._core(), self.sending
+        queue = AsyncQueue(
+            core, config, self._soon, sending, topic, partition, channel=channel, consumer=consumer, start=start
+        )
+        self._keep(queue)
+        return queue
+
+    async def close(self) -> None:
+        """Close producers (flushing them), queues, readers and connections. Raises NotDelivered. Again: nothing.
+
+        A queue that is still open commits what is done with, and not what it handed out last: nobody knows of that.
+        """
+        if self._cluster is not None:
+            self._cluster.check_loop()
+        self._closed = True
+        first: TinymqError | None = None
+        opened, self._opened = self._opened, []
+        for each in opened:
+            try:
+                await (each.leave() if isinstance(each, AsyncQueue) else each.close())
+            except TinymqError as error:
+                first = first or error
+        if self._cluster is not None:
+            await self._cluster.close()
+        if first is not None:
+            raise first
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except TinymqError as undelivered:
+            if error is None:
+                raise
+            error.add_note(f"and {undelivered}")
+
+    def sending(self, *, apart: bool = False) -> AsyncProducer:
+        """The producer behind `send`: nothing lingers, what waits for the same answer travels together.
+
+        `apart`: another one, for a send within a send."""
+        sending = self._sending.get(apart)
+        if sending is None:
+            timeout_ms = self.config.request_timeout_ms
+            sending = self.producer(linger_ms=0, delivery_timeout_ms=timeout_ms, block_ms_max=timeout_ms)
+            self._sending[apart] = sending
+        return sending
+
+    def producers(self) -> list[AsyncProducer]:
+        """Return the producers that have not ended, those of queues included."""
+        queues = [each.pushing for each in self._opened if isinstance(each, AsyncQueue)]
+        made = [each for each in self._opened if isinstance(each, AsyncProducer)]
+        return [each for each in (*made, *queues) if each is not None and not each.ended]
+
+    def _keep(self, opened: AsyncProducer | AsyncReader | AsyncScan | AsyncQueue) -> None:
+        self._opened = [
+            each for each in self._opened if not (each.ended if isinstance(each, AsyncProducer) else each.closed)
+        ]
+        self._opened.append(opened)
+
+    def _core(self) -> Cluster:
+        if self._closed:
+            raise Closed("the client is closed")
+        if self._cluster is not None:
+            self._cluster.check_loop()
+        else:
+            self._loop = asyncio.get_running_loop()
+            if self._connector is None:
+                from tinymq.client.net.streams import BrokerConnector  # grpc is loaded when it is needed
+
+                client_id = self.config.client_id or default_client_id()
+                self._connector = BrokerConnector(self.config.limits, client_id, self._clock)
+            self._cluster = Cluster(self.servers, self.config, self._connector, self._clock, self._rng)
+        return self._cluster
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Make `call` on the client's loop, from any thread."""
+        loop = self._loop
+        assert loop is not None, "made with the core"
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is loop:
+            loop.call_soon(call)
+        elif not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                loop.call_soon_threadsafe(call)

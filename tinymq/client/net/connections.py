@@ -1,0 +1,90 @@
+"""One link and at most two pipes per broker address, shared by everything in a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import Closed
+from tinymq.client.net.broker_streams import FetchPipe, ProducePipe, Watch
+from tinymq.client.net.ports import Connector, Link
+
+LOG = logging.getLogger("tinymq.client")
+
+TIMEOUT_FACTOR_MAX = 4  # a broker that stays silent again gets longer
+
+
+def suspicious_s(attempt_s: float) -> float:
+    """After so many seconds of silence others are asked whether they lead."""
+    return min(1.0, attempt_s / 2)
+
+
+class Connections:
+    """Links and pipes by address; they connect when they are used. `changed` is called for every pipe's change."""
+
+    def __init__(
+        self, connector: Connector, clock: Clock, watch: Watch, attempt_s: float, changed: Iterable[Callable[[], None]]
+    ) -> None:
+        self._connector = connector
+        self._clock = clock
+        self._watch = watch
+        self._attempt_s = attempt_s
+        self._changed = changed
+        self._closed = False
+        self._links: dict[str, Link] = {}
+        self._produce: dict[str, ProducePipe] = {}
+        self._fetch: dict[str, FetchPipe] = {}
+        self._silences: dict[str, int] = {}  # in a row
+
+    def link(self, address: str) -> Link:
+        """Raises Closed."""
+        link = self._links.get(address)
+        if link is None:
+            if self._closed:
+                raise Closed("the client is closed")
+            link = self._links[address] = self._connector.link(address)
+        return link
+
+    def produce(self, address: str) -> ProducePipe:
+        pipe = self._produce.get(address)
+        if pipe is None:
+            pipe = ProducePipe(self.link(address), self._clock, self._watch, self._attempt_s, self._changed)
+            self._produce[address] = pipe
+        return pipe
+
+    def fetch(self, address: str) -> FetchPipe:
+        pipe = self._fetch.get(address)
+        if pipe is None:
+            pipe = self._fetch[address] = FetchPipe(self.link(address), self._clock, self._watch, self._attempt_s)
+        return pipe
+
+    async def written(self) -> None:
+        """Wait until all submitted batches have left this process, or until their streams are broken."""
+        for pipe in list(self._produce.values()):
+            await pipe.written()
+
+    def heard(self, address: str) -> None:
+        """It answered."""
+        self._silences.pop(address, None)
+
+    def look_for_silence(self) -> Iterator[tuple[str, float]]:
+        """(address, seconds) of brokers that keep batches waiting for suspiciously long; those that do for too long
+        are connected to anew, which gives up what is on its way there."""
+        now_s = self._clock.monotonic()
+        for address, pipe in list(self._produce.items()):
+            silent_s = pipe.silent_for(now_s)
+            silences = self._silences.get(address, 0)
+            if silent_s > self._attempt_s * min(TIMEOUT_FACTOR_MAX, 1 + silences):
+                self._silences[address] = silences + 1
+                LOG.info("broker at %s has been silent for %.1f s: reconnecting", address, silent_s)
+                pipe.reset()
+            elif silent_s > suspicious_s(self._attempt_s):
+                yield address, silent_s
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(p.close() for p in self._produce.values()), *(f.close() for f in self._fetch.values()))
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        self._links.clear()

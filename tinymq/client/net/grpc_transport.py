@@ -1,0 +1,248 @@
+"""The client's gRPC, and nothing else: a Connector (tinymq/client/net/ports.py) over grpc.aio.
+
+Channels are made on the loop that uses them and on first use, so that a process may fork after importing this;
+not after using it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+# gRPC's C core has fork handlers for its synchronous API, on unless told otherwise; with grpc.aio in the parent they
+# end the child with a segmentation fault. gRPC's Python half has the same switch, off by default.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import grpc.aio
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, Denied, OutcomeUnknown, TinymqError, UnsupportedVersion
+from tinymq.client.common.argument_checks import FORK_HINT
+from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.wire import join, read_fetched
+from tinymq.proto import tinymq_pb2 as pb
+
+_REPLIES: dict[Method, Any] = {
+    Method.METADATA: pb.MetadataReply,
+    Method.LIST_OFFSETS: pb.ListOffsetsReply,
+    Method.OPEN_PRODUCER: pb.OpenProducerReply,
+    Method.CREATE_TOPIC: pb.CreateTopicReply,
+    Method.DELETE_TOPIC: pb.DeleteTopicReply,
+    Method.ALTER_TOPIC: pb.AlterTopicReply,
+    Method.ADD_PARTITION: pb.AddPartitionReply,
+    Method.TRANSFER_LEADER: pb.TransferLeaderReply,
+    Method.DELETE_PARTITION: pb.DeletePartitionReply,
+    Method.CLUSTER_STATUS: pb.ClusterStatusReply,
+    Method.DESCRIBE_SCAN: pb.DescribeScanReply,
+    Method.LIST_SCANS: pb.ListScansReply,
+    Method.FEATURE_LEVEL: pb.FeatureLevelReply,
+    Method.SET_CONSUMER: pb.SetConsumerReply,
+    Method.UNSET_CONSUMER: pb.UnsetConsumerReply,
+    Method.GET_CONSUMER: pb.GetConsumerReply,
+    Method.CHANGE_CHANNELS: pb.ChannelsReply,
+    Method.LIST_CHANNELS: pb.ListChannelsReply,
+    Method.TRIM: pb.TrimReply,
+    Method.HOLD: pb.HoldReply,
+}
+_PRODUCE = "/tinymq.v1.Broker/Produce"
+_FETCH = "/tinymq.v1.Broker/Fetch"
+_NEVER_SENT = ("failed to connect", "connection refused", "dns resolution failed", "name resolution failure")
+
+
+def _as_error(error: grpc.aio.AioRpcError, address: str) -> TinymqError:
+    """What a failed call means: was the request certainly never sent?"""
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedVersion(f"{address}: {details}")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return Denied(f"{address}: {details}")
+    if code is grpc.StatusCode.UNAVAILABLE and any(text in details.lower() for text in _NEVER_SENT):
+        reason = details.rsplit("last error: ", 1)[-1]
+        return BrokerUnreachable(f"{address}: {reason}")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return OutcomeUnknown(f"{address}: no answer in time")
+    return OutcomeUnknown(f"{address}: {code.name}: {details}")
+
+
+_started_in: int | None = None  # the process that made the first channel
+
+
+def _check_process() -> None:
+    """gRPC, once started, cannot be used in a forked child: it would wait for threads that are not there."""
+    global _started_in
+    if _started_in is None:
+        _started_in = os.getpid()
+    elif _started_in != os.getpid():
+        raise Closed(
+            "this process forked after its parent had used gRPC",
+            hint=FORK_HINT,
+        )
+
+
+def _cancelled_from_outside() -> bool:
+    """grpc.aio raises CancelledError for a call of ours that was cancelled, too: which is it?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _Stream:
+    """A bidirectional call carrying serialised messages."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._call.write(data)
+        except grpc.aio.AioRpcError as error:
+            raise self._broken(error) from None
+        except asyncio.InvalidStateError:
+            raise OutcomeUnknown(f"{self._address}: the stream has ended") from None
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            raise OutcomeUnknown(f"{self._address}: the stream was closed here") from None
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise self._broken(error) from None
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            raise OutcomeUnknown(f"{self._address}: the stream was closed here") from None
+        if data is grpc.aio.EOF:
+            raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
+        assert isinstance(data, bytes), "no deserializer was given"
+        return data
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+    def _broken(self, error: grpc.aio.AioRpcError) -> TinymqError:
+        found = _as_error(error, self._address)
+        # It was connected when it was opened, so what was written may have arrived.
+        return OutcomeUnknown(found.message) if isinstance(found, BrokerUnreachable) else found
+
+
+class _Produce(_Stream):
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        await self.send(join(batches))
+
+    async def read(self) -> pb.ProduceReply:
+        return pb.ProduceReply.FromString(await self.receive())
+
+
+class _Fetch(_Stream):
+    received_bytes = 0  # gRPC tells of whole messages alone
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        await self.send(request.SerializeToString())
+
+    async def read(self) -> Fetched:
+        return read_fetched(await self.receive())
+
+
+class GrpcLink:
+    """One channel to one broker."""
+
+    def __init__(self, address: str, message_bytes_max: int, client_id: str) -> None:
+        self._address = address
+        self._metadata = (("tinymq-client-id", client_id),) if client_id else ()
+        self._message_bytes_max = message_bytes_max
+        self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[Method, Any] = {}
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        make = self._calls.get(method)
+        if make is None:
+            make = self._calls[method] = self._open().unary_unary(
+                f"/{method.value}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=_REPLIES[method].FromString,
+            )
+        try:
+            return await make(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _as_error(error, self._address) from None
+        except grpc.aio.UsageError as error:
+            raise BrokerUnreachable(f"{self._address}: {error}") from None
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            raise OutcomeUnknown(f"{self._address}: the channel was closed here") from None
+
+    async def open_produce(self, timeout_s: float) -> _Produce:
+        return _Produce(await self._stream(_PRODUCE, timeout_s), self._address)
+
+    async def open_fetch(self, timeout_s: float) -> _Fetch:
+        return _Fetch(await self._stream(_FETCH, timeout_s), self._address)
+
+    async def open_blocking(self, timeout_s: float) -> None:
+        return None  # gRPC's calls belong to a loop
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        self._calls.clear()
+        if channel is not None:
+            await channel.close()
+
+    async def _stream(self, path: str, timeout_s: float) -> Any:
+        channel = self._open()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected(channel)
+        except TimeoutError:
+            raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
+        return channel.stream_stream(path)(metadata=self._metadata)
+
+    async def _connected(self, channel: grpc.aio.Channel) -> None:
+        state = channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                # A call that does not wait fails at once, and says why.
+                await self.call(Method.METADATA, pb.MetadataRequest(), 1.0)
+            elif state is grpc.ChannelConnectivity.SHUTDOWN:
+                raise BrokerUnreachable(f"{self._address}: the channel is closed")
+            else:
+                await channel.wait_for_state_change(state)
+            state = channel.get_state(try_to_connect=True)
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            _check_process()
+            self._channel = grpc.aio.insecure_channel(
+                self._address,
+                options=[
+                    ("grpc.max_send_message_length", self._message_bytes_max),
+                    ("grpc.max_receive_message_length", self._message_bytes_max),
+                    # A broker that comes back is found within a second, not gRPC's two minutes.
+                    ("grpc.initial_reconnect_backoff_ms", 100),
+                    ("grpc.min_reconnect_backoff_ms", 1000),  # this one bounds an attempt, not the pause
+                    ("grpc.max_reconnect_backoff_ms", 250),  # 1000 kept clients from a restarted broker for 2 s
+                    ("grpc.use_local_subchannel_pool", 1),
+                    ("grpc.enable_http_proxy", 0),
+                ],
+            )
+        return self._channel
+
+
+class GrpcConnector:
+    """Links over plain gRPC."""
+
+    def __init__(self, limits: Limits, client_id: str = "") -> None:
+        """`client_id` is told with each call: brokers count by it."""
+        self._client_id = client_id
+        self._message_bytes_max = limits.grpc_message_bytes_max
+
+    def link(self, address: str) -> GrpcLink:
+        return GrpcLink(address, self._message_bytes_max, self._client_id)

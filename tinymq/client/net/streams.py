@@ -1,0 +1,246 @@
+"""A broker as the client reaches it: questions by gRPC, and the streams of records as frames over TCP where the broker
+takes those, by gRPC where it does not.
+
+Where its stream port is, a broker says itself, each time that a stream is opened: it may have been started anew. A port
+that it names and nobody reaches (a firewall, a tunnel) costs a moment once in a while, and no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from tinymq.base.clock import Clock
+from tinymq.base.config import Limits, parse_address
+from tinymq.base.errors import BrokerUnreachable, Closed, CorruptData, OutcomeUnknown, TinymqError
+from tinymq.client.net.grpc_transport import GrpcConnector, GrpcLink
+from tinymq.client.net.ports import Fetched, FetchStream, Method, PackedBatch, ProduceStream
+from tinymq.client.net.wire import fetched, read_error, view_of
+from tinymq.net.frame_socket import FrameSocket
+from tinymq.net.frame_stream import FrameStream
+from tinymq.net.framing import FrameReader, pack_frame
+from tinymq.net.socket_options import prepare
+from tinymq.proto import tinymq_pb2 as pb
+
+T = TypeVar("T")
+
+LOG = logging.getLogger("tinymq.client")
+
+PROTOCOL = 1
+DIAL_S_MAX = 1.0
+SHUNNED_S = 30.0  # a port that nobody reached is left alone for so long
+
+
+class FramedProduce:
+    """Batches over TCP."""
+
+    def __init__(self, stream: FrameStream, address: str) -> None:
+        self._stream = stream
+        self._address = address
+
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        try:
+            for fields, head, message in batches:
+                await self._stream.send(fields, (head, view_of(message)))
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    async def read(self) -> pb.ProduceReply:
+        try:
+            head, _ = await self._stream.receive()
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+        try:
+            return pb.ProduceReply.FromString(head)
+        except DecodeError as error:
+            raise OutcomeUnknown(f"{self._address}: not a reply: {error}") from None
+
+    def cancel(self) -> None:
+        self._stream.abort()
+
+
+class FramedFetch:
+    """Fetches over TCP."""
+
+    def __init__(self, stream: FrameStream, address: str) -> None:
+        self._stream = stream
+        self._address = address
+
+    @property
+    def received_bytes(self) -> int:
+        return self._stream.received_bytes
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        try:
+            await self._stream.send(request.SerializeToString())
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    async def read(self) -> Fetched:
+        try:
+            head, frames = await self._stream.receive()
+            return fetched(head, memoryview(frames))
+        except CorruptData:
+            raise
+        except TinymqError as error:
+            raise _broken(self._address, error) from None
+
+    def cancel(self) -> None:
+        self._stream.abort()
+
+
+class BrokerLink:
+    """A link to one broker by both ways."""
+
+    def __init__(self, link: GrpcLink, limits: Limits, client_id: str, clock: Clock) -> None:
+        self._link = link
+        self._limits = limits
+        self._client_id = client_id
+        self._clock = clock
+        self._shunned = ("", 0.0)  # (where nobody was reached, until when it is not tried again)
+        self.call = link.call
+        self.close = link.close
+
+    @property
+    def address(self) -> str:
+        return self._link.address
+
+    async def open_produce(self, timeout_s: float) -> ProduceStream:
+        stream, left_s = await self._framed(pb.STREAM_PRODUCE, timeout_s, self._dial)
+        return await self._link.open_produce(left_s) if stream is None else FramedProduce(stream, self.address)
+
+    async def open_fetch(self, timeout_s: float) -> FetchStream:
+        stream, left_s = await self._framed(pb.STREAM_FETCH, timeout_s, self._dial)
+        return await self._link.open_fetch(left_s) if stream is None else FramedFetch(stream, self.address)
+
+    async def open_blocking(self, timeout_s: float) -> FrameSocket | None:
+        stream, _ = await self._framed(pb.STREAM_PRODUCE, timeout_s, self._dial_blocking)
+        return stream
+
+    async def _framed(
+        self,
+        kind: pb.StreamKind.ValueType,
+        timeout_s: float,
+        dial: Callable[[str, pb.StreamHello, float], Awaitable[T]],
+    ) -> tuple[T | None, float]:
+        """(the stream, or None where it has to be gRPC's; seconds that are left). Raises BrokerUnreachable."""
+        deadline_s = self._clock.monotonic() + timeout_s
+        try:
+            said = await self._link.call(Method.METADATA, pb.MetadataRequest(), timeout_s)
+        except OutcomeUnknown as error:
+            raise BrokerUnreachable(error.message) from None  # of the stream, nothing was sent
+        where, now_s = said.stream_address, self._clock.monotonic()
+        left_s = max(0.0, deadline_s - now_s)
+        if not where or (where == self._shunned[0] and now_s < self._shunned[1]):
+            return None, left_s
+        hello = pb.StreamHello(
+            protocol=PROTOCOL, kind=kind, cluster_id=said.cluster_id, broker_id=said.broker_id,
+            client_id=self._client_id,
+        )  # fmt: skip
+        dial_s = min(DIAL_S_MAX, left_s / 2)
+        try:
+            return await dial(where, hello, dial_s), left_s
+        except (TinymqError, OSError, ValueError) as error:  # ValueError: of a name that is none
+            hurried = isinstance(error, TimeoutError) and dial_s < DIAL_S_MAX / 2
+            reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            LOG.info("%s: its stream port %s: %s; using gRPC for now", self.address, where, reason)
+            now_s = self._clock.monotonic()
+            if not hurried:
+                self._shunned = where, now_s + SHUNNED_S
+            return None, max(0.0, deadline_s - now_s)
+
+    async def _dial(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameStream:
+        """An open stream. Raises why there is none."""
+        host, port = parse_address(where)
+        loop = asyncio.get_running_loop()
+        most = self._limits.grpc_message_bytes_max  # of a head, too: a reply with many results is nothing else
+        async with asyncio.timeout(timeout_s):
+            _, stream = await loop.create_connection(lambda: FrameStream(most, most), sock=await _connected(host, port))
+            try:
+                await stream.send(hello.SerializeToString())
+                head, _ = await stream.receive()
+                _check_welcome(head)
+            except BaseException:
+                stream.abort()
+                raise
+        return stream
+
+    async def _dial_blocking(self, where: str, hello: pb.StreamHello, timeout_s: float) -> FrameSocket:
+        """As `_dial`."""
+        host, port = parse_address(where)
+        loop = asyncio.get_running_loop()
+        most = self._limits.grpc_message_bytes_max
+        reader = FrameReader(most, most)
+        async with asyncio.timeout(timeout_s):
+            sock = await _connected(host, port)
+            try:
+                prepare(sock)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it by itself
+                for chunk in pack_frame(hello.SerializeToString())[0]:
+                    await loop.sock_sendall(sock, chunk)
+                while (frame := reader.next_frame()) is None:
+                    count = await loop.sock_recv_into(sock, reader.get_buffer())
+                    if not count:
+                        raise Closed("the other end closed it")
+                    reader.received(count)
+                _check_welcome(frame[0])
+            except BaseException:
+                sock.close()
+                raise
+        return FrameSocket(sock, reader)
+
+
+class BrokerConnector:
+    """Links by both ways."""
+
+    def __init__(self, limits: Limits, client_id: str, clock: Clock) -> None:
+        self._grpc = GrpcConnector(limits, client_id)
+        self._limits = limits
+        self._client_id = client_id
+        self._clock = clock
+
+    def link(self, address: str) -> BrokerLink:
+        return BrokerLink(self._grpc.link(address), self._limits, self._client_id, self._clock)
+
+
+def _check_welcome(head: bytes) -> None:
+    """Raises why a stream is not to be."""
+    try:
+        welcome = pb.StreamWelcome.FromString(head)
+    except DecodeError:
+        raise BrokerUnreachable("another kind of server listens there") from None
+    if welcome.HasField("error"):
+        raise read_error(welcome.error)
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A socket that does not block. Raises OSError."""
+    loop, problem = asyncio.get_running_loop(), OSError(f"no address found for {host}")
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except RuntimeError:  # at the interpreter's exit no thread pool accepts work
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
+def _broken(address: str, error: TinymqError) -> OutcomeUnknown:
+    """It was connected when it was opened, so what was sent may have arrived."""
+    return OutcomeUnknown(f"{address}: {error.message}")

@@ -1,0 +1,4 @@
+"""Sending: batches, partitions, retries, deliveries.
+
+It stands on `cluster`.
+"""

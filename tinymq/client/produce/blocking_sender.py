@@ -1,0 +1,322 @@
+"""Lone records of the synchronous client, delivered by the thread that sends them, over a connection of its own: the
+loop need not be woken for it, nor wake the thread (docs/adr/0028).
+
+Alone is a record while nothing else of its producer is on its way. Its thread owns the partition's lane until it is
+acknowledged (see Owner in tinymq/client/produce/send_queue.py). Whatever else happens, the loop goes on with the batch,
+under the number that it has: one place knows of retries, leaders and unknown outcomes, tinymq/client/produce/sender.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tinymq.base.errors import Closed, OutcomeUnknown, TinymqError
+from tinymq.client.cluster.background_tasks import Errands
+from tinymq.client.cluster.broker_health import SLOW
+from tinymq.client.cluster.cluster import WATCH_S, Cluster
+from tinymq.client.common.config import COMPRESSION, ProducerConfig
+from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.net.broker_streams import patience_s
+from tinymq.client.net.connections import suspicious_s
+from tinymq.client.net.wire import view_of
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.delivery import Delivery, Pending
+from tinymq.client.produce.send_queue import Lane, Owner
+from tinymq.client.produce.sender import ACKS, Sender, pack, partition_of
+from tinymq.net.frame_socket import FrameSocket
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+LONE_SENDS_MIN = 3  # to a broker, before it is connected to: who sends once needs no connection for that
+MOVED_S = 0.1  # how long a former leader may still answer: if it refuses, the outcome is known
+REOPEN_S = 1.0  # after a connection was lost
+NO_PORT_S = 30.0  # after there was none to be had
+TIMEOUT_S_MIN = 0.001
+
+
+class Way(NamedTuple):
+    """Where a record goes, and by which connection."""
+
+    lane: Lane
+    leader: int
+    leader_epoch: int
+    address: str
+    stream: FrameSocket
+
+
+class Direct:
+    """The connections that threads deliver over, at most one to a broker."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ProducerConfig,
+        batcher: Batcher,
+        sender: Sender,
+        soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`soon` makes a call on the loop, from any thread."""
+        self._cluster = cluster
+        self._now = cluster.clock.monotonic
+        self._codec = COMPRESSION[config.compression]
+        self._acks = ACKS[config.acks]
+        self._batcher = batcher
+        self._sender = sender
+        self._soon = soon
+        # By address, for the one thread that has a lane.
+        self._streams: dict[str, FrameSocket] = {}
+        self._open_after_s: dict[str, float] = {}
+        self._lone_sends: dict[str, int] = {}
+        self._silent_until_s: dict[str, float] = {}  # as a broker has said, of a quota
+        self._under_way: Way | None = None
+        self._inside: set[int] = set()  # threads that are in `send`
+        self._moved = False  # what is under way was broken off, since another one leads
+        self._request_ids = itertools.count(1)
+        self._errands = Errands()
+        self._closed = False
+        cluster.changed[self._look] = None
+
+    # ---- in the thread that sends ------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeadersLike | None,
+        timestamp: Timestamp | None,
+        partition: int | None,
+    ) -> Delivery | None:
+        """Take one record, as Batcher.append does. If it is alone, this returns once it has ended, or is the loop's."""
+        me = threading.get_ident()
+        try:
+            self._inside.add(me)
+            self._recover()  # an interrupt may have struck while another one was dealt with
+            delivery = self._batcher.append(topic, value, key, headers, timestamp, partition, alone=True)
+            batch = self._batcher.owners.claimed()
+            if batch is not None:
+                self._deliver(batch)
+        except BaseException:
+            self._recover()
+            self._soon(self._sender.pump)  # it may have been about to wake the loop
+            raise
+        finally:
+            self._inside.discard(me)
+        return delivery
+
+    @property
+    def nested(self) -> bool:
+        """Is this thread in `send` already? This is a signal's handler then, for which that waits, and what has to come
+        after it would wait for ever."""
+        return threading.get_ident() in self._inside
+
+    def _deliver(self, batch: Pending) -> None:
+        batch.encode(self._codec)
+        lane, way = batch.lane, self._way(batch.lane)
+        if way is None or lane.take(self._now()) is None:
+            self._leave(batch)
+            return
+        self._under_way, self._moved = way, False
+        try:
+            outcome = self._exchange(way, batch)
+        except BaseException as error:
+            self._drop(way)
+            if not isinstance(error, TinymqError):
+                raise
+            if self._moved:
+                self._pass_on(batch, OutcomeUnknown("the leader changed"))
+            else:
+                self._pass_on(batch, OutcomeUnknown(f"{way.address}: {error.message}"), way.address)
+            return
+        finally:
+            self._under_way = None
+        if outcome.HasField("error"):
+            self._pass_on(batch, outcome)
+            return
+        lane.acknowledged(batch)
+        batch.succeed(outcome.base_offset, outcome.append_time_us, outcome.duplicate)
+        self._batcher.give_back(batch)
+
+    def _recover(self) -> None:
+        """What this thread had claimed when it was interrupted: the loop's if it may have been sent, else it ends."""
+        batch = self._batcher.owners.claimed()
+        if batch is None:
+            return
+        if batch.sent and batch in batch.lane.flight:
+            self._pass_on(batch, OutcomeUnknown("interrupted while it was sent"))
+            return
+        batch.lane.forget(batch)
+        if not batch.done:
+            batch.fail(OutcomeUnknown("interrupted"))
+        self._batcher.give_back(batch)
+
+    def _way(self, lane: Lane) -> Way | None:
+        """A connection to the leader. None: there is none now, or the broker is to be left alone."""
+        at = partition_of(self._cluster, lane)
+        address = self._cluster.view.address(at.leader) if at is not None and at.leader else None
+        now_s = self._now()
+        if (
+            at is None
+            or address is None
+            or not self._sender.producer_id
+            or self._cluster.health.retry_s(address, now_s)
+        ):
+            return None
+        stream = self._streams.get(address)
+        if stream is None:
+            sends = self._lone_sends[address] = self._lone_sends.get(address, 0) + 1
+            if sends >= LONE_SENDS_MIN and now_s >= self._open_after_s.get(address, 0.0):
+                self._open_after_s[address] = now_s + NO_PORT_S
+                self._soon(partial(self._errands.run, address, partial(self._open, address)))
+            return None
+        way = Way(lane, at.leader, at.leader_epoch, address, stream)
+        if not stream.quiet:
+            self._drop(way)
+            return None
+        return way
+
+    def _exchange(self, way: Way, batch: Pending) -> pb.ProduceResult:
+        """Send and wait for the answer. Raises what stood against that: the connection is of no more use."""
+        address, stream = way.address, way.stream
+        batch.request_id = next(self._request_ids)
+        packed, _ = pack(batch.lane, batch, self._sender.producer_id, self._acks)
+        attempt_s, started_s = self._cluster.attempt_s, batch.attempt_s
+        quota_s = max(0.0, self._silent_until_s.get(address, 0.0) - started_s)
+        until_s = min(batch.deadline_s, started_s + quota_s + attempt_s)
+        suspicious = quota_s + suspicious_s(attempt_s)
+        try:
+            stream.send(packed.fields, (packed.head, view_of(packed.message)), max(TIMEOUT_S_MIN, until_s - started_s))
+            head = _received(
+                stream, self._now, started_s + suspicious, until_s, partial(self._silent, address, started_s)
+            )
+        except TimeoutError:
+            raise OutcomeUnknown(f"silent for {self._now() - started_s:.1f} s") from None
+        try:
+            reply = pb.ProduceReply.FromString(head)
+        except DecodeError as error:
+            raise OutcomeUnknown(f"not a reply: {error}") from None
+        if len(reply.results) != 1 or reply.results[0].request_id != batch.request_id:
+            raise OutcomeUnknown("an answer to something else")
+        self._took(address, reply.results[0].throttled_ms, self._now() - started_s)
+        return reply.results[0]
+
+    def _silent(self, address: str, started_s: float) -> None:
+        self._soon(partial(self._suspect, address, self._now() - started_s))
+
+    def _took(self, address: str, throttled_ms: int, latency_s: float) -> None:
+        if throttled_ms:
+            self._silent_until_s[address] = self._now() + patience_s(throttled_ms)
+        if latency_s >= min(SLOW[-1][0], suspicious_s(self._cluster.attempt_s)):
+            self._soon(partial(self._cluster.answered, address, latency_s))
+
+    def _leave(self, batch: Pending) -> None:
+        """Leave a batch that was not sent to the loop."""
+
+        def tell() -> bool:
+            if not self._sender.closed:
+                self._batcher.hand_over(batch.lane)
+            return not self._sender.closed
+
+        if not self._batcher.owners.pass_on(batch.lane, Owner.NOBODY, tell):
+            batch.fail(Closed("the client was closed meanwhile: it was not written"))
+
+    def _pass_on(self, batch: Pending, outcome: pb.ProduceResult | TinymqError, broken: str = "") -> None:
+        """Leave a batch that was sent to the loop. `broken`: the address whose connection was lost with it."""
+
+        def adopt() -> None:
+            if broken and isinstance(outcome, TinymqError):
+                self._cluster.broke(broken, outcome)
+            self._sender.adopt(batch, outcome)
+
+        def tell() -> bool:
+            if not self._sender.closed:
+                self._soon(adopt)
+            return not self._sender.closed
+
+        if not self._batcher.owners.pass_on(batch.lane, Owner.LOOP, tell):
+            batch.fail(OutcomeUnknown("the client was closed meanwhile: it may have been written"))
+
+    def _drop(self, way: Way) -> None:
+        if self._streams.get(way.address) is way.stream:
+            del self._streams[way.address]
+        self._open_after_s[way.address] = self._now() + REOPEN_S
+        way.stream.close()
+
+    # ---- on the loop -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more; threads that wait for an answer hear of it."""
+        self._closed = True
+        self._cluster.changed.pop(self._look, None)
+        self._errands.close()
+        for stream in list(self._streams.values()):
+            self._end(stream)
+
+    def _look(self) -> None:
+        """The view has changed: wait for the answer of a former leader for MOVED_S only."""
+        way = self._under_way
+        if way is not None:
+            at = partition_of(self._cluster, way.lane)
+            if at is not None and at.leader and (at.leader, at.leader_epoch) != (way.leader, way.leader_epoch):
+                self._cluster.forgive(at.leader)
+                self._cluster.clock.call_later(MOVED_S, partial(self._give_up, way))
+        known = {broker.address for broker in self._cluster.view.brokers.values()}
+        for address, stream in list(self._streams.items()):
+            if address not in known:
+                self._streams.pop(address, None)
+                self._end(stream)
+
+    def _give_up(self, way: Way) -> None:
+        """Abort the attempt that is still waiting for a former leader, so that the loop sends it to the new leader."""
+        if self._under_way is way:
+            self._moved = True
+            way.stream.shut()
+
+    def _end(self, stream: FrameSocket) -> None:
+        way = self._under_way
+        if way is not None and stream is way.stream:
+            stream.shut()  # its thread closes it
+        else:
+            stream.close()  # a thread that is about to use it finds it so
+
+    def _suspect(self, address: str, silent_s: float) -> None:
+        self._cluster.health.suspect(address, silent_s, self._now())
+        self._look()  # the view may have changed just before the record was under way
+        self._cluster.refresh_soon()
+
+    async def _open(self, address: str) -> None:
+        stream, again_s = None, REOPEN_S
+        try:
+            stream = await self._cluster.connections.link(address).open_blocking(self._cluster.attempt_s)
+            again_s = NO_PORT_S
+        except TinymqError as error:
+            LOG.debug("%s: no connection for lone records: %s", address, error)
+        finally:
+            if stream is None:
+                self._open_after_s[address] = self._now() + again_s
+            elif self._closed:
+                stream.close()
+            else:
+                self._streams[address] = stream
+
+
+def _received(
+    stream: FrameSocket, now: Callable[[], float], look_s: float, until_s: float, silent: Callable[[], None]
+) -> bytes:
+    """The answer's head; `silent` is called at `look_s`, and then every now and again. Raises TimeoutError, others."""
+    while True:
+        try:
+            return stream.receive(max(TIMEOUT_S_MIN, min(look_s, until_s) - now()))[0]
+        except TimeoutError:
+            if now() >= until_s:
+                raise
+            silent()
+            look_s = now() + WATCH_S

@@ -1,0 +1,85 @@
+"""Chooses partitions for a producer's records without a key: those with a reachable leader, as long as there are any.
+
+Batches that wait for another partition move to one of those, unless they are bound to theirs or may have been written.
+All calls on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tinymq.base.clock import Timer
+from tinymq.base.errors import BrokerUnreachable, Closed, NotLeader, NotReady
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.routing import Partition, Reach, spread
+from tinymq.client.net.broker_streams import State
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.send_queue import Lane
+from tinymq.client.produce.topic_buffers import Sink
+
+RENEWAL_S = 0.5  # how often to look again while some leader is unreachable
+
+
+class Placement:
+    """The placement of one producer. It calls `look` when time alone may have changed which leaders are reachable."""
+
+    def __init__(self, cluster: Cluster, batcher: Batcher, look: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._batcher = batcher
+        self._look = look
+        self._renewal: Timer | None = None
+        self._closed = False
+
+    def renew(self) -> None:
+        """Update all topics after the view or a connection has changed: topics, partitions and leaders come and go."""
+        cluster, sinks = self._cluster, self._batcher.sinks
+        left = False
+        for sink in list(sinks.by_topic.values()):
+            known = cluster.view.topics.get(sink.topic)
+            if known is None:
+                continue
+            if known.topic_id != sink.topic_id:
+                sinks.forget(sink.topic, sink.topic_id)
+                continue
+            sinks.open(sink.topic, sink.topic_id, known.numbers, known.bounds)
+            reach_of = partial(_reach, cluster, sink, cluster.clock.monotonic())
+            usable, leave = spread(known, reach_of)
+            self._batcher.place(sink, usable, leave)
+            for at in known.partitions:
+                if at.partition in leave:
+                    self._probe(at)
+            left = left or bool(leave)
+        if left and self._renewal is None and not self._closed:
+            self._renewal = cluster.clock.call_later(RENEWAL_S, self._look_again)
+
+    def move(self, lane: Lane, *, gone: bool = False) -> list[Lane]:
+        """Move the batches that need not stay in this lane, and return the lanes that got them. The loop owns the lane.
+        `gone`: its partition was deleted."""
+        sink = self._batcher.sinks.by_topic.get(lane.topic)
+        if sink is None or sink.topic_id != lane.topic_id or not (gone or lane.partition in sink.left):
+            return []
+        return self._batcher.move(sink, lane)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+
+    def _probe(self, at: Partition) -> None:
+        """Connect, now and then, to a leader that gets no more records, because nothing else shows that it is back."""
+        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
+        if pipe is not None and pipe.state is State.IDLE and not self._cluster.cost(at.leader)[0]:
+            pipe.open()
+
+    def _look_again(self) -> None:
+        self._renewal = None
+        self._look()
+
+
+def _reach(cluster: Cluster, sink: Sink, now_s: float, at: Partition) -> Reach:
+    """How well a partition's leader can be reached. One that has just refused because it does not lead, or is not
+    ready, counts as LOST for a while."""
+    lane = sink.by_number[at.partition]
+    refuses = isinstance(lane.refusal, NotLeader | NotReady | BrokerUnreachable | Closed) and lane.resume_s > now_s
+    return max(cluster.reach(at.leader), Reach.LOST if refuses else Reach.GOOD)

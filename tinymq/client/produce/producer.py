@@ -1,0 +1,250 @@
+"""Producers, asynchronous: many records on their way at once, in batches, each with a Delivery.
+
+`send` returns as soon as the record has its place in the buffer. The synchronous facade (tinymq/client/facade/sync.py)
+shares everything below `append`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tinymq.base.errors import BufferFull, Closed, InvalidRequest, NotDelivered
+from tinymq.client.cluster.cluster import Cluster, wrong_loop
+from tinymq.client.cluster.lookups import topic_with
+from tinymq.client.common.argument_checks import check_partition, check_topic, check_wait
+from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.topic_settings import UNBOUNDED
+from tinymq.client.common.values import HeadersLike, Timestamp
+from tinymq.client.produce import exit, partitioner
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.blocking_sender import Direct
+from tinymq.client.produce.delivery import BatchDelivery, Delivery, Pending
+from tinymq.client.produce.sender import Sender
+from tinymq.client.produce.table_split import by_partition, by_size
+from tinymq.client.produce.topic_buffers import BATCH_OVERHEAD_BYTES, Sink
+from tinymq.format.batch import conform
+
+LEAVING_IN_ERROR_S = 5.0  # a `with` block left by an exception flushes for so long at most
+
+
+class AsyncProducer:
+    """Sends records in batches. Made by AsyncClient.producer(); use it in `async with`, which flushes at the end."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, wake: Callable[[Callable[[], None]], None]) -> None:
+        """`wake` makes a call on the loop, soon, from any thread."""
+        self.config = config
+        self._cluster = cluster
+        self.loop = cluster.loop  # the loop that the producer belongs to
+        self._closed = False
+        self._ended = asyncio.Event()  # `close` has ended
+        self._batcher = Batcher(
+            config,
+            cluster.config.limits,
+            monotonic=cluster.clock.monotonic,
+            wall_us=cluster.clock.wall_us,
+            rng=cluster.rng,
+            wake=lambda: wake(self._sender.pump),
+            loop_ended=cluster.loop.is_closed,
+        )
+        self._sender = Sender(cluster, config, self._batcher)
+        self._soon = wake
+        self._direct: Direct | None = None
+        self.append = self._batcher.append  # the synchronous half of send; the facade's threads call it
+        self._process = os.getpid()  # set last: an object that has it is fully initialised
+        exit.enter(self)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        timestamp: Timestamp | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Give one record its place in the buffer. Waits for room up to block_ms_max, then raises BufferFull.
+
+        The Delivery ends when the record is acknowledged (`await delivery`), or fails for good. `timestamp` is a
+        datetime with a zone or microseconds; now, if not given. Raises UnknownTopic, InvalidRequest, BatchTooLarge.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise wrong_loop(self.loop)
+        delivery = self.append(topic, value, key, headers, timestamp, partition)
+        if delivery is not None:
+            return delivery
+        started_s = self._cluster.clock.monotonic()
+        while delivery is None:
+            await self.ready(topic, started_s, partition)
+            delivery = self.append(topic, value, key, headers, timestamp, partition)
+        delivery.hasten(started_s + self.config.delivery_timeout_ms / 1000)
+        return delivery
+
+    async def send_batch(
+        self, topic: str, data: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> BatchDelivery:
+        """Send a whole table: columns value, and maybe key, headers, timestamp (see tinymq.format.batch.conform).
+
+        Rows go by their key as single records would, to `partition` if given. A record batch of about
+        batch_bytes_max without keys is sent as it is, in one piece. Raises as `send`.
+        """
+        self._cluster.check_loop()
+        check_topic(topic)
+        if partition is not None:
+            check_partition(partition)
+        if not isinstance(data, pa.Table | pa.RecordBatch):
+            raise InvalidRequest(
+                f"data is {type(data).__name__}, not a table",
+                hint='pass pyarrow.table({"value": [b"..."]}), or use send',
+            )
+        now = self._cluster.clock.monotonic
+        await self.ready(topic, now(), partition)
+        sink = self._batcher.sinks.by_topic.get(topic)
+        parts: list[Pending] = []
+        for place, piece in self._pieces(data, partition, sink):
+            while True:
+                if sink is None or self._closed:
+                    raise Closed("the producer is closed")
+                pending = self._batcher.append_batch(sink, place, piece)
+                if pending is not None:
+                    parts.append(pending)
+                    break
+                await self.ready(topic, now(), place)
+        return BatchDelivery(parts)
+
+    def direct(self) -> Direct:
+        """How threads deliver lone records themselves. To be called on the loop."""
+        if self._direct is None:
+            self._direct = Direct(self._cluster, self.config, self._batcher, self._sender, self._soon)
+        return self._direct
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything sent so far has ended. Raises NotDelivered with the records that failed since the
+        last flush and whose Delivery nobody asked; TimeoutError after `timeout` seconds (they go on being sent)."""
+        self._cluster.check_loop()
+        check_wait(timeout)
+        await self._sender.flush(timeout)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, within `timeout` seconds (delivery_timeout_ms if None); what is left then ends as not delivered.
+
+        Raises NotDelivered with those records. A second call waits for the first one, and raises nothing.
+        """
+        self._cluster.check_loop()
+        check_wait(timeout)
+        if self._closed:
+            await self._ended.wait()
+            return
+        self._closed = True
+        try:
+            await self._sender.close(self.close_s if timeout is None else timeout)
+        finally:
+            if self._direct is not None:
+                self._direct.close()
+            self._ended.set()
+            exit.leave(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close(LEAVING_IN_ERROR_S)
+        except NotDelivered as undelivered:
+            error.add_note(f"and {undelivered}")
+
+    def __del__(self) -> None:
+        """Report records that are lost with the producer, because its loop ended before the producer was closed."""
+        if getattr(self, "_process", 0) == os.getpid() and not self._closed and not exit.finished():
+            exit.report(self.unfinished, "when the producer was dropped", "its event loop has ended")
+
+    @property
+    def closed(self) -> bool:
+        """Was `close` called? After that the producer accepts no records."""
+        return self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Has `close` ended?"""
+        return self._ended.is_set()
+
+    @property
+    def close_s(self) -> float:
+        """The longest time that `close` takes without a timeout of its own, in seconds."""
+        return self.config.delivery_timeout_ms / 1000
+
+    @property
+    def unfinished(self) -> int:
+        """The number of records that are not acknowledged yet, or that failed without anyone asking their Delivery."""
+        return self._batcher.sinks.waiting + self._sender.undelivered
+
+    async def ready(self, topic: str, started_s: float, partition: int | None = None) -> None:
+        """Wait until `append` would take a record for this topic, and this partition. Raises what stands against it, by
+        the deadline of a send that began at `started_s`."""
+        if self._closed:
+            raise Closed("the producer is closed")
+        clock, config = self._cluster.clock, self.config
+        deadline_s = started_s + min(config.block_ms_max, config.delivery_timeout_ms) / 1000
+        sink = self._batcher.sinks.by_topic.get(topic)
+        if sink is None or (partition is not None and sink.lane(partition) is None):
+            check_topic(topic)
+            wanted = () if partition is None else (partition,)
+            look_up_s = self._look_up_s(deadline_s - clock.monotonic())
+            known = await topic_with(self._cluster, topic, wanted, look_up_s)
+            if self._closed:
+                raise Closed("the producer is closed")
+            self._batcher.sinks.open(topic, known.topic_id, known.numbers, known.bounds)
+        room = asyncio.Event()
+        self._batcher.room.when_free(room.set)
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - clock.monotonic()) if not room.is_set() else None):
+                await room.wait()
+        except TimeoutError:
+            waited_s = clock.monotonic() - started_s
+            raise BufferFull(
+                f"{self._batcher.room.taken_bytes} bytes wait to be acknowledged; no room came free in {waited_s:.3g} s"
+            ) from None
+
+    def _look_up_s(self, left_s: float) -> float:
+        """How long to look for a topic. A producer that never waits for room still has to find its topics."""
+        config, request_s = self.config, self._cluster.config.request_timeout_ms / 1000
+        most_s = config.delivery_timeout_ms / 1000 if not config.block_ms_max else left_s
+        return max(0.0, min(most_s, request_s))
+
+    def _pieces(
+        self, data: pa.Table | pa.RecordBatch, partition: int | None, sink: Sink | None
+    ) -> list[tuple[int | None, pa.RecordBatch]]:
+        limits = self._cluster.config.limits
+        bounds = sink.bounds if sink is not None else UNBOUNDED
+        bytes_max = max(1, min(limits.batch_bytes_max, bounds.bytes_max) - BATCH_OVERHEAD_BYTES)
+        bytes_aim = min(self.config.batch_bytes_max, bounds.batch_bytes_aim)
+        records_max = min(limits.batch_records_max, bounds.records_max)
+        pieces: list[tuple[int | None, pa.RecordBatch]] = []
+        for batch in conform(data, self._cluster.clock.wall_us()):
+            placed = [(partition, batch)] if partition is not None or sink is None else self._placed(batch, sink)
+            for place, part in placed:
+                cuts = by_size(part, bytes_aim, bytes_max, records_max)
+                pieces += [(place, cut) for cut in cuts]
+        return pieces
+
+    def _placed(self, batch: pa.RecordBatch, sink: Sink) -> list[tuple[int | None, pa.RecordBatch]]:
+        lanes = sink.lanes
+        count = len(lanes)
+        chosen = self.config.partitioner
+        choose = partitioner.named(chosen) if isinstance(chosen, str) else chosen
+        if choose is not None:
+            return by_partition(batch, lambda key: sink.pick(choose(key, count)).partition)
+        if chosen == "sticky" or batch.column(0).null_count == batch.num_rows:
+            return [(None, batch)]
+        return by_partition(batch, lambda key: lanes[partitioner.keyed(key, count)].partition if key else None)

@@ -1,0 +1,369 @@
+"""A producer's half that lives on the loop: takes sealed batches, sends each to its leader, acts on the answers.
+
+What an answer means is decided by the lane (tinymq/client/produce/send_queue.py); what is here is the doing: which
+broker, when again, who is told. Nothing here is per record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from tinymq.base.clock import Timer
+from tinymq.base.errors import (
+    BatchTooLarge,
+    BrokerUnreachable,
+    Closed,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TinymqError,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from tinymq.base.quantity import quantity
+from tinymq.client.cluster.background_tasks import Errands, Retries
+from tinymq.client.cluster.cluster import Cluster
+from tinymq.client.cluster.lookups import deletion_of
+from tinymq.client.cluster.routing import Partition
+from tinymq.client.common.config import ProducerConfig
+from tinymq.client.net.broker_streams import State
+from tinymq.client.net.ports import Method, PackedBatch
+from tinymq.client.net.wire import batch_head, produce_batch, read_error
+from tinymq.client.produce.batcher import Batcher
+from tinymq.client.produce.delivery import Pending
+from tinymq.client.produce.placement import Placement
+from tinymq.client.produce.send_queue import Ended, Lane, Owner
+from tinymq.client.produce.undelivered import Undelivered
+from tinymq.proto import tinymq_pb2 as pb
+
+LOG = logging.getLogger("tinymq.client")
+
+TICK_S = 0.1  # deadlines are looked at this often,
+TICK_S_MIN = 0.005  # and when the next one comes, up to this often
+CLOSE_HINT = "check the addresses, and that the brokers run; then send the records again"
+NOT_LOOKED, NOBODY = (0, 0), (0, -1)  # as leader and epoch: who leads was not looked up yet; nobody leads
+ACKS = {"quorum": pb.ACKS_QUORUM, "leader": pb.ACKS_LEADER, "none": pb.ACKS_NONE}
+
+
+class Sender:
+    """The sending of one producer. All calls on the loop."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, batcher: Batcher) -> None:
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._config = config
+        self._batcher = batcher
+        self._acks = ACKS[config.acks]
+        self._active: dict[Lane, tuple[int, int]] = {}  # lanes with work; (leader, epoch) that they last saw
+        self._retries = Retries(cluster.clock, self._drive)
+        self._linger: Timer | None = None
+        self._tick: Timer | None = None
+        self._placement = Placement(cluster, batcher, self.look)
+        self.producer_id = 0  # none yet, or none is wanted
+        self._errands = Errands()
+        self._undelivered = Undelivered(config.buffer_bytes_max)
+        self.closed = False  # set under the batcher's lock
+        cluster.changed[self.look] = None
+
+    def pump(self) -> None:
+        """Batches were encoded, or one was opened, or one is due."""
+        for lane in self._batcher.woken():
+            self._drive(lane)
+        self._seal_due()
+
+    def _seal_due(self, *, all_open: bool = False) -> None:
+        now_s = self._clock.monotonic()
+        lanes, next_s = self._batcher.seal_due(now_s, all_open=all_open)
+        for lane in lanes:
+            self._drive(lane)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if next_s is not None:
+            self._linger = self._clock.call_later(max(0.0, next_s - now_s), self._seal_due)
+
+    def look(self) -> None:
+        """The view or a pipe has changed: whoever waited for that goes on."""
+        self._placement.renew()
+        for lane, seen in list(self._active.items()):
+            at = partition_of(self._cluster, lane)
+            if at is not None and at.leader and (at.leader, at.leader_epoch) != seen:
+                self._active[lane] = (at.leader, at.leader_epoch)
+                if seen != NOT_LOOKED:
+                    self._leader_moved(lane, at.leader)
+            self._drive(lane)
+
+    def _leader_moved(self, lane: Lane, leader: int) -> None:
+        """Send to the new leader before the former one has answered, because that may be stopped. A resend is safe."""
+        self._cluster.forgive(leader)  # it was elected: whatever it did before, it is there now
+        if self._config.numbered:
+            for batch in lane.flight:
+                if batch.sent:
+                    lane.given_up(batch, self._clock.monotonic())
+        lane.hurry()
+
+    def _drive(self, lane: Lane) -> None:
+        """Send what the lane has to send, if it is the loop's: a thread that has it wakes the loop afterwards."""
+        idle = lane.idle
+        if not self._batcher.owners.take(lane, Owner.NOBODY if idle else Owner.LOOP):
+            return
+        if idle:
+            self._active.pop(lane, None)
+            return
+        if lane not in self._active:
+            self._active[lane] = NOT_LOOKED
+            if self._tick is None:
+                self._tick = self._clock.call_later(TICK_S, self._look_at_deadlines)
+        if self._config.numbered and not self.producer_id:
+            self._errands.run("producer id", self._open_producer)
+            return
+        self._move(lane)
+        if lane.idle:
+            self._drive(lane)  # the lane has no owner from now on
+            return
+        at = partition_of(self._cluster, lane)
+        if at is None:
+            self._check(lane)
+            return
+        if not at.leader and self._active[lane] == NOT_LOOKED:
+            self._active[lane] = NOBODY
+        pipe = self._cluster.produce_pipe(at.leader) if at.leader else None
+        if pipe is None:
+            self._cluster.refresh_soon()
+            return
+        self._active[lane] = (at.leader, at.leader_epoch)
+        if pipe.state is not State.OPEN:
+            if pipe.state is State.IDLE:
+                self._cluster.refresh_soon()
+                retry_s = self._cluster.retry_s(at.leader)
+                if retry_s:
+                    self._retries.set(lane, retry_s)
+                else:
+                    pipe.open()
+            return
+        now_s = self._clock.monotonic()
+        while not pipe.full:
+            batch = lane.take(now_s)
+            if batch is None:
+                break
+            self._send(lane, batch, pipe.submit)
+        if lane.resume_s > now_s:
+            self._retries.set(lane, lane.resume_s - now_s)
+
+    def _move(self, lane: Lane) -> None:
+        """Move batches that are not bound to a partition to lanes with a reachable leader."""
+        for other in self._placement.move(lane):
+            self._drive(other)
+
+    def _send(self, lane: Lane, batch: Pending, submit: Callable[..., None]) -> None:
+        request_id = batch.request_id = self._cluster.next_request()
+        packed, size = pack(lane, batch, self.producer_id, self._acks)
+        if self._acks == pb.ACKS_NONE:
+            submit(request_id, packed, size, None)
+            lane.acknowledged(batch)
+            self._batcher.room.release(batch.bytes)
+            batch.succeed(-1, 0, False)
+        else:
+            submit(request_id, packed, size, partial(self._answered, batch, request_id))
+
+    def adopt(self, batch: Pending, outcome: pb.ProduceResult | TinymqError) -> None:
+        """Go on with a batch that a thread has sent, and not to its end. The lane is the loop's already."""
+        self._answered(batch, batch.request_id, outcome)
+        if self.closed:
+            self._end_all(batch.lane.abandon(Closed("the producer was closed meanwhile")))
+
+    def _look_at_deadlines(self) -> None:
+        self._tick = None
+        now_s = self._clock.monotonic()
+        for lane in list(self._active):
+            ended = lane.expire(now_s, partial(_trouble, self._cluster, lane))
+            self._end_all(ended)
+            self._drive(lane)
+            if ended and lane.open is not None:  # it waited behind them, and its own time runs
+                self._seal_due()
+        if self._active and self._tick is None:
+            wait_s = min(TICK_S, max(TICK_S_MIN, min(lane.deadline_s for lane in self._active) - now_s))
+            self._tick = self._clock.call_later(wait_s, self._look_at_deadlines)
+
+    # ---- answers -------------------------------------------------------------------------------------
+
+    def _answered(self, batch: Pending, request_id: int, result: pb.ProduceResult | TinymqError) -> None:
+        late = batch.request_id != request_id or not batch.sent
+        if late and (batch.done or request_id not in batch.unanswered):
+            return  # no attempt waits for this answer
+        lane = batch.lane
+        if isinstance(result, TinymqError) or result.HasField("error"):
+            error = result if isinstance(result, TinymqError) else read_error(result.error)
+            if late:
+                lane.answered_late(batch, request_id, unknown=isinstance(error, OutcomeUnknown))
+            else:
+                self._failed_attempt(lane, batch, error)
+        else:
+            lane.acknowledged(batch)
+            self._batcher.room.release(batch.bytes)
+            batch.succeed(result.base_offset, result.append_time_us, result.duplicate)
+        if lane.open is not None:
+            self._seal_due()
+        self._drive(lane)
+
+    def _failed_attempt(self, lane: Lane, batch: Pending, error: TinymqError) -> None:
+        now_s = self._clock.monotonic()
+        if not isinstance(error, OutOfOrderSequence | UnknownProducer):  # only says that what came before was refused
+            lane.refusal = error
+        if isinstance(error, NotLeader):
+            # Note the refusal before learning the new leader, which drives the lane: otherwise it would give this
+            # attempt up.
+            lane.refused(batch, now_s, 0.0)
+            if not self._cluster.learn(lane.topic, lane.partition, error):
+                lane.back_off(now_s)
+                self._cluster.refresh_soon()
+        elif isinstance(error, UnknownTopic | UnknownPartition):
+            lane.refused(batch, now_s)  # the broker may not have heard of it yet
+            self._check(lane)
+        elif isinstance(error, OutOfOrderSequence | UnknownProducer):
+            self._end_all(lane.out_of_sequence(batch, now_s, error))
+        elif isinstance(error, OutcomeUnknown):
+            self._end_all(lane.lost(batch, now_s, error))
+        elif error.retriable:
+            wish_ms = error.detail.get("retry_after_ms", "")
+            lane.refused(batch, now_s, int(wish_ms) / 1000 if wish_ms.isdigit() else None)
+        else:
+            self._end_all([lane.rejected(batch, error)])
+        if isinstance(error, OutcomeUnknown | BrokerUnreachable | BatchTooLarge):
+            self._cluster.refresh_soon()  # another one may lead; the topic's bounds may be other ones
+
+    def _end_all(self, ended: list[Ended]) -> None:
+        for batch, error in ended:
+            self._batcher.room.release(batch.bytes)
+            self._undelivered.add(batch)
+            batch.fail(error)
+
+    async def _open_producer(self) -> None:
+        try:
+            request, timeout_s = pb.OpenProducerRequest(), self._config.delivery_timeout_ms / 1000
+            reply = await self._cluster.ask(Method.OPEN_PRODUCER, request, timeout_s=timeout_s)
+        except TinymqError as error:
+            LOG.debug("no producer id yet: %s", error)
+            if not error.retriable and not isinstance(error, OutcomeUnknown):
+                for lane in list(self._active):
+                    self._end_all(lane.abandon(error))
+                self._seal_due()
+            return
+        self.producer_id = reply.producer_id
+        asyncio.get_running_loop().call_soon(self.look)
+
+    def _check(self, lane: Lane) -> None:
+        """Is what it sends to still there? If not, nothing in it will ever be sent."""
+        self._errands.run(f"check {lane.topic}/{lane.partition}", partial(self._look_for, lane))
+
+    async def _look_for(self, lane: Lane) -> None:
+        gone = await deletion_of(self._cluster, lane.topic, lane.topic_id, lane.partition)
+        if gone is None:
+            return
+        lost = [lane]
+        if isinstance(gone, UnknownTopic):
+            self._batcher.sinks.forget(lane.topic, lane.topic_id)
+            lost = [x for x in self._active if x.topic_id == lane.topic_id]
+        elif self._batcher.owners.take(lane):
+            for other in self._placement.move(lane, gone=True):
+                self._drive(other)
+        for ended in lost:
+            if self._batcher.owners.take(ended):
+                self._end_all(ended.abandon(gone))
+            self._drive(ended)
+        self._seal_due()
+
+    # ---- the end -------------------------------------------------------------------------------------
+
+    @property
+    def undelivered(self) -> int:
+        """The number of records that failed since the last report and whose Delivery nobody asked."""
+        return self._undelivered.count
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Send everything appended until now. Raises TimeoutError, or NotDelivered with what failed since the last."""
+        self.pump()
+        self._seal_due(all_open=True)
+        pending = [b for lane in self._batcher.sinks.lanes.values() for b in (*lane.sealed, *lane.flight)]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for batch in pending:
+                    await batch.wait_async()
+                if self._acks == pb.ACKS_NONE:
+                    await self._cluster.connections.written()
+        except TimeoutError:
+            left = sum(batch.count for batch in pending if not batch.done)
+            raise TimeoutError(f"{quantity(left, 'record')} still unacknowledged after {timeout_s} s") from None
+        self._undelivered.tell()
+
+    async def close(self, timeout_s: float) -> None:
+        """Flush, and end at the deadline what is left. Raises NotDelivered."""
+        if self.closed:
+            return
+        self._batcher.close()
+        late = False
+        try:
+            await self.flush(timeout_s)
+        except TimeoutError:
+            late = True
+        finally:
+            with self._batcher.lock:
+                self.closed = True  # a thread that has a lane still ends its batch by itself from now on
+            self._cluster.changed.pop(self.look, None)
+            for timer in (self._linger, self._tick):
+                if timer is not None:
+                    timer.cancel()
+            self._retries.close()
+            self._placement.close()
+            self._errands.close()
+        if late:
+            for lane in self._batcher.sinks.lanes.values():
+                if self._batcher.owners.take(lane):
+                    self._end_all(lane.abandon(_left_behind(self._cluster, lane, timeout_s)))
+            self._undelivered.tell()
+
+
+def partition_of(cluster: Cluster, lane: Lane) -> Partition | None:
+    """Where a lane's partition is, as far as the view knows; None: it, or the topic of this id, is not in it."""
+    topic = cluster.view.topics.get(lane.topic)
+    return topic.partition(lane.partition) if topic is not None and topic.topic_id == lane.topic_id else None
+
+
+def _trouble(cluster: Cluster, lane: Lane) -> str:
+    """What keeps this lane's batches: every address that fails, and why; else what the leader said last."""
+    topic = cluster.view.topics.get(lane.topic)
+    at = topic.partition(lane.partition) if topic is not None else None
+    led = at is not None and at.leader
+    refusal = lane.refusal.message if lane.refusal is not None else ""
+    return cluster.trouble() or refusal or ("" if led else "no leader is known")
+
+
+def _left_behind(cluster: Cluster, lane: Lane, timeout_s: float) -> TinymqError:
+    trouble = _trouble(cluster, lane)
+    because = f": {trouble}" if trouble else ""
+    return lane.unwritten(f"the producer was closed, and not delivered within {timeout_s:.3g} s{because}", CLOSE_HINT)
+
+
+def pack(lane: Lane, batch: Pending, producer_id: int, acks: int) -> tuple[PackedBatch, int]:
+    assert batch.message is not None, "taken before it was encoded"
+    head = batch_head(
+        codec=batch.codec,
+        record_count=batch.count,
+        producer_id=producer_id,
+        producer_epoch=batch.epoch,
+        first_sequence=batch.first_sequence,
+    )
+    left_s = batch.deadline_s - batch.attempt_s
+    return produce_batch(
+        request_id=batch.request_id,
+        topic_id=lane.topic_id,
+        partition=lane.partition,
+        head=head,
+        message=batch.message,
+        acks=acks,
+        timeout_ms=max(1, int(left_s * 1000)),
+    )

@@ -1,0 +1,144 @@
+"""The topics that a producer sends to: a lane per partition, and how large their batches may be. No I/O."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import UnknownPartition
+from tinymq.client.common.argument_checks import check_partition
+from tinymq.client.common.config import ProducerConfig
+from tinymq.client.common.topic_settings import UNBOUNDED, Bounds
+from tinymq.client.produce import partitioner
+from tinymq.client.produce.send_queue import Lane
+
+BATCH_OVERHEAD_BYTES = 4096  # metadata, paddings and the batch header (under 1 KiB in truth)
+
+
+class Sink:
+    """One topic of one producer: a lane per partition, and how large its batches may be."""
+
+    __slots__ = (
+        "bounds",
+        "by_number",
+        "bytes_max",
+        "lanes",
+        "left",
+        "records_max",
+        "sticky",
+        "topic",
+        "topic_id",
+        "usable",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, lanes: Sequence[Lane], rng: random.Random) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.lanes: tuple[Lane, ...] = ()  # by partition number, which may leave some out; never empty
+        self.sticky = rng.choice(lanes)  # where records without a key go, until its batch is sealed
+        self.usable: Sequence[int] = ()  # partitions that keyless batches may be given to; never empty
+        self.left: frozenset[int] = frozenset()  # partitions that keyless batches leave, for one of `usable`
+        self.bounds = UNBOUNDED  # the topic's; and with them, for each batch of more than one record:
+        self.records_max = UNBOUNDED.records_max
+        self.bytes_max = UNBOUNDED.bytes_max  # as the batcher counts
+        self.replace(lanes, rng)
+
+    def replace(self, lanes: Sequence[Lane], rng: random.Random) -> None:
+        """The topic has these partitions now."""
+        self.lanes = tuple(lanes)
+        self.by_number = {lane.partition: lane for lane in lanes}
+        self.usable, self.left = tuple(self.by_number), frozenset()
+        if self.sticky.partition not in self.by_number:
+            self.turn(rng)
+
+    def lane(self, partition: int) -> Lane | None:
+        """None: not known, and perhaps new. Raises UnknownPartition for what never is one, InvalidRequest."""
+        if partition.__class__ is not int:
+            partition = check_partition(partition)
+        if partition < 0:
+            raise UnknownPartition(f"{self.topic}/{partition}: no partition has this number")
+        return self.by_number.get(partition)
+
+    def pick(self, place: int) -> Lane:
+        """The lane at a place that a partitioner chose. Raises UnknownPartition, InvalidRequest."""
+        if place.__class__ is not int:
+            place = check_partition(place)
+        if not 0 <= place < len(self.lanes):
+            raise UnknownPartition(f"{self.topic}: the partitioner chose {place} among {len(self.lanes)} partitions")
+        return self.lanes[place]
+
+    def turn(self, rng: random.Random) -> Lane:
+        """Another lane for records without a key."""
+        partition = partitioner.pick_sticky(self.sticky.partition, self.usable, rng)
+        self.sticky = self.by_number[partition]
+        return self.sticky
+
+
+class Sinks:
+    """The open topics of one producer, and every lane there ever was. All of it belongs to the batcher's lock."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        limits: Limits,
+        lock: threading.Lock,
+        rng: random.Random,
+        loop_ended: Callable[[], bool] = bool,
+    ) -> None:
+        """`loop_ended` returns True once the event loop that sends the batches is closed."""
+        self.by_topic: dict[str, Sink] = {}
+        # By topic id and partition: a partition that is seen again goes on in its lane, for the same numbers given
+        # twice would be answered as duplicates.
+        self.lanes: dict[tuple[bytes, int], Lane] = {}
+        self._config = config
+        self._limits = limits
+        self._lock = lock
+        self._rng = rng
+        self._loop_ended = loop_ended
+
+    def open(self, topic: str, topic_id: bytes, partitions: Sequence[int], bounds: Bounds = UNBOUNDED) -> Sink:
+        """Open a topic for appending, once it is known; or again, with the partitions and bounds that it has now."""
+        with self._lock:
+            sink = self.by_topic.get(topic)
+            if sink is None or sink.topic_id != topic_id:
+                lanes = self._open_lanes(topic, topic_id, partitions)
+                sink = self.by_topic[topic] = Sink(topic, topic_id, lanes, self._rng)
+            elif tuple(sink.by_number) != tuple(partitions):
+                sink.replace(self._open_lanes(topic, topic_id, partitions), self._rng)
+            sink.bounds = bounds
+            sink.records_max = min(bounds.records_max, self._limits.batch_records_max)
+            most = min(bounds.bytes_max - BATCH_OVERHEAD_BYTES, bounds.batch_bytes_aim)
+            sink.bytes_max = min(self._config.batch_bytes_max, most)
+            return sink
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that are neither acknowledged nor failed. Approximate while other threads send."""
+        count = 0
+        for lane in list(self.lanes.values()):
+            batches = [*lane.sealed.copy(), *lane.flight, *([lane.open] if lane.open is not None else [])]
+            count += sum(batch.count for batch in batches if not batch.done)
+        return count
+
+    def forget(self, topic: str, topic_id: bytes) -> None:
+        """The topic is gone: the next append asks for it anew."""
+        with self._lock:
+            sink = self.by_topic.get(topic)
+            if sink is not None and sink.topic_id == topic_id:
+                del self.by_topic[topic]
+
+    def _open_lanes(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[Lane]:
+        known, config = self.lanes, self._config
+        for p in partitions:
+            if (topic_id, p) not in known:
+                known[topic_id, p] = Lane(
+                    topic,
+                    topic_id,
+                    p,
+                    limit=config.inflight,
+                    numbered=config.numbered,
+                    loop_ended=self._loop_ended,
+                )
+        return [known[topic_id, p] for p in partitions]

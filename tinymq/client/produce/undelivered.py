@@ -1,0 +1,40 @@
+"""What a producer could not deliver, until somebody is told: bounded, for records are kept for the telling."""
+
+from __future__ import annotations
+
+from tinymq.base.errors import NotDelivered
+from tinymq.base.quantity import quantity
+from tinymq.client.produce.delivery import Pending
+
+
+class Undelivered:
+    """Failed batches since the last telling. Over the bound only their number is kept."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._batches: list[Pending] = []
+        self._left_out = 0
+
+    @property
+    def count(self) -> int:
+        """The number of failed records that were not reported to anyone."""
+        return self._left_out + sum(batch.count - len(batch.seen or ()) for batch in self._batches)
+
+    def add(self, batch: Pending) -> None:
+        if self._bytes + batch.bytes <= self._bytes_max:
+            self._batches.append(batch)
+            self._bytes += batch.bytes
+        else:
+            self._left_out += batch.count
+
+    def tell(self) -> None:
+        """Raise NotDelivered with the records that nobody has been told about through their Delivery, if any."""
+        batches, self._batches = self._batches, []
+        left_out, self._left_out = self._left_out, 0
+        self._bytes = 0
+        records = [record for batch in batches for record in batch.unsent()]
+        if records or left_out:
+            first = f": {records[0].error.message}" if records else ""
+            count = len(records) + left_out
+            raise NotDelivered(f"{quantity(count, 'record')} not delivered{first}", records=records, left_out=left_out)
