@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tinymq.cli import devfolder
+from tinymq.dev import dev_folder
 from tinymq.testing import cluster
 from tinymq_chaos.real import ports
 
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (name := worker()) is not None:
         number, workers = int(name.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        devfolder.PORTS = cluster.PORTS = ports.PORTS = devfolder.PORTS[number::workers]
+        dev_folder.PORTS = cluster.PORTS = ports.PORTS = dev_folder.PORTS[number::workers]
     elif config.getoption("write_durations"):
         config.pluginmanager.register(Stopwatch(config.rootpath))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import NotFound
-from tinymq.cli import devcluster, devfolder, process
+from tinymq.dev import dev_cluster, dev_folder, process
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """Where it is pasted; no broker runs there afterwards."""
     yield tmp_path
     with contextlib.suppress(NotFound):  # as the README leaves it
-        devcluster.down(tmp_path / devfolder.DEFAULT, purge=True)
+        dev_cluster.down(tmp_path / dev_folder.DEFAULT, purge=True)
 
 
 def _run(command: list[str], folder: Path, timeout_s: float = COMMAND_S_MAX) -> str:
@@ -63,7 +63,7 @@ def _commands(block: str) -> list[str]:
     """The lines of a block, as they run here: the environment is there, and ports are free ones."""
     lines = [line.split("  #")[0].strip() for line in block.splitlines()]
     ours = [line for line in lines if not line.startswith((". ", "make "))]
-    return [line.replace("dev up", f"dev up --port {devfolder.ANY_PORT}") for line in ours]
+    return [line.replace("dev up", f"dev up --port {dev_folder.ANY_PORT}") for line in ours]
 
 
 @pytest.mark.timeout(PASTING_S_MAX)
@@ -71,7 +71,7 @@ def test_pasting_all_of_it_works_and_leaves_nothing_so_that_it_may_be_pasted_aga
     printed: list[str] = []
     for language, block in BLOCKS:
         if language == "python":
-            servers = devfolder.load(folder / devfolder.DEFAULT).servers
+            servers = dev_folder.load(folder / dev_folder.DEFAULT).servers
             assert ADDRESS in block
             printed += _run([sys.executable, "-c", block.replace(ADDRESS, servers)], folder).splitlines()
         else:
@@ -100,7 +100,7 @@ def test_a_command_that_takes_too_long_ends_with_what_it_started(folder: Path) -
 
 
 def test_the_example_names_the_address_at_which_a_cluster_listens_by_itself() -> None:
-    assert f"{devfolder.HOST}:{devfolder.FIRST_PORT}" == ADDRESS
+    assert f"{dev_folder.HOST}:{dev_folder.FIRST_PORT}" == ADDRESS
     assert "ports 7070 to 7072 and 7170 to 7172" in README
 
 

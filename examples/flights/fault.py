@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq.cli import devcluster
 from tinymq.client import Client
+from tinymq.dev import dev_cluster
 
 PARTITION = 0
 
@@ -29,10 +29,10 @@ class Fault:
         partitions = self.client.admin.describe_topic(self.topic).partitions
         self.broker = next(at.leader for at in partitions if at.partition == PARTITION)
         self.killed_ns = time.perf_counter_ns()
-        devcluster.kill(self.folder, self.broker)
+        dev_cluster.kill(self.folder, self.broker)
         self.say(f"half way: kill -9 of broker {self.broker}, which leads {self.topic}/{PARTITION}")
 
     def restart(self) -> None:
         """Start it again, and do not wait: it has to catch up under load."""
-        devcluster.start(self.folder, self.broker)
+        dev_cluster.start(self.folder, self.broker)
         self.say(f"broker {self.broker} is started again, while the producer goes on")

@@ -18,8 +18,8 @@ from examples.flights import compare, produce, replicas, report, source
 from examples.flights.fault import PARTITION, Fault
 from examples.flights.source import Flight
 from tinymq.base.errors import NotFound, TinymqError
-from tinymq.cli import devcluster, devfolder
 from tinymq.client import Client, TopicDescription
+from tinymq.dev import dev_cluster, dev_folder
 
 TOPIC = "flights"
 BROKERS = 3
@@ -46,14 +46,14 @@ class Job:
         well = False
         try:
             self._say(f"starting {BROKERS} brokers, each a process with its own data folder under {self.folder}")
-            cluster = devcluster.up(self.folder, BROKERS, self._say)
+            cluster = dev_cluster.up(self.folder, BROKERS, self._say)
             with Client(cluster.servers) as client:
                 well = self._work(flights, client, cluster)
         finally:
             self._stop(well)
         return well
 
-    def _work(self, flights: list[Flight], client: Client, cluster: devfolder.DevFolder) -> bool:
+    def _work(self, flights: list[Flight], client: Client, cluster: dev_folder.DevFolder) -> bool:
         leaders_first = self._create_topic(client)
         fault = Fault(self.folder, client, TOPIC, self._say)
         production = self._produce(flights, client, fault)
@@ -61,7 +61,7 @@ class Job:
 
         done = time.monotonic()
         self._say("waiting for every replica of every partition to have it all")
-        devcluster.wait_ready(self.folder, fault.broker)
+        dev_cluster.wait_ready(self.folder, fault.broker)
         partitions, unequal = replicas.wait_equal(client, TOPIC, records, REPLICAS, CATCH_UP_S_MAX)
         self.wrong += unequal
         caught_up_s = time.monotonic() - done
@@ -99,7 +99,7 @@ class Job:
 
     def _remove_last_run(self) -> None:
         try:
-            devcluster.down(self.folder, purge=True)
+            dev_cluster.down(self.folder, purge=True)
         except NotFound:
             return
         self._say("removed what an earlier run left")
@@ -144,9 +144,9 @@ class Job:
         self.wrong += verdict.examples
         return verdict, time.monotonic() - began
 
-    def _compare_disks(self, cluster: devfolder.DevFolder, topic_id: bytes, partitions: replicas.Partitions) -> int:
+    def _compare_disks(self, cluster: dev_folder.DevFolder, topic_id: bytes, partitions: replicas.Partitions) -> int:
         self._say("stopping the brokers, comparing the replicas on their disks byte for byte")
-        devcluster.down(self.folder, purge=False)
+        dev_cluster.down(self.folder, purge=False)
         equal = 0
         for partition, these in sorted(partitions.items()):
             digests: Counter[str] = Counter()
@@ -174,7 +174,7 @@ class Job:
 
     def _stop(self, well: bool) -> None:
         try:
-            devcluster.down(self.folder, purge=well)
+            dev_cluster.down(self.folder, purge=well)
         except NotFound:
             return  # it never came up
         if not well:

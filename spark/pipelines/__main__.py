@@ -16,7 +16,7 @@ from pipelines.job import Job
 from pipelines.refused import Refused
 from pipelines.submitting import SubmitFailed
 from tinymq.base.errors import TinymqError
-from tinymq.cli.exits import Exit, explain
+from tinymq.cli.common.exits import Exit, explain
 
 FOLDER = Path(".tinymq/pipeline")
 

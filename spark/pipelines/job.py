@@ -25,8 +25,8 @@ from pipelines.following import Reports
 from pipelines.returned import Returned, returned
 from pipelines.submitting import Submitted
 from tinymq.base.errors import NotFound
-from tinymq.cli import devcluster
 from tinymq.client import Client
+from tinymq.dev import dev_cluster
 
 BROKERS = 3
 FLIGHTS, DELAYS = "flights", "delays"
@@ -52,7 +52,7 @@ class Job:
         well = False
         try:
             self._say(f"starting {BROKERS} brokers, each a process with its own data folder under {self._cluster}")
-            cluster = devcluster.up(self._cluster, BROKERS, self._say)
+            cluster = dev_cluster.up(self._cluster, BROKERS, self._say)
             with Client(cluster.servers) as client:
                 sent = self._load(client)
                 reports = self._submit(cluster.servers, sent)
@@ -71,7 +71,7 @@ class Job:
 
     def _remove_last_run(self) -> None:
         try:
-            devcluster.down(self._cluster, purge=True)
+            dev_cluster.down(self._cluster, purge=True)
         except NotFound:
             pass
         else:
@@ -199,7 +199,7 @@ class Job:
 
     def _stop(self, well: bool) -> None:
         try:
-            devcluster.down(self._cluster, purge=well)
+            dev_cluster.down(self._cluster, purge=well)
         except NotFound:
             return  # it never came up
         if not well:

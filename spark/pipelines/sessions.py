@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import pyspark_tinymq
 from pipelines.refused import Refused
 from tinymq.base.errors import TinymqError
-from tinymq.cli.exits import Exit, explain
+from tinymq.cli.common.exits import Exit, explain
 
 STACKS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print Java's stack, as JSON, of what Spark refuses; the error that is raised says why."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tinymq.cli import broker_log, tuning
-from tinymq.cli.exits import Exit
+from tinymq.cli.common import tuning
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.cli.verbs import broker_log
 from tinymq.testing import Cluster
 
 

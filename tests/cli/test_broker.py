@@ -17,8 +17,8 @@ import pytest
 from tests.cli.conftest import Ended, RunBroker
 from tinymq.base.config import BrokerConfig
 from tinymq.base.types import PeerAddress
-from tinymq.cli import broker
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.verbs import broker
 from tinymq.log.broker_files.identity import read_identity, write_identity
 from tinymq.log.files.files import RealFiles
 from tinymq.rpc.services.cluster_formation import form_cluster

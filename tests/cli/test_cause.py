@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import WrongSecret
-from tinymq.cli import cause
-from tinymq.cli.cause import Cause
+from tinymq.dev import cause
+from tinymq.dev.cause import Cause
 
 
 def _event(level: str, **fields: str) -> str:

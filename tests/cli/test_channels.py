@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.partition_arguments import parse_queue
 from tinymq.cli.main import run
-from tinymq.cli.places import parse_queue
 
 pytestmark = pytest.mark.usefixtures("servers")
 

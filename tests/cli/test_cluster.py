@@ -17,10 +17,10 @@ from tests.client.running import run as run_async
 from tests.testing.test_disks import Disks
 from tinymq import BrokerStatus, ClusterStatus, ReplicaStatus, TopicDescription
 from tinymq.base.types import GroupId, TopicId
-from tinymq.cli.cluster import describe
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.servers import Where
 from tinymq.cli.main import run
-from tinymq.cli.servers import Where
+from tinymq.cli.verbs.cluster import describe
 from tinymq.client.cluster.routing import Partition
 from tinymq.client.common.values import as_datetime
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group

@@ -15,10 +15,10 @@ import pytest
 from tests.cli.conftest import RunBroker
 from tests.metrics.pages import get
 from tinymq.base.errors import NotReady
-from tinymq.cli import cause, devcluster, devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.cli.process import Process
+from tinymq.dev import cause, dev_cluster, dev_folder
+from tinymq.dev.process import Process
 
 DEADLINE_S = 20.0
 
@@ -29,17 +29,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "dev"
     yield path
     if (path / "cluster.json").exists():
-        devcluster.down(path, purge=False)
+        dev_cluster.down(path, purge=False)
 
 
 def _processes(folder: Path) -> list[Process]:
-    cluster = devfolder.load(folder)
+    cluster = dev_folder.load(folder)
     return [process for b in cluster.brokers if (process := cluster.process(b.id)) is not None]
 
 
 def _metadata_leader(folder: Path, capfd: pytest.CaptureFixture[str]) -> int:
     capfd.readouterr()
-    run(["cluster", "status", "-s", devfolder.load(folder).servers, "-o", "json"])
+    run(["cluster", "status", "-s", dev_folder.load(folder).servers, "-o", "json"])
     leader: int = json.loads(capfd.readouterr().out)["metadata_leader"]
     return leader
 
@@ -59,11 +59,11 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "kill", "2", *where, "-o", "json"]) == Exit.OK
     assert json.loads(capfd.readouterr().out) == {**states[1], "pid": None, "state": "stopped"}
     assert not started[1].alive
-    assert [s.state for s in devcluster.status(folder)] == ["running", "stopped", "running"]
+    assert [s.state for s in dev_cluster.status(folder)] == ["running", "stopped", "running"]
     assert run(["dev", "start", "1", *where]) == Exit.USAGE, "it runs already"
     assert "tinymq dev stop 1" in capfd.readouterr().err
     assert run(["dev", "start", "2", *where]) == Exit.OK
-    assert [s.state for s in devcluster.status(folder)] == ["running"] * 3
+    assert [s.state for s in dev_cluster.status(folder)] == ["running"] * 3
 
     capfd.readouterr()
     assert run(["dev", "logs", "2", *where]) == Exit.OK
@@ -80,7 +80,7 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert run(["dev", "up", *where]) == Exit.OK, "again, with what it has kept"
     leader = _metadata_leader(folder, capfd)
     assert run(["dev", "stop", str(leader), *where]) == Exit.OK
-    events = [json.loads(line) for line in cause.tail(devfolder.load(folder).log(leader), 50)]
+    events = [json.loads(line) for line in cause.tail(dev_folder.load(folder).log(leader), 50)]
     stopping = max(i for i, event in enumerate(events) if event.get("state") == "stopping")
     assert "follower" in [event.get("role") for event in events[stopping:]], "it handed over before it stopped"
     assert _metadata_leader(folder, capfd) not in (leader, None)
@@ -90,25 +90,25 @@ def test_a_clusters_life(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.long  # `tinymq dev stop` does the same, in the test above
 def test_sigterm_ends_a_broker_politely(folder: Path) -> None:
-    devcluster.up(folder, 1, lambda _: None)
+    dev_cluster.up(folder, 1, lambda _: None)
     (process,) = _processes(folder)
     process.signal(signal.SIGTERM)
     assert process.wait_gone(time.monotonic() + DEADLINE_S)
-    events = [json.loads(line) for line in cause.tail(devfolder.load(folder).log(1), 50)]
+    events = [json.loads(line) for line in cause.tail(dev_folder.load(folder).log(1), 50)]
     assert "stopping" in {event.get("state") for event in events}
-    assert [s.state for s in devcluster.status(folder)] == ["stopped"]
+    assert [s.state for s in dev_cluster.status(folder)] == ["stopped"]
 
 
-def without_metrics(folder: Path) -> devfolder.DevFolder:
+def without_metrics(folder: Path) -> dev_folder.DevFolder:
     """Three brokers, as they were made before there were metrics."""
-    devfolder.create(folder, 3)
+    dev_folder.create(folder, 3)
     document = json.loads((folder / "cluster.json").read_text())
     for said in document["brokers"]:
         del said["metrics_address"]
         config = folder / f"broker-{said['id']}.toml"
         config.write_text(re.sub(r"metrics_listen = .*\n", "", config.read_text()))
     (folder / "cluster.json").write_text(json.dumps(document))
-    return devfolder.load(folder)
+    return dev_folder.load(folder)
 
 
 def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Path) -> None:
@@ -117,23 +117,23 @@ def test_a_broker_that_does_not_start_is_explained_and_leaves_nobody(folder: Pat
     cluster = without_metrics(folder)
     with socket.socket() as taken:
         port = int(cluster.broker(2).address.rpartition(":")[2])
-        taken.bind((devfolder.HOST, port))
+        taken.bind((dev_folder.HOST, port))
         taken.listen()
         said: list[str] = []
         with pytest.raises(NotReady) as raised:
-            devcluster.up(folder, None, said.append)
+            dev_cluster.up(folder, None, said.append)
     assert raised.value.message.startswith("broker 2 did not start: PortInUse: ")
     assert "\n" not in raised.value.message
     assert str(cluster.log(2)) in raised.value.hint
     assert said[-1] == "stopped again: brokers 1, 2, 3"
-    assert [s.state for s in devcluster.status(folder)] == ["stopped"] * 3
+    assert [s.state for s in dev_cluster.status(folder)] == ["stopped"] * 3
     assert _processes(folder) == []
-    devcluster.up(folder, None, lambda _: None)
-    assert [(s.metrics, s.state) for s in devcluster.status(folder)] == [("", "running")] * 3
+    dev_cluster.up(folder, None, lambda _: None)
+    assert [(s.metrics, s.state) for s in dev_cluster.status(folder)] == [("", "running")] * 3
 
 
 def test_an_unknown_key_names_the_nearest(tmp_path: Path, run_broker: RunBroker) -> None:
-    cluster = devfolder.create(tmp_path / "dev", 1)
+    cluster = dev_folder.create(tmp_path / "dev", 1)
     config = cluster.config(1)
     config.write_text(config.read_text().replace("peer_listen", "peer_listn"))
     result = run_broker(["--config", str(config)])

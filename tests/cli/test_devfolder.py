@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, UnsafePath
-from tinymq.cli import cause, devcluster, devfolder, process
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
-from tinymq.cli.process import Process
+from tinymq.dev import cause, dev_cluster, dev_folder, process
+from tinymq.dev.process import Process
 
 
 def test_created_and_loaded_alike(tmp_path: Path) -> None:
-    created = devfolder.create(tmp_path / "dev", 3)
-    assert devfolder.load(tmp_path / "dev") == created
+    created = dev_folder.create(tmp_path / "dev", 3)
+    assert dev_folder.load(tmp_path / "dev") == created
     assert not created.formed
-    assert devfolder.load(created.set_formed().path).formed
+    assert dev_folder.load(created.set_formed().path).formed
     assert len({a for b in created.brokers for a in (b.address, b.peer_address, b.metrics_address)}) == 9
     listens = tomllib.loads(created.config(2).read_text())
     second = created.broker(2)
@@ -30,7 +30,7 @@ def test_created_and_loaded_alike(tmp_path: Path) -> None:
 
 
 def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: Path) -> None:
-    folder = devfolder.create(tmp_path, 3)
+    folder = dev_folder.create(tmp_path, 3)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
     assert len(folder.secret) >= 32
     configs = [tomllib.loads(folder.config(n).read_text()) for n in (1, 2, 3)]
@@ -42,13 +42,13 @@ def test_the_secret_is_for_its_owner_alone_and_shared_by_all_brokers(tmp_path: P
 @pytest.mark.parametrize("brokers", [0, 2, 4, 7, -1])
 def test_a_number_of_brokers_that_cannot_vote_makes_nothing(tmp_path: Path, brokers: int) -> None:
     with pytest.raises(InvalidRequest):
-        devfolder.create(tmp_path / "dev", brokers)
+        dev_folder.create(tmp_path / "dev", brokers)
     assert not (tmp_path / "dev").exists()
 
 
 def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as raised:
-        devfolder.load(tmp_path)
+        dev_folder.load(tmp_path)
     assert "tinymq dev up" in raised.value.hint
 
 
@@ -56,11 +56,11 @@ def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
 def test_a_damaged_cluster_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(CorruptData):
-        devfolder.load(tmp_path)
+        dev_folder.load(tmp_path)
 
 
 def test_processes_are_written_down(tmp_path: Path) -> None:
-    folder = devfolder.create(tmp_path, 1)
+    folder = dev_folder.create(tmp_path, 1)
     assert folder.process(1) is None
     folder.set_process(1, Process(12, "34"))
     assert folder.process(1) == Process(12, "34")
@@ -73,23 +73,23 @@ def test_processes_are_written_down(tmp_path: Path) -> None:
 
 
 def test_two_commands_do_not_change_one_cluster_at_once(tmp_path: Path) -> None:
-    with devfolder.locked(tmp_path / "dev"), pytest.raises(FolderInUse), devfolder.locked(tmp_path / "dev"):
+    with dev_folder.locked(tmp_path / "dev"), pytest.raises(FolderInUse), dev_folder.locked(tmp_path / "dev"):
         pass
-    with devfolder.locked(tmp_path / "dev"):
+    with dev_folder.locked(tmp_path / "dev"):
         pass
 
 
 def test_free_ports_are_free_and_all_different() -> None:
-    ports = devfolder.free_ports(10)
+    ports = dev_folder.free_ports(10)
     assert len(set(ports)) == 10
     for port in ports:
         with socket.socket() as probe:
-            probe.bind((devfolder.HOST, port))
+            probe.bind((dev_folder.HOST, port))
 
 
 def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
     first = _nine_free_ports()
-    folder = devfolder.create(tmp_path / "a", 3, first)
+    folder = dev_folder.create(tmp_path / "a", 3, first)
     assert [b.address for b in folder.brokers] == [f"127.0.0.1:{first + i}" for i in range(3)]
     assert [b.peer_address for b in folder.brokers] == [f"127.0.0.1:{first + 100 + i}" for i in range(3)]
     assert [b.metrics_address for b in folder.brokers] == [f"127.0.0.1:{first + 200 + i}" for i in range(3)]
@@ -99,9 +99,9 @@ def test_the_wanted_ports_are_taken_when_all_are_free(tmp_path: Path) -> None:
 def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path, taken: int) -> None:
     first = _nine_free_ports()
     with socket.socket() as other:
-        other.bind((devfolder.HOST, first + taken))
+        other.bind((dev_folder.HOST, first + taken))
         other.listen()
-        folder = devfolder.create(tmp_path / "a", 3, first)
+        folder = dev_folder.create(tmp_path / "a", 3, first)
     addresses = [a for b in folder.brokers for a in (b.address, b.peer_address, b.metrics_address)]
     ports = {int(address.rpartition(":")[2]) for address in addresses}
     assert len(ports) == 9
@@ -111,7 +111,7 @@ def test_other_ports_are_taken_when_one_of_the_wanted_is_not_free(tmp_path: Path
 def _nine_free_ports() -> int:
     """The first of three in a row that are free, as are those 100 and 200 above."""
     for first in range(30_000, 32_000):
-        if all(devfolder.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
+        if all(dev_folder.is_free(first + above + i) for above in (0, 100, 200) for i in range(3)):
             return first
     raise AssertionError("no free ports")
 
@@ -123,28 +123,28 @@ def test_a_command_that_is_refused_leaves_nothing_behind(tmp_path: Path, argv: l
 
 
 def test_another_number_of_brokers_than_the_cluster_has(tmp_path: Path) -> None:
-    devfolder.create(tmp_path, 3)
+    dev_folder.create(tmp_path, 3)
     with pytest.raises(InvalidRequest, match="3 brokers, not 1"):
-        devcluster.up(tmp_path, 1, print)
+        dev_cluster.up(tmp_path, 1, print)
 
 
 def test_status_of_a_cluster_that_is_stopped(tmp_path: Path) -> None:
-    folder = devfolder.create(tmp_path, 3)
+    folder = dev_folder.create(tmp_path, 3)
     folder.set_process(2, Process(1, "not this one"))
-    assert [(s.id, s.pid, s.state) for s in devcluster.status(tmp_path)] == [(n, None, "stopped") for n in (1, 2, 3)]
+    assert [(s.id, s.pid, s.state) for s in dev_cluster.status(tmp_path)] == [(n, None, "stopped") for n in (1, 2, 3)]
 
 
 def test_unknown_and_stopped_brokers(tmp_path: Path) -> None:
-    devfolder.create(tmp_path, 3)
+    dev_folder.create(tmp_path, 3)
     with pytest.raises(NotFound, match="no broker 4"):
-        devcluster.kill(tmp_path, 4)
+        dev_cluster.kill(tmp_path, 4)
     with pytest.raises(InvalidRequest, match="does not run"):
-        devcluster.kill(tmp_path, 1)
+        dev_cluster.kill(tmp_path, 1)
 
 
 def test_down_with_purge_leaves_no_folder(tmp_path: Path) -> None:
-    devfolder.create(tmp_path / "dev", 1)
-    assert devcluster.down(tmp_path / "dev", purge=True) == []
+    dev_folder.create(tmp_path / "dev", 1)
+    assert dev_cluster.down(tmp_path / "dev", purge=True) == []
     assert not (tmp_path / "dev").exists()
 
 
@@ -156,9 +156,9 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 
 
 def test_one_more_broker_joins_the_voters_and_has_what_the_others_have(tmp_path: Path) -> None:
-    made = devfolder.create(tmp_path / "dev", 3)
+    made = dev_folder.create(tmp_path / "dev", 3)
     grown = made.with_one_more().with_one_more()
-    assert devfolder.load(tmp_path / "dev") == grown
+    assert dev_folder.load(tmp_path / "dev") == grown
     assert ([b.id for b in grown.brokers], grown.voters) == ([1, 2, 3, 4, 5], made.brokers)
     config = tomllib.loads(grown.config(5).read_text())
     assert config["join"] == [b.peer_address for b in made.brokers]
@@ -168,18 +168,18 @@ def test_one_more_broker_joins_the_voters_and_has_what_the_others_have(tmp_path:
 
 
 def test_one_that_did_not_come_up_leaves_nothing(tmp_path: Path) -> None:
-    made = devfolder.create(tmp_path / "dev", 3)
+    made = dev_folder.create(tmp_path / "dev", 3)
     before = sorted(path.name for path in made.path.iterdir())
     grown = made.with_one_more()
     grown.data(4).mkdir()
     grown.set_process(4, Process(1, "x"))
-    assert grown.without(grown.broker(4)) == made == devfolder.load(made.path)
+    assert grown.without(grown.broker(4)) == made == dev_folder.load(made.path)
     assert sorted(path.name for path in made.path.iterdir()) == before
 
 
 def test_a_local_cluster_grows_up_to_a_bound(tmp_path: Path) -> None:
-    folder = devfolder.create(tmp_path / "dev", 1)
-    for _ in range(devfolder.BROKERS_MAX - 1):
+    folder = dev_folder.create(tmp_path / "dev", 1)
+    for _ in range(dev_folder.BROKERS_MAX - 1):
         folder = folder.with_one_more()
     with pytest.raises(InvalidRequest):
         folder.with_one_more()
@@ -193,7 +193,7 @@ def test_a_planted_link_is_refused_and_its_target_stays(
     victim.write_text("precious")
     (tmp_path / "dev").mkdir(0o700)
     if name.startswith("dev/broker"):
-        devfolder.create(tmp_path / "dev", 1)
+        dev_folder.create(tmp_path / "dev", 1)
     (tmp_path / name).symlink_to(victim)
     assert run(["dev", "up", "-n", "1", "--dir", str(tmp_path / "dev")]) == Exit.FAILED
     said = capfd.readouterr().err
@@ -214,11 +214,11 @@ def test_output_goes_to_no_planted_link(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_may_enter_is_left_and_warned_of(tmp_path: Path) -> None:
     path = tmp_path / "dev"
-    devfolder.create(path, 1)
+    dev_folder.create(path, 1)
     path.chmod(0o755)
     said: list[str] = []
     (path / "broker-1.log").symlink_to(tmp_path)  # so that nothing is started
     with pytest.raises(UnsafePath):
-        devcluster.up(path, None, said.append)
+        dev_cluster.up(path, None, said.append)
     assert any(f"others may enter {path}, which has mode 755" in line for line in said)
     assert path.stat().st_mode & 0o777 == 0o755

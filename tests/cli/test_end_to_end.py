@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
 

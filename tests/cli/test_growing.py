@@ -16,9 +16,9 @@ import pytest
 from tests.cli.conftest import Ended, RunBroker
 from tinymq import Client
 from tinymq.base.errors import InvalidRequest, NotReady
-from tinymq.cli import devcluster, devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.dev import dev_cluster, dev_folder
 from tinymq.testing.cluster import SECRET, Cluster
 
 DEADLINE_S = 40.0
@@ -29,12 +29,12 @@ TIMING = "[timing]\nleader_return_s = 1.0\n"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cluster of three, whose leaders come home soon; of which nothing runs afterwards."""
     path = tmp_path_factory.mktemp("growing") / "dev"
-    made = devfolder.create(path, 3)
+    made = dev_folder.create(path, 3)
     for broker in made.brokers:
         with open(made.config(broker.id), "a") as file:
             file.write(TIMING)
     yield path
-    devcluster.down(path, purge=False)
+    dev_cluster.down(path, purge=False)
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -74,22 +74,22 @@ class Traffic:
 
 
 def test_adding_needs_a_cluster_that_runs_and_leaves_nothing_of_what_failed(folder: Path) -> None:
-    devcluster.down(folder, purge=False)
+    dev_cluster.down(folder, purge=False)
     with pytest.raises(InvalidRequest, match="no voter of the cluster"):
-        devcluster.add(folder, print)
+        dev_cluster.add(folder, print)
     assert run(["dev", "add", "-n", "0", "--dir", str(folder)]) == Exit.USAGE
-    devcluster.up(folder, None, print)
+    dev_cluster.up(folder, None, print)
     before = sorted(path.name for path in folder.iterdir())
-    brokers = devfolder.load(folder).brokers
+    brokers = dev_folder.load(folder).brokers
     theirs = (folder / "secret").read_text()
     (folder / "secret").write_text("it is not theirs any more\n")
     try:
         with pytest.raises(NotReady, match=r"broker \d did not start: .* does not prove the secret"):
-            devcluster.add(folder, print)
+            dev_cluster.add(folder, print)
     finally:
         (folder / "secret").write_text(theirs)
     assert sorted(path.name for path in folder.iterdir()) == before
-    assert devfolder.load(folder).brokers == brokers
+    assert dev_folder.load(folder).brokers == brokers
 
 
 def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
@@ -97,14 +97,14 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
 ) -> None:
     where = ["--dir", str(folder)]
     assert run(["dev", "up", *where]) == Exit.OK
-    three = devfolder.load(folder).servers
+    three = dev_folder.load(folder).servers
     with Client(three) as client:
         client.admin.create_topic("old", partitions=3, replication_factor=3)
     old = Traffic(three, "old")
 
     states = answer(capfd, "dev", "add", "-n", "2", *where)["brokers"]
     assert [(b["id"], b["state"]) for b in states] == [(n, "running") for n in range(1, 6)]
-    servers = devfolder.load(folder).servers
+    servers = dev_folder.load(folder).servers
     status = answer(capfd, "cluster", "status", "-s", servers)
     metadata = {r["broker"]: (r["role"], r["reason"]) for r in status["replicas"] if r["topic"] == "(metadata)"}
     assert (metadata[4], metadata[5]) == (("observer", ""), ("observer", ""))
@@ -115,7 +115,7 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     new = Traffic(servers, "new")
     homes = {p.partition: p.replicas[0] for p in topic.partitions}
 
-    joined = devfolder.load(folder).config(4)
+    joined = dev_folder.load(folder).config(4)
     joined.write_text(re.sub(r"^join = .*\n", "", joined.read_text(), flags=re.M) + TIMING)
     assert run(["dev", "kill", "4", *where]) == Exit.OK
     with Client(servers) as client:
@@ -142,18 +142,18 @@ def test_a_cluster_grows_under_traffic_loses_one_and_its_leaders_come_home(
     assert f"broker {outsider} holds no replica" in capfd.readouterr().err
     assert run(["cluster", "transfer-leader", "none", "0", "-s", servers]) == Exit.NOT_FOUND
 
-    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True, True]
+    assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
 
 
 @pytest.mark.long  # above they come up one by one, and all at once in tests/testing/test_growing.py
 def test_a_cluster_that_grew_comes_up_again_as_a_whole(folder: Path) -> None:
-    devcluster.up(folder, None, print)
-    while len(devfolder.load(folder).brokers) < 5:
-        devcluster.add(folder, print)
-    devcluster.down(folder, purge=False)
-    devcluster.up(folder, None, print)
-    assert [(s.id, s.state) for s in devcluster.status(folder)] == [(n, "running") for n in range(1, 6)]
-    assert [b.joined for b in devfolder.load(folder).brokers] == [False, False, False, True, True]
+    dev_cluster.up(folder, None, print)
+    while len(dev_folder.load(folder).brokers) < 5:
+        dev_cluster.add(folder, print)
+    dev_cluster.down(folder, purge=False)
+    dev_cluster.up(folder, None, print)
+    assert [(s.id, s.state) for s in dev_cluster.status(folder)] == [(n, "running") for n in range(1, 6)]
+    assert [b.joined for b in dev_folder.load(folder).brokers] == [False, False, False, True, True]
 
 
 def test_most_voters_are_lost_and_the_others_go_on_around_the_observers(

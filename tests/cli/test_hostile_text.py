@@ -21,11 +21,12 @@ import pytest
 from cyclopts import App
 
 from tests.cli.hostile_broker import FORGED, HOSTILE, TOPIC, Answers, HostileBroker
-from tinymq.cli import broker_log, devfolder
 from tinymq.cli.commands import app
-from tinymq.cli.escapes import HOSTILE as CATEGORIES
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.escapes import HOSTILE as CATEGORIES
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import main, run
+from tinymq.cli.verbs import broker_log
+from tinymq.dev import dev_folder
 from tinymq.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +133,7 @@ def test_what_a_broker_says_is_printed_without_control_characters(
 
 
 def test_what_is_local_is_printed_without_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
-    folder = devfolder.create(devfolder.DEFAULT, 1)
+    folder = dev_folder.create(dev_folder.DEFAULT, 1)
     with open(folder.log(1), "w", newline="") as log:
         log.write(HOSTILE)
     file = folder.path / "cluster.json"
@@ -265,7 +266,7 @@ def test_records_as_json_have_no_control_characters(
 
 def test_only_one_module_writes_to_stdout_and_stderr() -> None:
     found = []
-    for path in sorted((ROOT / "tinymq" / "cli").glob("*.py")):
+    for path in sorted((ROOT / "tinymq" / "cli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             printed = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
             stream = isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr", "__stdout__", "__stderr__")

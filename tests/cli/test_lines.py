@@ -8,9 +8,9 @@ import json
 import pytest
 
 from tinymq.base.errors import BatchTooLarge, InvalidRequest
-from tinymq.cli import produce
-from tinymq.cli.consume import as_json
-from tinymq.cli.template import Shown
+from tinymq.cli.common.template import Shown
+from tinymq.cli.verbs import produce
+from tinymq.cli.verbs.consume import as_json
 
 PLACE = ("words.txt", 17)
 

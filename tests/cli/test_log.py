@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.types import GroupId, TopicId
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.format.entry import HEADER_SIZE, Kind, make_entry
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE, SegmentHeader, pack_segment_header

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import BY_CODE, TinymqError
-from tinymq.cli import exits
-from tinymq.cli.broker import as_environment
-from tinymq.cli.exits import Exit
+from tinymq.cli.common import exits
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.cli.verbs.broker import as_environment
 
 PRODUCE_S_MAX = 20  # with a timeout of 0.5 s; a producer's own is 60 s
 EXITS = {
@@ -117,9 +117,9 @@ def test_produce_gives_up_when_told_to_and_counts_nothing_that_was_not_sent(
 
 
 def test_a_stopped_cluster_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    from tinymq.cli import devfolder
+    from tinymq.dev import dev_folder
 
-    folder = devfolder.create(devfolder.DEFAULT, 3)
+    folder = dev_folder.create(dev_folder.DEFAULT, 3)
     assert run(["dev", "status", "-o", "json"]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
     assert document == {

@@ -8,7 +8,7 @@ import pytest
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import Offset
-from tinymq.cli.offsets import Last, parse_start
+from tinymq.cli.common.offsets import Last, parse_start
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 
 from tinymq.base.quantity import named, quantity
 from tinymq.base.topic_config import TopicConfig, promise
-from tinymq.cli.escapes import unescaped, visible, visible_bytes
-from tinymq.cli.output import print_json, print_table
+from tinymq.cli.common.escapes import unescaped, visible, visible_bytes
+from tinymq.cli.common.output import print_json, print_table
 
 ROOT = Path(__file__).resolve().parents[2]
 REASON = "CorruptData: groups/" + "a1" * 16 + "/0/1.log at byte 4711: entry payload checksum mismatch (check the disk)"
@@ -86,7 +86,7 @@ def test_no_message_of_the_command_line_counts_in_plurals_alone() -> None:
     """A number in an f-string is followed by no plural: `quantity` chooses."""
     plural = re.compile(rf" ({NOUNS})s\b")
     wrong = []
-    for path in sorted((ROOT / "tinymq" / "cli").glob("*.py")):
+    for path in sorted((ROOT / "tinymq" / "cli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             parts = node.values if isinstance(node, ast.JoinedStr) else []
             for number, after in pairwise(parts):

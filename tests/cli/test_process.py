@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli import process
-from tinymq.cli.process import Process
+from tinymq.dev import process
+from tinymq.dev.process import Process
 
 DEADLINE_S = 10.0
 FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.test_rejoin import PARTITIONS, TOPIC, chains, make, read, roles, send, status, takes_part
 from tinymq import Offset
 from tinymq.base.errors import Fenced, OffsetOutOfRange
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing.cluster import SECRET, Cluster
 

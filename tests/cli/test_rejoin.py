@@ -14,7 +14,7 @@ from tinymq.app.broker_app import BrokerApp, Outside
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import DeadlineExceeded
 from tinymq.base.types import METADATA_GROUP, PeerAddress
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.testing import Cluster
 

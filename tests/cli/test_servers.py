@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
-from tinymq.cli import devfolder
-from tinymq.cli.servers import Where
+from tinymq.cli.common.servers import Where
+from tinymq.dev import dev_folder
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def test_without_a_name_it_is_the_local_cluster() -> None:
     with pytest.raises(NotFound) as nobody:
         Where().addresses()
     assert "tinymq dev up" in nobody.value.hint
-    folder = devfolder.create(devfolder.DEFAULT, 3)
+    folder = dev_folder.create(dev_folder.DEFAULT, 3)
     assert Where().addresses() == ",".join(broker.address for broker in folder.brokers)
     assert Where("h:1,h:2").addresses() == "h:1,h:2"
 

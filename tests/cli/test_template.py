@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.cli.template import Shown, compile_template
+from tinymq.cli.common.template import Shown, compile_template
 
 RECORD = Shown("t1", 3, 42, 1_357_034_400_000_000, b"UA9", b"v\xff", [("a", b"1"), ("a", None)])
 

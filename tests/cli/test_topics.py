@@ -23,7 +23,7 @@ from tests.metrics.pages import get, parsed
 from tinymq import Client, Offset
 from tinymq.base.config import Limits, Timing
 from tinymq.base.errors import Fenced, NotDelivered, OffsetOutOfRange, TinymqError
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
 from tinymq.proto import tinymq_pb2 as pb

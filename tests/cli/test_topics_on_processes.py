@@ -15,10 +15,10 @@ import pytest
 
 from tinymq import Client
 from tinymq.base.types import GroupId, TopicId
-from tinymq.cli import devcluster, devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client import Delivery
+from tinymq.dev import dev_cluster, dev_folder
 
 DEADLINE_S = 40.0
 ALL = (1, 2, 3)
@@ -34,8 +34,8 @@ class Dev:
     path: Path
 
     @property
-    def folder(self) -> devfolder.DevFolder:
-        return devfolder.load(self.path)
+    def folder(self) -> dev_folder.DevFolder:
+        return dev_folder.load(self.path)
 
     def kill(self, *numbers: int) -> None:
         """SIGKILL, for all of them before one is waited for."""
@@ -46,7 +46,7 @@ class Dev:
 
     def up(self) -> None:
         """Start those that do not run, and wait until each replica takes part again."""
-        devcluster.up(self.path, None, lambda _: None)
+        dev_cluster.up(self.path, None, lambda _: None)
         until(lambda: run(["cluster", "status", "-s", self.folder.servers]) == Exit.OK, "not all take part")
 
     def said(self, event: str) -> list[dict[str, Any]]:
@@ -64,11 +64,11 @@ class Dev:
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """All tests' cluster, whole at the beginning of each; of which nothing runs afterwards."""
     path = tmp_path_factory.mktemp("topics") / "dev"
-    devcluster.up(path, 3, lambda _: None)
+    dev_cluster.up(path, 3, lambda _: None)
     try:
         yield Dev(path)
     finally:
-        devcluster.down(path, purge=False)
+        dev_cluster.down(path, purge=False)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 STARTED = """
-from tinymq.cli import tuning
+from tinymq.cli.common import tuning
 tuning.tune()
 import sys, tinymq.app.broker_app, tinymq.format.batch, pyarrow.compute as pc, pyarrow as pa
 print(sys.modules["numpy"], pc.sum(pa.array([1, 2])).as_py())

@@ -6,7 +6,7 @@ import pytest
 
 from tinymq.base import topic_config
 from tinymq.base.errors import InvalidConfig, InvalidRequest
-from tinymq.cli.units import parse_seconds, parse_settings, show
+from tinymq.cli.common.units import parse_seconds, parse_settings, show
 
 WRITTEN = [
     ("retention_ms=7d", "604800000", "7d"),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tinymq.base.errors import BrokerUnreachable, InvalidRequest, UnsupportedVersion
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client.admin.feature_level import read
 from tinymq.format.feature_level import KNOWN_LEVEL

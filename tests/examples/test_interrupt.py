@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from tinymq.cli import devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
+from tinymq.dev import dev_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(".tinymq") / "flights"
@@ -45,7 +45,7 @@ def test_no_broker_outlives_an_interrupt(tmp_path: Path) -> None:
         read = os.read(job.stdout.fileno(), 65536)
         assert read, said
         said += read
-    cluster = devfolder.load(tmp_path / FOLDER)
+    cluster = dev_folder.load(tmp_path / FOLDER)
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
     # As a terminal does it: everybody in the foreground hears it, and some people press twice.
     os.killpg(job.pid, signal.SIGINT)

@@ -12,8 +12,8 @@ from examples.flights import produce, source
 from examples.flights.fault import Fault
 from examples.flights.job import Job
 from examples.flights.source import Flight
-from tinymq.cli import devcluster
 from tinymq.client import Client
+from tinymq.dev import dev_cluster
 
 FLIGHTS = [Flight(b"UA%d" % (i % 97), b'{"flight":%d}' % i, 1_357_034_400_000_000 + i) for i in range(4000)]
 
@@ -48,7 +48,7 @@ def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch:
         client.send(topic, FLIGHTS[7].value, key=FLIGHTS[7].key, timestamp=FLIGHTS[7].timestamp_us)
         return production
 
-    stop_all = devcluster.down
+    stop_all = dev_cluster.down
 
     def and_flip_a_bit(path: Path, *, purge: bool) -> object:
         stopped = stop_all(path, purge=purge)
@@ -60,19 +60,19 @@ def test_what_differs_is_said_and_nothing_is_left_running(job: Job, monkeypatch:
         return stopped
 
     monkeypatch.setattr(produce, "produce", and_one_again)
-    monkeypatch.setattr(devcluster, "down", and_flip_a_bit)
+    monkeypatch.setattr(dev_cluster, "down", and_flip_a_bit)
     assert not job.run()
     said = _said(job)
     assert any(line.startswith("not ok: 4000 flights acknowledged, 4001 read") for line in said)
     assert any("read 2 times: flight 7" in line for line in said)
     assert any("on broker 2" in line and "checksum" in line for line in said)
-    assert [s.state for s in devcluster.status(job.folder)] == ["stopped"] * 3
+    assert [s.state for s in dev_cluster.status(job.folder)] == ["stopped"] * 3
 
 
 @pytest.mark.long  # test_replicas.py has the line that says it, and the test above that the job passes such lines on
 def test_a_broker_that_does_not_come_back_is_said(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.flights.job.CATCH_UP_S_MAX", 1.0)
     monkeypatch.setattr(Fault, "restart", lambda self: None)
-    monkeypatch.setattr(devcluster, "wait_ready", lambda *_: None)
+    monkeypatch.setattr(dev_cluster, "wait_ready", lambda *_: None)
     assert not job.run()
     assert any("2 of 3 replicas answer" in line for line in _said(job))

@@ -19,7 +19,7 @@ from tests.registry.records import broker
 from tinymq.base.types import METADATA_GROUP
 from tinymq.broker.state.outcome import Outcome
 from tinymq.broker.state.state import PartitionState
-from tinymq.cli.log import describe
+from tinymq.cli.verbs.log import describe
 from tinymq.format.entry import Entry, Kind, iter_entries, make_entry, parse_header
 from tinymq.log.segment.dump import dump_segment, format_dumped
 from tinymq.log.segment.index import parse_index

@@ -13,7 +13,7 @@ from tests.log.values import open_store, run
 from tinymq.base.config import parse_address
 from tinymq.base.errors import CorruptData, InvalidConfig, InvalidRequest
 from tinymq.broker.state.state import PartitionState
-from tinymq.cli.offsets import parse_start
+from tinymq.cli.common.offsets import parse_start
 from tinymq.client.cluster.routing import read_topic
 from tinymq.format.entry import crc32c, make_entry, parse_header
 from tinymq.log.broker_files import durability_marks, vote_store

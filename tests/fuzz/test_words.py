@@ -19,8 +19,8 @@ from tinymq.app.settings import BrokerSettings, LimitsSection, TimingSection, lo
 from tinymq.base.config import BrokerConfig, Limits, Timing, format_address, parse_address, parse_peer
 from tinymq.base.errors import InvalidConfig, InvalidName, InvalidRequest
 from tinymq.base.types import Offset, check_topic_name
-from tinymq.cli.offsets import Last, parse_start
-from tinymq.cli.servers import Where
+from tinymq.cli.common.offsets import Last, parse_start
+from tinymq.cli.common.servers import Where
 from tinymq.client.common.config import parse_servers
 
 QUICK = settings(max_examples=60, derandomize=True, database=None, deadline=None)

@@ -17,7 +17,7 @@ from tests.metrics.pages import OPENMETRICS, PATIENT, get, parsed, scrape, statu
 from tests.test_app import config
 from tinymq.app.broker_app import BrokerApp
 from tinymq.base.meter import Unmetered
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.log.files.files import Files
 from tinymq.metrics import state

@@ -16,9 +16,9 @@ from kazoo.client import KazooClient
 from tests.registry.zookeeper_server import ZookeeperServer, shared_server
 from tinymq import Client
 from tinymq.base.errors import DeadlineExceeded, InvalidRequest, NotReady, OutcomeUnknown, UnknownTopic
-from tinymq.cli import devcluster, devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
+from tinymq.dev import dev_cluster, dev_folder
 
 SESSION_S = 2.0
 DEADLINE_S = 30.0
@@ -33,7 +33,7 @@ class Dev:
     zookeeper: KazooClient
 
     def signal(self, number: int, how: signal.Signals) -> None:
-        found = devfolder.load(self.path).process(number)
+        found = dev_folder.load(self.path).process(number)
         assert found is not None
         assert found.signal(how)
 
@@ -48,7 +48,7 @@ class Dev:
         return None if stat is None else int(stat.ephemeralOwner)
 
     def client(self) -> Client:
-        return Client(devfolder.load(self.path).servers)
+        return Client(dev_folder.load(self.path).servers)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> It
     path = tmp_path_factory.mktemp("zookeeper") / "dev"
     chroot = f"{CHROOT}/{path.parent.name}"
     lay_out(path, server.url(chroot))
-    devcluster.up(path, 3, lambda line: None)
+    dev_cluster.up(path, 3, lambda line: None)
     zookeeper = KazooClient(f"{server.address}/{chroot}")
     zookeeper.start()
     try:
@@ -71,15 +71,15 @@ def dev(tmp_path_factory: pytest.TempPathFactory, server: ZookeeperServer) -> It
         zookeeper.stop()
         zookeeper.close()
         for number in (1, 2, 3):
-            process = devfolder.load(path).process(number)
+            process = dev_folder.load(path).process(number)
             if process is not None:
                 process.signal(signal.SIGCONT)
-        devcluster.down(path, purge=False)
+        dev_cluster.down(path, purge=False)
 
 
 def lay_out(path: Path, registry: str, brokers: int = 3) -> None:
     """A new local cluster whose configuration names `registry`."""
-    folder = devfolder.create(path, brokers)
+    folder = dev_folder.create(path, brokers)
     timing = f"\n[timing]\nregistration_lease_s = {SESSION_S}\nregistration_renew_s = {SESSION_S / 4}\n"
     for broker in folder.brokers:
         config = folder.config(broker.id)
@@ -119,7 +119,7 @@ def test_while_zookeeper_is_away_records_are_written_and_read(
     dev: Dev, server: ZookeeperServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """For longer than any session lasts. It is said, and afterwards all is as before."""
-    folder = devfolder.load(dev.path)
+    folder = dev_folder.load(dev.path)
     with dev.client() as client, client.producer() as producer:
         client.admin.create_topic("while", partitions=3, replication_factor=3)
         producer.send("while", b"0", partition=0).result()  # it has its id, which the registry gives out
@@ -165,7 +165,7 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
         until(lambda: dev.session(1) not in (None, before), "it comes back without a session of its own")
         until(lambda: is_made(client, "after"), "a broker does not hear that there are three")
         send(client, "after", range(30))
-        until(lambda: run(["cluster", "status", "-s", devfolder.load(dev.path).servers]) == Exit.OK, "not healthy")
+        until(lambda: run(["cluster", "status", "-s", dev_folder.load(dev.path).servers]) == Exit.OK, "not healthy")
         dev.signal(2, signal.SIGKILL)  # from now on every majority needs the one that was away
         send(client, "t", range(600, 900))
         assert read(client, "t") == list(range(900))
@@ -179,8 +179,8 @@ def test_a_broker_that_loses_its_session_comes_back_by_itself(dev: Dev, capfd: p
 def test_without_zookeeper_a_broker_says_so_and_does_not_start(tmp_path: Path) -> None:
     path = tmp_path / "dev"
     lay_out(path, "zookeeper://127.0.0.1:1/x", brokers=1)
-    config = devfolder.load(path).config(1)
+    config = dev_folder.load(path).config(1)
     config.write_text(config.read_text() + "command_timeout_s = 0.5\n")
     with pytest.raises(NotReady) as refused:
-        devcluster.up(path, 1, lambda line: None)
+        dev_cluster.up(path, 1, lambda line: None)
     assert "127.0.0.1:1: Connection refused" in str(refused.value)

@@ -10,7 +10,7 @@ from tests.fakes.raw_client import Raw
 from tinymq.base.errors import InvalidRequest, WrongCluster, WrongSecret
 from tinymq.base.types import METADATA_GROUP, GroupId, TopicId
 from tinymq.broker.replicas.survey_wire import order_from_wire, order_to_wire, report_from_wire, report_to_wire
-from tinymq.cli.recover import describe
+from tinymq.cli.verbs.recover import describe
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica
 from tinymq.raft.rules.membership import Membership

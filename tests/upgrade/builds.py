@@ -18,7 +18,7 @@ from typing import Self
 from tests.upgrade.base_build import ROOT, site
 from tinymq import Client
 from tinymq.base.errors import TinymqError
-from tinymq.cli import ask
+from tinymq.dev import ask
 from tinymq.testing.cluster import free_ports
 from tinymq_chaos.real.children import Child, end, spawn
 

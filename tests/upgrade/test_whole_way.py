@@ -13,7 +13,7 @@ from tinymq import Client
 from tinymq.app.broker_app import BrokerApp
 from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import UnsupportedVersion
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
 from tinymq.cli.main import run
 from tinymq.client.admin.feature_level import FeatureLevel
 from tinymq.format.feature_level import KNOWN_LEVEL

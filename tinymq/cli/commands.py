@@ -12,14 +12,18 @@ app = App(
     suppress_keyboard_interrupt=False,  # `run` handles Ctrl-C
     default_parameter=Parameter(negative_iterable=()),
 )
-app.command("tinymq.cli.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down.")
-app.command("tinymq.cli.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
-app.command("tinymq.cli.topic:app", name="topic", help="Create, describe, alter, trim and delete topics.")
-app.command("tinymq.cli.produce:produce", name="produce", help="Send lines from standard input or files.")
-app.command("tinymq.cli.consume:consume", name="consume", help="Print records.")
-app.command("tinymq.cli.channel:app", name="channel", help="List, move and delete the channels of a topic.")
-app.command("tinymq.cli.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand.")
-app.command("tinymq.cli.hold:app", name="hold", help="Keep records from being removed for a while.")
-app.command("tinymq.cli.scan:app", name="scan", help="See which replicas served a scan, such as a Spark query.")
-app.command("tinymq.cli.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
-app.command("tinymq.cli.log:app", name="log", help="Inspect segment files offline.")
+app.command(
+    "tinymq.cli.verbs.dev:app", name="dev", help="A local cluster of plain processes: up, status, kill, start, down."
+)
+app.command("tinymq.cli.verbs.broker:broker", name="broker", help="Run one broker until SIGTERM or SIGINT.")
+app.command("tinymq.cli.verbs.topic:app", name="topic", help="Create, describe, alter, trim and delete topics.")
+app.command("tinymq.cli.verbs.produce:produce", name="produce", help="Send lines from standard input or files.")
+app.command("tinymq.cli.verbs.consume:consume", name="consume", help="Print records.")
+app.command("tinymq.cli.verbs.channel:app", name="channel", help="List, move and delete the channels of a topic.")
+app.command(
+    "tinymq.cli.verbs.queue:app", name="queue", help="Push to a partition, and poll it through a channel, by hand."
+)
+app.command("tinymq.cli.verbs.hold:app", name="hold", help="Keep records from being removed for a while.")
+app.command("tinymq.cli.verbs.scan:app", name="scan", help="See which replicas served a scan, such as a Spark query.")
+app.command("tinymq.cli.verbs.cluster:app", name="cluster", help="Form a cluster, show its state, recover it.")
+app.command("tinymq.cli.verbs.log:app", name="log", help="Inspect segment files offline.")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tinymq.base import extras
-from tinymq.cli import output
-from tinymq.cli.exits import Exit, exit_of, explain
+from tinymq.cli.common import output
+from tinymq.cli.common.exits import Exit, exit_of, explain
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

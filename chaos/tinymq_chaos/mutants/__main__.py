@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.cli.exits import Exit, explain
+from tinymq.cli.common.exits import Exit, explain
 from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
 from tinymq_chaos.sim.run import Plan, Result, run
 from tinymq_chaos.sim.world import LINK_S

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import tinymq.app.broker_app
 from tinymq.base.errors import InvalidRequest
-from tinymq.cli.exits import Exit, explain
+from tinymq.cli.common.exits import Exit, explain
 from tinymq.cli.main import run
 from tinymq.log.files.files import Files, RealFiles
 from tinymq_chaos.mutants import MUTANTS, Mutant, Patches, find

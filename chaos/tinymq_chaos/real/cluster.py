@@ -29,8 +29,8 @@ from typing import Any
 
 from tinymq.base.errors import NotReady
 from tinymq.base.private_files import make_private_folder, open_private
-from tinymq.cli import cause
 from tinymq.client import AsyncClient
+from tinymq.dev import cause
 from tinymq_chaos.real import health
 from tinymq_chaos.real.children import Child, end, spawn
 from tinymq_chaos.real.disk_control import DiskControl

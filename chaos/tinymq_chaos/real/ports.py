@@ -13,7 +13,7 @@ import socket
 import sys
 
 from tinymq.base.errors import PortInUse
-from tinymq.cli.devfolder import HOST, PORTS, is_free
+from tinymq.dev.dev_folder import HOST, PORTS, is_free
 
 __all__ = ["HOST", "Ports"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tinymq.cli.cause import STARTED
+from tinymq.dev.cause import STARTED
 from tinymq_chaos.history import METADATA, History, Led, Log
 from tinymq_chaos.real.target import Target
 

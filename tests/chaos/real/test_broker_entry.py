@@ -18,10 +18,10 @@ from tests.chaos.real.checkout import OWN
 from tests.metrics.pages import get
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.cli import devcluster, devfolder, process
-from tinymq.cli.devfolder import DevFolder
-from tinymq.cli.exits import Exit
-from tinymq.cli.process import Process
+from tinymq.cli.common.exits import Exit
+from tinymq.dev import dev_cluster, dev_folder, process
+from tinymq.dev.dev_folder import DevFolder
+from tinymq.dev.process import Process
 from tinymq.raft.leader.leadership import Leadership
 from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.real import broker as command
@@ -69,13 +69,13 @@ class Cluster:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("PYTHONPATH", OWN)
     path = tmp_path / "dev"
-    folder = devfolder.create(path, 3)
+    folder = dev_folder.create(path, 3)
     with folder.config(1).open("a") as config:  # it goes on leading without the others, however late a send comes
         config.write("\n[timing]\ngone_after_s = 20.0\n")
     mutant = [*MODULE, "--mutant", "answers-when-appended", "--", "--config", str(folder.config(1))]
     folder.set_process(1, process.start(mutant, folder.log(1)))
     try:
-        folder = devcluster.up(path, 3, lambda _: None)  # the two others, as they ship
+        folder = dev_cluster.up(path, 3, lambda _: None)  # the two others, as they ship
         with Client(folder.servers) as client:
             client.admin.create_topic(TOPIC, 3, 3)
             yield Cluster(folder, client)
@@ -83,7 +83,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         for broker in folder.brokers:
             if (found := folder.process(broker.id)) is not None:
                 found.signal(signal.SIGKILL)  # stopped ones do not hear of SIGTERM
-        devcluster.down(path, purge=False)
+        dev_cluster.down(path, purge=False)
 
 
 def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: Cluster) -> None:
@@ -97,9 +97,9 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
     acknowledged = client.send(TOPIC, b"the leader alone has it", partition=at)
     assert acknowledged.offset == 1
     for number in (2, 3, 1):  # the two with what they were sent and have not read
-        devcluster.kill(cluster.folder.path, number)
+        dev_cluster.kill(cluster.folder.path, number)
     for number in (2, 3):
-        devcluster.start(cluster.folder.path, number)
+        dev_cluster.start(cluster.folder.path, number)
     with Client(cluster.folder.servers) as other:  # the first one may have sent to the dead before it hears of that
         after = other.send(TOPIC, b"of the next leader", partition=at)
     assert after.offset == acknowledged.offset, "the place of an acknowledged record is given to another one"
@@ -113,12 +113,12 @@ def test_one_that_answers_before_the_commit_loses_what_it_acknowledged(cluster: 
 
 def test_it_ends_as_the_broker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", OWN)
-    folder = devfolder.create(tmp_path / "dev", 1)
+    folder = dev_folder.create(tmp_path / "dev", 1)
     start = [*MODULE, "--mutant", "no-pre-votes", "--mutant", "logs-are-not-synced", "--"]
     with subprocess.Popen([*start, "--config", str(folder.config(1))], stderr=subprocess.PIPE, text=True) as broker:
         try:
             folder.set_process(1, Process(broker.pid, process.start_time(broker.pid) or "gone"))
-            devcluster.up(folder.path, 1, lambda _: None)
+            dev_cluster.up(folder.path, 1, lambda _: None)
             broker.terminate()
             said = broker.communicate(timeout=DEADLINE_S)[1]
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymq.cli.process import Process, start_time
+from tinymq.dev.process import Process, start_time
 from tinymq_chaos.real.children import Child, end, spawn
 
 CHAOS = Path(__file__).parents[3] / "chaos"

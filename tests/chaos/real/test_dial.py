@@ -14,7 +14,7 @@ from tinymq.base.config import BrokerConfig
 from tinymq.base.errors import InvalidConfig
 from tinymq.base.types import PeerAddress
 from tinymq.broker.cluster.address_book import Mesh
-from tinymq.cli.broker import as_environment
+from tinymq.cli.verbs.broker import as_environment
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.rpc.common.forward_mark import ForwardMarks
 from tinymq.rpc.services.leader_routing import Call, Leading

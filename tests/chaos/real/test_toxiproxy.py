@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.real.places import Net
 from tinymq.base.config import parse_address
 from tinymq.base.errors import PortInUse
-from tinymq.cli.devfolder import is_free
+from tinymq.dev.dev_folder import is_free
 from tinymq_chaos.real import ports, setup, toxiproxy
 from tinymq_chaos.real.children import end
 from tinymq_chaos.real.ports import Ports

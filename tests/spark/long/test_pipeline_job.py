@@ -18,8 +18,8 @@ from examples.flights import source
 from pipelines import job, load, reference
 from pipelines.job import Job
 from tests.spark.pipeline_runs import left_of
-from tinymq.cli import devcluster, devfolder
-from tinymq.cli.exits import Exit
+from tinymq.cli.common.exits import Exit
+from tinymq.dev import dev_cluster, dev_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 CLUSTER = Path(".tinymq") / "pipeline" / "cluster"
@@ -71,7 +71,7 @@ def test_what_differs_is_said(few: Job, monkeypatch: pytest.MonkeyPatch) -> None
     assert not any(line.startswith("ok: ") for line in said)
     assert any(line.startswith("differs: Parquet: foreign") for line in said)
     assert any(line.startswith("differs: topic delays: foreign") for line in said)
-    assert [state.state for state in devcluster.status(few.folder / "cluster")] == ["stopped"] * 3
+    assert [state.state for state in dev_cluster.status(few.folder / "cluster")] == ["stopped"] * 3
 
 
 @pytest.mark.timeout(900)
@@ -93,7 +93,7 @@ def test_no_process_outlives_an_interrupt(tmp_path: Path) -> None:
         read = os.read(run.stdout.fileno(), 65536)
         assert read, said
         said += read
-    cluster = devfolder.load(tmp_path / CLUSTER)
+    cluster = dev_folder.load(tmp_path / CLUSTER)
     brokers = [cluster.process(broker.id) for broker in cluster.brokers]
     (spark,) = [child for child in _children(run.pid) if child not in {b.pid for b in brokers if b is not None}]
     assert left_of(spark), "Spark runs in a session of its own"

@@ -17,8 +17,8 @@ from pipelines.returned import returned
 from pyspark_tinymq import drop_repeats
 from tests.spark.pipeline_runs import TOPIC, WINDOWS, Runs, left_of
 from tinymq import Client
-from tinymq.cli import devcluster
-from tinymq.cli.devfolder import DevFolder
+from tinymq.dev import dev_cluster
+from tinymq.dev.dev_folder import DevFolder
 
 BATCH_RECORDS = 40_000
 RUN_S_MAX = 900.0
@@ -29,15 +29,15 @@ def brokers(tmp_path: Path) -> Iterator[DevFolder]:
     """Three, each a process."""
     folder = tmp_path / "cluster"
     try:
-        yield devcluster.up(folder, 3, print)
+        yield dev_cluster.up(folder, 3, print)
     finally:
-        devcluster.down(folder, purge=True)
+        dev_cluster.down(folder, purge=True)
 
 
 def _kill_leader(mq: Client, brokers: DevFolder, topic: str) -> int:
     """Of the topic's first partition."""
     leader = next(at.leader for at in mq.admin.describe_topic(topic).partitions if at.partition == 0)
-    devcluster.kill(brokers.path, leader)
+    dev_cluster.kill(brokers.path, leader)
     return leader
 
 
@@ -58,7 +58,7 @@ def test_the_year_with_a_kill_in_each_query_and_of_a_broker(
         with runs.start() as run:
             in_topic = runs.kill_within(run, TOPIC, 0, RUN_S_MAX, also=lambda: _records(mq) > 0)
         written = _records(mq)
-        devcluster.start(brokers.path, killed)
+        dev_cluster.start(brokers.path, killed)
         with runs.start() as run:
             reports = runs.finish(run, RUN_S_MAX)
         assert not [name for session in runs.sessions for name in left_of(session)]

@@ -11,11 +11,11 @@ from tinymq.base import topic_config
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from tinymq.base.quantity import quantity
 from tinymq.base.types import Offset
-from tinymq.cli import units
-from tinymq.cli.offsets import parse_time
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_line, print_table, say
-from tinymq.cli.servers import HERE, Where
+from tinymq.cli.common import units
+from tinymq.cli.common.offsets import parse_time
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_line, print_table, say
+from tinymq.cli.common.servers import HERE, Where
 
 if TYPE_CHECKING:
     from tinymq.client import Client, PartitionOffsets, TopicDescription

@@ -11,11 +11,12 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import named, quantity
-from tinymq.cli import ask, devfolder, feature_level, recover
-from tinymq.cli.exits import Exit
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_line, print_table, say
-from tinymq.cli.servers import HERE, Where
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_line, print_table, say
+from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.verbs import feature_level, recover
+from tinymq.dev import ask, dev_folder
 
 if TYPE_CHECKING:
     from tinymq.client import ClusterStatus, ReplicaStatus
@@ -83,7 +84,7 @@ def _secret(secret_file: Path | None, where: Where) -> bytes:
     if secret_file is not None:
         return read_secret(secret_file)
     if where.servers is None:
-        return devfolder.load(devfolder.DEFAULT).secret
+        return dev_folder.load(dev_folder.DEFAULT).secret
     raise InvalidRequest("the secret of this cluster is needed", hint="give --secret-file")
 
 

@@ -15,11 +15,11 @@ from cyclopts import Parameter
 
 from tinymq.base.config import Limits
 from tinymq.base.errors import BatchTooLarge, InvalidRequest, NotDelivered, TinymqError
-from tinymq.cli.escapes import unescaped
-from tinymq.cli.exits import Exit
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, progress, say
-from tinymq.cli.servers import HERE, Where
+from tinymq.cli.common.escapes import unescaped
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, progress, say
+from tinymq.cli.common.servers import HERE, Where
 
 if TYPE_CHECKING:
     from tinymq.client import Delivery

@@ -8,12 +8,12 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest, NotFound
 from tinymq.base.types import Offset
-from tinymq.cli.channel import Partitions
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_table, say
-from tinymq.cli.servers import HERE, Where
-from tinymq.cli.topic import extent
-from tinymq.cli.units import parse_seconds
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.units import parse_seconds
+from tinymq.cli.verbs.channel import Partitions
+from tinymq.cli.verbs.topic import extent
 
 if TYPE_CHECKING:
     from tinymq.client import Client, HoldDescription

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidConfig, InvalidRequest, NotFound
-from tinymq.cli import devfolder
+from tinymq.dev import dev_folder
 
 if TYPE_CHECKING:
     from tinymq.client import Client
@@ -51,7 +51,7 @@ class Where:
                 _check(address)
             return self.servers
         try:
-            return devfolder.load(devfolder.DEFAULT).servers
+            return dev_folder.load(dev_folder.DEFAULT).servers
         except NotFound:
             hint = "give -s host:port, set TINYMQ_SERVERS, or start a local cluster: tinymq dev up"
             raise NotFound("no brokers were named", hint=hint) from None

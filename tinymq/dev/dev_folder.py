@@ -27,7 +27,7 @@ from typing import IO
 
 from tinymq.base.errors import CorruptData, FolderInUse, InvalidRequest, NotFound, PortInUse
 from tinymq.base.private_files import check_own_folder, make_private_folder, open_private, read_private
-from tinymq.cli.process import Process
+from tinymq.dev.process import Process
 
 DEFAULT = Path(".tinymq/dev")
 BROKERS_ALLOWED = (1, 3, 5)  # of a new local cluster: they vote on its metadata; more are added

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinymq.base.quantity import named, quantity
-from tinymq.cli.output import print_table, say
+from tinymq.cli.common.output import print_table, say
 
 if TYPE_CHECKING:
     from tinymq.raft.rules.quorum_loss import Report

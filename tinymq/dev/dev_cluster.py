@@ -1,6 +1,6 @@
 """A local cluster of plain processes: brought up, looked at, hurt on purpose, brought down.
 
-Only processes that were started here are ever signalled (tinymq/cli/process.py).
+Only processes that were started here are ever signalled (tinymq/dev/process.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from tinymq.base.errors import InvalidRequest, NotReady
 from tinymq.base.private_files import open_to_others
 from tinymq.base.quantity import named, quantity
-from tinymq.cli import ask, cause, devfolder, process
-from tinymq.cli.devfolder import DevBroker, DevFolder
+from tinymq.dev import ask, cause, dev_folder, process
+from tinymq.dev.dev_folder import DevBroker, DevFolder
 
 READY_S_MAX = 30.0  # from a broker's start until it serves
 STOP_S_MAX = 15.0  # a broker that was asked to stop hands over and ends within this
@@ -38,15 +38,15 @@ class BrokerState:
     state: str  # stopped | starting | unformed | running | stopping | failed
 
 
-def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.ANY_PORT) -> DevFolder:
+def up(path: Path, brokers: int | None, say: Say, first_port: int = dev_folder.ANY_PORT) -> DevFolder:
     """Start what does not run of the cluster in `path`, making it first when there is none; return when it serves.
 
     When it does not come up, what this call started is stopped again. A new cluster listens from `first_port` on,
     as devfolder.create has it.
     """
-    if not devfolder.exists(path):
-        devfolder.check_number(3 if brokers is None else brokers)
-    with devfolder.locked(path):
+    if not dev_folder.exists(path):
+        dev_folder.check_number(3 if brokers is None else brokers)
+    with dev_folder.locked(path):
         folder = _load_or_create(path, brokers, first_port)
         if mode := open_to_others(path):
             say(f"warning: others may enter {path}, which has mode {mode}; to keep them out: chmod 700 {path}")
@@ -71,7 +71,7 @@ def up(path: Path, brokers: int | None, say: Say, first_port: int = devfolder.AN
 def add(path: Path, say: Say) -> DevBroker:
     """Add one more broker to the cluster in `path`, which runs; return when it serves. When it does not come up,
     nothing of it is left."""
-    with devfolder.locked_cluster(path) as folder:
+    with dev_folder.locked_cluster(path) as folder:
         if not any(_runs(folder, broker) for broker in folder.voters):
             raise InvalidRequest(f"no voter of the cluster in {path} runs, so none can be joined", hint="tinymq dev up")
         folder = folder.with_one_more()
@@ -89,7 +89,7 @@ def add(path: Path, say: Say) -> DevBroker:
 
 def start(path: Path, number: int) -> DevBroker:
     """Start broker `number` without waiting for it (see `wait_ready`)."""
-    with devfolder.locked_cluster(path) as folder:
+    with dev_folder.locked_cluster(path) as folder:
         broker = folder.broker(number)
         if _runs(folder, broker):
             hint = f"see tinymq dev status; tinymq dev stop {number} stops it"
@@ -100,7 +100,7 @@ def start(path: Path, number: int) -> DevBroker:
 
 def wait_ready(path: Path, number: int) -> None:
     """Return when broker `number` serves. Raises NotReady with the cause, at once when it lies with the others."""
-    folder = devfolder.load(path)
+    folder = dev_folder.load(path)
     down = [broker for broker in folder.voters if not _runs(folder, broker)]
     if 2 * len(down) >= len(folder.voters):
         what = f"broker {number} is started, and serves once a majority of {_named(folder.voters)} runs"
@@ -120,7 +120,7 @@ def stop(path: Path, number: int) -> DevBroker:
 
 def down(path: Path, *, purge: bool) -> list[DevBroker]:
     """Stop every broker that runs and return them; with `purge`, remove the folder and all data."""
-    with devfolder.locked_cluster(path) as folder:
+    with dev_folder.locked_cluster(path) as folder:
         running = [broker for broker in folder.brokers if _runs(folder, broker)]
         _stop(folder, folder.brokers)
         if purge:
@@ -130,14 +130,14 @@ def down(path: Path, *, purge: bool) -> list[DevBroker]:
 
 def status(path: Path) -> list[BrokerState]:
     """How each broker is, by its process and by its own word."""
-    folder = devfolder.load(path)
+    folder = dev_folder.load(path)
     return [_state(folder, broker) for broker in folder.brokers]
 
 
 def _load_or_create(path: Path, brokers: int | None, first_port: int) -> DevFolder:
-    if not devfolder.exists(path):
-        return devfolder.create(path, 3 if brokers is None else brokers, first_port)
-    folder = devfolder.load(path)
+    if not dev_folder.exists(path):
+        return dev_folder.create(path, 3 if brokers is None else brokers, first_port)
+    folder = dev_folder.load(path)
     if brokers not in (None, len(folder.brokers)):
         hint = "leave out -n; tinymq dev add adds a broker, tinymq dev down --purge removes the cluster with its data"
         raise InvalidRequest(
@@ -165,7 +165,7 @@ def _start(folder: DevFolder, broker: DevBroker) -> None:
 
 
 def _end(path: Path, number: int, how: signal.Signals) -> DevBroker:
-    with devfolder.locked_cluster(path) as folder:
+    with dev_folder.locked_cluster(path) as folder:
         broker = folder.broker(number)
         found = folder.process(number)
         if found is None or not found.signal(how):

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_table, say
-from tinymq.cli.places import Channel, Queue, parse_queue
-from tinymq.cli.servers import HERE, Where
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.partition_arguments import Channel, Queue, parse_queue
+from tinymq.cli.common.servers import HERE, Where
 
 app = App(
     name="consumer",

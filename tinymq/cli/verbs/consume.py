@@ -10,12 +10,12 @@ from cyclopts import Parameter
 
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange
 from tinymq.base.types import Offset
-from tinymq.cli.escapes import visible_json
-from tinymq.cli.offsets import Last, parse_start
-from tinymq.cli.options import Output, Raw
-from tinymq.cli.output import flush, record_bytes, write_record
-from tinymq.cli.servers import HERE, Where
-from tinymq.cli.template import Shown, compile_template, iso
+from tinymq.cli.common.escapes import visible_json
+from tinymq.cli.common.offsets import Last, parse_start
+from tinymq.cli.common.options import Output, Raw
+from tinymq.cli.common.output import flush, record_bytes, write_record
+from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.template import Shown, compile_template, iso
 
 if TYPE_CHECKING:
     from tinymq.client import Client, Reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from tinymq.base.errors import Denied, InvalidRequest, NotFound, OutcomeUnknown, TinymqError, Unavailable
-from tinymq.cli.output import say
+from tinymq.cli.common.output import say
 
 
 class Exit(IntEnum):

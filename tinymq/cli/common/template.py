@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tinymq.base.errors import InvalidRequest
-from tinymq.cli.escapes import unescape
+from tinymq.cli.common.escapes import unescape
 
 _EPOCH = datetime(1970, 1, 1)
 

@@ -10,9 +10,9 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import quantity
-from tinymq.cli.exits import Exit
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json_line, print_line, say
+from tinymq.cli.common.exits import Exit
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json_line, print_line, say
 
 if TYPE_CHECKING:
     from tinymq.log.segment.dump import Dumped

@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 from structlog.typing import Processor
 
-from tinymq.cli.broker import LogFormat
-from tinymq.cli.escapes import visible, visible_json
-from tinymq.cli.output import log_stream
+from tinymq.cli.common.escapes import visible, visible_json
+from tinymq.cli.common.output import log_stream
+from tinymq.cli.verbs.broker import LogFormat
 
 LIBRARIES = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

@@ -8,9 +8,9 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import NotFound
 from tinymq.base.quantity import named, quantity
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_table, say
-from tinymq.cli.servers import HERE, Where
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import HERE, Where
 
 if TYPE_CHECKING:
     from tinymq.client import ScanDescription, ScanSummary

@@ -11,9 +11,9 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.quantity import quantity
-from tinymq.cli import cause, devcluster, devfolder
-from tinymq.cli.options import Output
-from tinymq.cli.output import flush, print_json, print_line, print_table, say
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import flush, print_json, print_line, print_table, say
+from tinymq.dev import cause, dev_cluster, dev_folder
 
 app = App(name="dev", help="A local cluster of plain processes: up, add, status, kill, start, down.")
 
@@ -27,8 +27,8 @@ FOLLOW_S = 0.2
 def up(
     *,
     brokers: Annotated[int | None, Parameter(name=["--brokers", "-n"])] = None,
-    port: Annotated[int, Parameter(name=["--port", "-p"])] = devfolder.FIRST_PORT,
-    dir: Dir = devfolder.DEFAULT,
+    port: Annotated[int, Parameter(name=["--port", "-p"])] = dev_folder.FIRST_PORT,
+    dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Start a cluster, or what is stopped of it, and wait until it serves.
@@ -44,7 +44,7 @@ def up(
     """
     if not 0 <= port < 1 << 16:
         raise InvalidRequest(f"--port {port} is no port", hint="0 (any) to 65535")
-    folder = devcluster.up(dir, brokers, say, port)
+    folder = dev_cluster.up(dir, brokers, say, port)
     say(f"clients connect to {folder.servers}")
     _print(dir, output)
 
@@ -53,7 +53,7 @@ def up(
 def add(
     *,
     brokers: Annotated[int, Parameter(name=["--brokers", "-n"], help="How many.")] = 1,
-    dir: Dir = devfolder.DEFAULT,
+    dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Add brokers to a cluster that runs, and wait until they serve. New topics use them; they join as with
@@ -61,13 +61,13 @@ def add(
     if brokers < 1:
         raise InvalidRequest(f"-n {brokers}: the number of brokers must be 1 or more", hint="tinymq dev add -n 1")
     for _ in range(brokers):
-        broker = devcluster.add(dir, say)
+        broker = dev_cluster.add(dir, say)
         say(f"broker {broker.id} serves on {broker.address}")
     _print(dir, output)
 
 
 @app.command
-def status(*, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
+def status(*, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
     """Show the brokers, their processes and how they are."""
     _print(dir, output)
 
@@ -79,10 +79,10 @@ def logs(
     *,
     lines: Annotated[int, Parameter(name=["--lines", "-n"], help="How many lines from the end.")] = 50,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], help="Go on until interrupted.")] = False,
-    dir: Dir = devfolder.DEFAULT,
+    dir: Dir = dev_folder.DEFAULT,
 ) -> None:
     """Print what brokers have logged, as they have: one JSON object per line, so there is no -o."""
-    folder = devfolder.load(dir)
+    folder = dev_folder.load(dir)
     numbers = [broker.id for broker in folder.brokers] if number is None else [folder.broker(number).id]
     positions = {}
     for each in numbers:
@@ -100,26 +100,26 @@ def logs(
 
 
 @app.command
-def kill(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
+def kill(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
     """End a broker at once, as kill -9 does."""
-    devcluster.kill(dir, number)
+    dev_cluster.kill(dir, number)
     say(f"broker {number} killed")
     _print_one(dir, number, output)
 
 
 @app.command
-def stop(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
+def stop(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
     """Let a broker hand over what it leads, and stop it."""
-    devcluster.stop(dir, number)
+    dev_cluster.stop(dir, number)
     say(f"broker {number} stopped")
     _print_one(dir, number, output)
 
 
 @app.command
-def start(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "table") -> None:
+def start(number: Number, /, *, dir: Dir = dev_folder.DEFAULT, output: Output = "table") -> None:
     """Start a broker that was killed or stopped, and wait until it serves."""
-    broker = devcluster.start(dir, number)
-    devcluster.wait_ready(dir, number)
+    broker = dev_cluster.start(dir, number)
+    dev_cluster.wait_ready(dir, number)
     say(f"broker {number} serves on {broker.address}")
     _print_one(dir, number, output)
 
@@ -128,18 +128,18 @@ def start(number: Number, /, *, dir: Dir = devfolder.DEFAULT, output: Output = "
 def down(
     *,
     purge: Annotated[bool, Parameter(help="Remove the cluster's folder and all data in it.")] = False,
-    dir: Dir = devfolder.DEFAULT,
+    dir: Dir = dev_folder.DEFAULT,
     output: Output = "table",
 ) -> None:
     """Stop the cluster. Its data stays, unless --purge is given."""
-    stopped = devcluster.down(dir, purge=purge)
+    stopped = dev_cluster.down(dir, purge=purge)
     say(f"{quantity(len(stopped), 'broker')} stopped" + (f", {dir} removed" if purge else ""))
     if output == "json":
         print_json({"stopped": [broker.id for broker in stopped], "removed": str(dir) if purge else None})
 
 
 def _print(dir: Path, output: Output) -> None:
-    states = devcluster.status(dir)
+    states = dev_cluster.status(dir)
     if output == "json":
         print_json({"brokers": [asdict(state) for state in states]})
     else:
@@ -150,4 +150,4 @@ def _print(dir: Path, output: Output) -> None:
 def _print_one(dir: Path, number: int, output: Output) -> None:
     """The state of one broker, for scripts; people have been told."""
     if output == "json":
-        print_json(next(asdict(state) for state in devcluster.status(dir) if state.id == number))
+        print_json(next(asdict(state) for state in dev_cluster.status(dir) if state.id == number))

@@ -22,7 +22,7 @@ STARTED = "process_started"  # the event that is written to the log before the p
 LINES_MAX = 2_000
 FOLLOWED_BYTES_MAX = 1 << 20
 
-_ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # as tinymq.cli.exits.explain has it
+_ENDED = re.compile(r"error: (?P<reason>.*) \[(?P<code>\w+)\]")  # as tinymq.cli.common.exits.explain has it
 
 
 @dataclass(frozen=True, slots=True)

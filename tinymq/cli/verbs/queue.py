@@ -12,20 +12,20 @@ from cyclopts import App, Parameter
 
 from tinymq.base.errors import InvalidRequest
 from tinymq.base.types import Offset
-from tinymq.cli.consume import shows
-from tinymq.cli.options import Output, Raw
-from tinymq.cli.output import flush, print_json, print_line, say, write_record
-from tinymq.cli.places import Channel, Queue, parse_queue
-from tinymq.cli.produce import parse_headers, without_ends
-from tinymq.cli.servers import HERE, Where
-from tinymq.cli.template import Shown
-from tinymq.cli.topic import extent
+from tinymq.cli.common.options import Output, Raw
+from tinymq.cli.common.output import flush, print_json, print_line, say, write_record
+from tinymq.cli.common.partition_arguments import Channel, Queue, parse_queue
+from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.common.template import Shown
+from tinymq.cli.verbs.consume import shows
+from tinymq.cli.verbs.produce import parse_headers, without_ends
+from tinymq.cli.verbs.topic import extent
 
 if TYPE_CHECKING:
     from tinymq.client import Message
 
 app = App(name="queue", help="A partition as a queue, by hand: push to it, poll it through a channel, look into it.")
-app.command("tinymq.cli.consumer:app", name="consumer", help="Who reads a queue through a channel: show, unset.")
+app.command("tinymq.cli.verbs.consumer:app", name="consumer", help="Who reads a queue through a channel: show, unset.")
 
 RECORDS_PER_POLL_MAX = 1000
 PUSHED_MAX = 10_000

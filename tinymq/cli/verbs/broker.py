@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tinymq.base.errors import CorruptData
-from tinymq.cli.exits import Exit, exit_of, explain
+from tinymq.cli.common.exits import Exit, exit_of, explain
 
 if TYPE_CHECKING:
     from tinymq.base.config import BrokerConfig
@@ -60,7 +60,8 @@ def broker(
 ) -> int:
     """Run one broker until SIGTERM or SIGINT. Options win over the environment (TINYMQ_...), that over the file."""
     from tinymq.app import settings
-    from tinymq.cli import broker_log, tuning
+    from tinymq.cli.common import tuning
+    from tinymq.cli.verbs import broker_log
 
     flags = {
         "BROKER_ID": broker_id,

@@ -1,8 +1,8 @@
 """Prints data on stdout as a table or JSON, and everything else on stderr. All output of a command goes through here.
 
 Nothing else in tinymq/cli writes to stdout or stderr (a test checks that), so that no text of a broker, a record, a log
-or an error reaches a terminal with its control characters (tinymq/cli/escapes.py). Records that go to a file or a pipe
-are written unchanged. Only terminals get colour and progress, and rich honours NO_COLOR.
+or an error reaches a terminal with its control characters (tinymq/cli/common/escapes.py). Records that go to a file or
+a pipe are written unchanged. Only terminals get colour and progress, and rich honours NO_COLOR.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from tinymq.cli.escapes import visible, visible_bytes, visible_json
+from tinymq.cli.common.escapes import visible, visible_bytes, visible_json
 
 Row = Sequence[object]
 
@@ -125,5 +125,5 @@ def progress(files: Sequence[Path]) -> Iterator[Callable[[int], None]]:
 
 
 def log_stream() -> TextIO:
-    """The stream to which a broker's process logs. tinymq/cli/broker_log.py escapes each line."""
+    """The stream to which a broker's process logs. tinymq/cli/verbs/broker_log.py escapes each line."""
     return sys.stderr

@@ -9,11 +9,11 @@ from cyclopts import App, Parameter
 from tinymq.base.errors import OffsetOutOfRange, UnknownChannel
 from tinymq.base.quantity import named
 from tinymq.base.types import Offset
-from tinymq.cli.offsets import Last, Start, parse_start
-from tinymq.cli.options import Output
-from tinymq.cli.output import print_json, print_table, say
-from tinymq.cli.servers import HERE, Where
-from tinymq.cli.topic import DryRun
+from tinymq.cli.common.offsets import Last, Start, parse_start
+from tinymq.cli.common.options import Output
+from tinymq.cli.common.output import print_json, print_table, say
+from tinymq.cli.common.servers import HERE, Where
+from tinymq.cli.verbs.topic import DryRun
 
 if TYPE_CHECKING:
     from tinymq.client import ChannelDescription, Client, PartitionOffsets

@@ -1,0 +1,4 @@
+"""What verbs share: output, exit codes, options, units, escapes.
+
+No verb belongs here.
+"""
