@@ -18,7 +18,7 @@ from tinymq.format.entry import Entry
 from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 T = TypeVar("T")
 

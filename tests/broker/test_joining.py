@@ -33,7 +33,7 @@ from tinymq.log.engine.store import Store
 from tinymq.log.files.runner import InlineRunner
 from tinymq.raft import Replica, make_first_entry
 from tinymq.raft.net.transport import Invitation, PeerIdentity
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 CLUSTER = b"c" * 16
 ENTRY = make_first_entry(METADATA_GROUP, [Replica(n, bytes([n]) * 16) for n in (1, 2, 3)], 5)

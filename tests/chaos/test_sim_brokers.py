@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.worlds import in_world
-from tinymq.testing.faulty_inodes import SECTOR_BYTES
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES
 from tinymq_chaos.sim.world import World
 
 SCRATCH = "scratch"  # a file of the test's own

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.worlds import begun, in_world, write
 from tinymq.base.errors import SyncFailed
-from tinymq.testing.faulty_files import Crash
+from tinymq.simulation.faulty_files import Crash
 from tinymq_chaos.sim.brokers import LOST
 from tinymq_chaos.sim.disk import Disk, SimFiles
 from tinymq_chaos.sim.virtual import Process, VirtualLoop, run_virtually

@@ -32,8 +32,8 @@ from tests.chaos.worlds import (
 from tinymq.base.errors import DiskFull, StorageError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
-from tinymq.testing.faulty_inodes import Inode
-from tinymq.testing.memory_network import Pipe
+from tinymq.simulation.faulty_inodes import Inode
+from tinymq.simulation.memory_network import Pipe
 from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.synced import Synced

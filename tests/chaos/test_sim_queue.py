@@ -9,7 +9,7 @@ from typing import Any
 from tests.chaos.worlds import in_world
 from tinymq.base.errors import Closed, DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.testing.memory_network import HOST
+from tinymq.simulation.memory_network import HOST
 from tinymq_chaos.sim.links import MemoryLink
 from tinymq_chaos.sim.world import World
 

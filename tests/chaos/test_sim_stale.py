@@ -8,7 +8,7 @@ from tests.fakes.manual_clock import ManualClock
 from tests.fakes.networks import End, InMemoryNetwork, started
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.transport import Channel
-from tinymq.testing.weather import STALE_S
+from tinymq.simulation.link_conditions import STALE_S
 
 
 def _ack(term: int) -> peer_pb2.Peer:

@@ -8,7 +8,7 @@ import random
 from tests.chaos.worlds import in_world
 from tinymq.base.types import GroupId
 from tinymq.proto import tinymq_pb2 as pb
-from tinymq.testing.memory_network import HOST
+from tinymq.simulation.memory_network import HOST
 from tinymq_chaos.sim.world import World
 
 QUEUE = "tinymq.v1.QueueService"

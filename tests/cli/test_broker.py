@@ -22,8 +22,8 @@ from tinymq.cli.verbs import broker
 from tinymq.log.broker_files.identity import read_identity, write_identity
 from tinymq.log.files.files import RealFiles
 from tinymq.rpc.services.cluster_formation import form_cluster
+from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing.cluster import SECRET, free_ports
-from tinymq.testing.faulty_files import FaultyFiles
 
 DEADLINE_S = 30.0
 

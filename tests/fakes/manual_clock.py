@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tinymq.testing.manual_clock import ManualClock, ManualTimer
+from tinymq.simulation.manual_clock import ManualClock, ManualTimer
 
 __all__ = ["ManualClock", "ManualTimer"]

@@ -15,8 +15,8 @@ from tinymq.format.feature_level import FIRST_LEVEL
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.tcp import TcpTransport
 from tinymq.raft.net.transport import Channel, Invitation, PeerAddress, PeerIdentity
-from tinymq.testing.memory_network import MemoryNetwork
-from tinymq.testing.memory_transport import MemoryTransport
+from tinymq.simulation.memory_network import MemoryNetwork
+from tinymq.simulation.memory_transport import MemoryTransport
 
 DEADLINE_S = 10.0
 SECRET = b"one secret for all of a cluster!"

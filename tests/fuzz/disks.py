@@ -19,7 +19,7 @@ from tinymq.base.errors import CorruptData, StorageError, TinymqError
 from tinymq.format.entry import Entry, Kind
 from tinymq.log import OpenedLog, Store
 from tinymq.log.broker_files import durability_marks, vote_store
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 BALLOT = (4, 1)
 ROUND_FILE_BYTES = 1 << 12  # of marks and ballots: zeros of a megabyte would be most of what is spoilt

@@ -12,7 +12,7 @@ from tests.log.values import (
     run,
 )  # fmt: skip
 from tinymq.log import Log, Store
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 Test = Callable[[Store, Log], Awaitable[None]]
 

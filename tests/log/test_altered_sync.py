@@ -20,7 +20,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
 from tinymq.log.broker_files.durability_marks import LAZY, load_marks
-from tinymq.testing.faulty_files import Crash
+from tinymq.simulation.faulty_files import Crash
 
 LAZY_5_S = replace(DISK, sync_interval_s=5.0)
 EVERY_100_MS = replace(DISK, sync_interval_s=0.1)

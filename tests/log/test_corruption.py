@@ -16,7 +16,7 @@ from tinymq.format.entry import HEADER_SIZE, Entry
 from tinymq.log import OpenedLog
 from tinymq.log.files.layout import group_folder
 from tinymq.log.segment.segment import SEGMENT_HEADER_SIZE
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 FIELDS = {
     "header_crc": 0, "payload_crc": 4, "prev_crc": 8, "length": 12, "kind": 16, "version": 17, "reserved": 18,

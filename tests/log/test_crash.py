@@ -18,7 +18,7 @@ from tests.log.values import (
 )
 from tests.log.witness import Witness
 from tinymq.log import Log
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 
 async def life(files: FaultyFiles, witness: Witness, ballots: dict[str, tuple[int, int | None]]) -> None:

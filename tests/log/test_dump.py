@@ -11,7 +11,7 @@ from tinymq.base.errors import StorageError
 from tinymq.format.entry import Kind, make_entry
 from tinymq.log.files.files import open_to_read
 from tinymq.log.segment.dump import DumpedEnd, DumpedEntry, DumpedSegment, dump_segment, format_dumped
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 
 def filled() -> FaultyFiles:

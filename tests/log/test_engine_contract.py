@@ -21,7 +21,7 @@ from tinymq.log import DISK, Log, LogConfig, OpenedLog, Store
 from tinymq.log.engine.memory_engine import FULL_RETRY_MS
 from tinymq.log.files.layout import MARKS, group_folder
 from tinymq.log.segment.snapshot_files import AppliedState
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 MEMORY = LogConfig(storage=Storage.MEMORY)
 OUTLIVES = {DISK: True, MEMORY: False}

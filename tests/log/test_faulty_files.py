@@ -9,7 +9,7 @@ import pytest
 from tests.log.values import faulty
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import failed_paths
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 
 def synced(files: FaultyFiles, path: str, content: bytes) -> None:

@@ -11,7 +11,7 @@ from tests.seeds import first_of
 from tinymq.base.errors import FolderInUse, SyncFailed
 from tinymq.log.files.files import Files, RealFiles, failed_paths
 from tinymq.log.files.memory_files import MemoryFiles
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq_chaos.real.disks import FaultyDisk
 
 

@@ -15,7 +15,7 @@ from tinymq.base.errors import SyncFailed
 from tinymq.log import DISK, InlineRunner, Log, LogConfig, Store
 from tinymq.log.broker_files.boot_id import read_boot
 from tinymq.log.broker_files.durability_marks import LAZY, load_marks
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 EVERY_100_MS = replace(DISK, sync_interval_s=0.1)
 EVERY_SECOND = replace(DISK, sync_interval_s=1.0)

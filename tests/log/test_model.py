@@ -18,7 +18,7 @@ from tests.log.witness import Witness
 from tinymq.base.errors import TinymqError
 from tinymq.format.entry import Entry, Kind, iter_entries
 from tinymq.log import OpenedLog, Store
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from tests.log.values import append, faulty
 from tinymq.base.errors import CorruptData
 from tinymq.format.entry import HEADER_SIZE, iter_entries
 from tinymq.log import Log, Store
-from tinymq.testing.faulty_files import FaultyFile, FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFile, FaultyFiles
 
 PAYLOAD = 100_000
 COUNT = 8

@@ -16,7 +16,7 @@ from tinymq.log.engine.damaged_logs import has_aside
 from tinymq.log.files.layout import STATE, aside_folder, group_folder, in_group
 from tinymq.log.segment.segment import SegmentHeader, pack_segment_header
 from tinymq.log.segment.snapshot_files import AppliedState, StoredState, pack_state
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 
 INDEX = 25
 DATA = b"state at %d" % INDEX

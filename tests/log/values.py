@@ -13,7 +13,7 @@ from tinymq.base.config import Limits
 from tinymq.base.types import GroupId, TopicId
 from tinymq.format.entry import Entry, Kind, make_entry
 from tinymq.log import Files, InlineRunner, Log, OpenedLog, Runner, Store
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 T = TypeVar("T")
 

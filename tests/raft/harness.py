@@ -27,8 +27,8 @@ from tinymq.log.replica_log.log_config import DISK
 from tinymq.raft import Group, Host, Role
 from tinymq.raft.net.transport import PeerAddress, Transport
 from tinymq.raft.rules.membership import Replica, make_first_entry
-from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.testing.memory_network import HOST, MemoryNetwork
+from tinymq.simulation.faulty_files import FaultyFiles
+from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.sim.disk import Disk
 from tinymq_chaos.sim.virtual import Gated, Killed, Process, VirtualClock, VirtualLoop, run_virtually
 

@@ -21,7 +21,7 @@ from tinymq.format.entry import Entry, Kind
 from tinymq.log.files.layout import BALLOTS, SEGMENT
 from tinymq.proto import peer_pb2 as pb
 from tinymq.raft.rules.membership import Replica, make_first_entry
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 DELIVERIES_MAX = 3_000
 ELECTIONS_MAX = 4

@@ -31,7 +31,7 @@ from tinymq.raft.net.transport import (
     PeerAddress,
     PeerIdentity,
 )
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 T = TypeVar("T")
 

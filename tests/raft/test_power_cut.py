@@ -21,7 +21,7 @@ from tinymq.log.replica_log.log import Log
 from tinymq.raft import Role
 from tinymq.raft.replica import opening
 from tinymq.raft.replica.replica import RaftCore
-from tinymq.testing.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_files import FaultyFiles
 
 CUTS = 2  # in each run: 32 points in `make test`, and 168 more in `make test-long`
 MUTANT_SEEDS_MAX = 40  # within which a mutant has to be caught

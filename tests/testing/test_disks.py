@@ -12,8 +12,8 @@ from tests.fakes.raw_client import Raw, batch, entries
 from tests.testing.test_cluster import read_all, send_until_done
 from tinymq.base.config import Timing
 from tinymq.proto import tinymq_pb2 as pb
+from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing.cluster import Cluster
-from tinymq.testing.faulty_files import FaultyFiles
 
 
 class Disks:

@@ -15,8 +15,8 @@ from tinymq.base.topic_config import Storage, TopicConfig
 from tinymq.broker.partition import capacity
 from tinymq.broker.serve.messages import command
 from tinymq.proto import partition_pb2 as pb
+from tinymq.simulation.faulty_files import FaultyFiles
 from tinymq.testing import Cluster
-from tinymq.testing.faulty_files import FaultyFiles
 
 MIB = 1 << 20
 MEMORY = TopicConfig(storage=Storage.MEMORY, max_bytes=8 * MIB)

@@ -2,7 +2,7 @@
 
 Of unsynced content any sectors of 512 bytes survive, of an unsynced size either one or something between, of unsynced
 names each change or not, as the random source says: the rules are those of the simulator's disk, and so is its tree of
-names (tinymq/testing/faulty_inodes.py).
+names (tinymq/simulation/faulty_inodes.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 from tinymq_chaos.real import unsynced
 from tinymq_chaos.real.unsynced import NAMES, Kind, Record
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tinymq.base.errors import SyncFailed, TinymqError
 from tinymq.log.files.files import File
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from tinymq.base.types import METADATA_GROUP, GroupId
 from tinymq.format.entry import Entry, Kind
 from tinymq.log.replica_log.log_config import DISK, LogConfig
 from tinymq.proto import peer_pb2
-from tinymq.testing.memory_network import MemoryNetwork
+from tinymq.simulation.memory_network import MemoryNetwork
 from tinymq_chaos.checkers.collect import Collector
 from tinymq_chaos.checkers.ledger import Ledger
 from tinymq_chaos.history import METADATA, History, Log

@@ -13,7 +13,7 @@ from typing import Any
 from tinymq.base.config import Limits
 from tinymq.base.errors import BrokerUnreachable
 from tinymq.rpc.server.server import Services
-from tinymq.testing.weather import Weather
+from tinymq.simulation.link_conditions import Weather
 from tinymq_chaos.sim.calls import Call
 from tinymq_chaos.sim.links import MemoryConnector
 from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop

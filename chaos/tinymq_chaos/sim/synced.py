@@ -8,8 +8,8 @@ from tinymq.base.types import GroupId
 from tinymq.format.entry import Entry
 from tinymq.log.files.layout import SEGMENT, STATE, first_index_of, group_folder
 from tinymq.log.segment.segment import Segment
-from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.testing.faulty_inodes import Folder, Inode
+from tinymq.simulation.faulty_files import FaultyFiles
+from tinymq.simulation.faulty_inodes import Folder, Inode
 
 
 class Synced:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from tinymq.base.errors import TinymqError
-from tinymq.testing.faulty_files import Crash
+from tinymq.simulation.faulty_files import Crash
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from tinymq.log.engine.store import Store
 from tinymq.raft import Host, Replica, make_first_entry
 from tinymq.raft.net.transport import PeerAddress
 from tinymq.registry.state.values import BrokerRecord, TopicRecord
-from tinymq.testing.faulty_files import FaultyFiles
-from tinymq.testing.memory_network import HOST, MemoryNetwork
+from tinymq.simulation.faulty_files import FaultyFiles
+from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.sim.disk import Disk
 from tinymq_chaos.sim.virtual import Gated, Process, VirtualClock, VirtualLoop, run_virtually
 

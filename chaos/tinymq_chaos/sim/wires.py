@@ -7,7 +7,7 @@ from collections import deque
 
 from tinymq.base.clock import Timer
 from tinymq.base.errors import OutcomeUnknown
-from tinymq.testing.weather import Weather
+from tinymq.simulation.link_conditions import Weather
 
 WINDOW_BYTES = 256 << 10  # unread by the other end: over it, a writer waits
 

@@ -18,8 +18,8 @@ from tinymq.client import AsyncClient
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.raft import Replica, Role, make_first_entry
 from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
-from tinymq.testing.memory_network import HOST, MemoryNetwork
-from tinymq.testing.weather import Direction, Weather
+from tinymq.simulation.link_conditions import Direction, Weather
+from tinymq.simulation.memory_network import HOST, MemoryNetwork
 from tinymq_chaos.checkers.ledger import Ledger
 from tinymq_chaos.history import History
 from tinymq_chaos.sim.brokers import SimBroker

@@ -15,7 +15,7 @@ from tests.log.values import open_store, run
 from tests.log.witness import Witness
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import File, Files, RealFile, RealFiles, failed_paths
-from tinymq.testing.faulty_files import Crash, FaultyFiles
+from tinymq.simulation.faulty_files import Crash, FaultyFiles
 from tinymq_chaos.real import disks
 from tinymq_chaos.real.disk_faults import Faults
 from tinymq_chaos.real.disks import FaultyDisk

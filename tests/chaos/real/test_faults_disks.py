@@ -14,7 +14,7 @@ from tests.chaos.real.stand_in import StandIn
 from tinymq import Client
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import RealFiles
-from tinymq.testing.faulty_files import Crash
+from tinymq.simulation.faulty_files import Crash
 from tinymq_chaos.history import History
 from tinymq_chaos.real.cluster import Cluster
 from tinymq_chaos.real.disk_control import DiskControl, serve

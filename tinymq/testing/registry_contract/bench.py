@@ -13,7 +13,7 @@ import pytest
 from tinymq.registry.factory import Registry
 from tinymq.registry.state.effects import Effect
 from tinymq.registry.state.values import BrokerRecord
-from tinymq.testing.manual_clock import ManualClock
+from tinymq.simulation.manual_clock import ManualClock
 
 UNTIL_S = 10.0  # real seconds, for implementations that depend on other processes
 

@@ -36,7 +36,7 @@ from tinymq.raft.net.transport import (
 )
 
 if TYPE_CHECKING:
-    from tinymq.testing.memory_network import MemoryNetwork, Pipe
+    from tinymq.simulation.memory_network import MemoryNetwork, Pipe
 
 Key = tuple[int, Channel]
 

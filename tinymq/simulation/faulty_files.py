@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tinymq.base.errors import DiskFull, FolderInUse, OutOfDescriptors, StorageError
 from tinymq.log.files.files import File, Lock, sync_failed
-from tinymq.testing.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
+from tinymq.simulation.faulty_inodes import SECTOR_BYTES, Change, Folder, Inode
 
 __all__ = ["SECTOR_BYTES", "Crash", "FaultyFile", "FaultyFiles"]
 

@@ -25,8 +25,8 @@ from tinymq.base.types import GroupId
 from tinymq.proto import peer_pb2
 from tinymq.raft.net.handshake import ANYBODY, NONCE_BYTES, Handshake, State
 from tinymq.raft.net.transport import Channel, Invitation, LocalIdentity, out_bytes_max
-from tinymq.testing.memory_transport import MemoryTransport
-from tinymq.testing.weather import Weather
+from tinymq.simulation.link_conditions import Weather
+from tinymq.simulation.memory_transport import MemoryTransport
 
 HOST = "memory"
 FREE_PORTS_FROM = 1 << 16  # above all that a caller would name
