@@ -127,7 +127,7 @@ $(BIN)/python:
 	@echo "make: installing what checks and tests need into .venv"
 	@$(BIN)/python -m pip install --quiet --group test --group check
 	@$(BIN)/python -m tests.registry.zookeeper_setup
-	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.setup
+	@PYTHONPATH=chaos $(BIN)/python -m tinymq_chaos.real.processes.setup
 	@touch $@
 
 # The build that upgrades are tested from. It needs git, and a clone with the commit that the file names.

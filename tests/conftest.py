@@ -26,7 +26,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tinymq.dev import dev_folder
 from tinymq.testing import cluster
-from tinymq_chaos.real import ports
+from tinymq_chaos.real.processes import ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # of every process that uses gRPC, and forks: tinymq/rpc
 

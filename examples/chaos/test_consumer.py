@@ -17,8 +17,8 @@ import pytest
 
 from tinymq import Client
 from tinymq.base.errors import TinymqError
-from tinymq_chaos.real.cluster import Cluster
-from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.cluster.cluster import Cluster
+from tinymq_chaos.real.run.nemesis import Nemesis
 
 TOPIC = "orders"
 WITHIN_S = 60.0

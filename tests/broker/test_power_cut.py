@@ -16,7 +16,7 @@ from tests.seeds import first_of
 from tinymq.format.batch import parse_batch_header
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.registry.state.values import TopicRecord
-from tinymq_chaos.sim.virtual_cluster import VirtualCluster, simulate
+from tinymq_chaos.sim.virtual.virtual_cluster import VirtualCluster, simulate
 
 PARTITIONS = 2
 CUTS = 2

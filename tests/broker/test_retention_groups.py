@@ -22,7 +22,7 @@ from tinymq.broker.state.outcome import Outcome
 from tinymq.format.entry import Kind, iter_entries
 from tinymq.proto import partition_pb2 as pb
 from tinymq.registry.state.values import TopicRecord
-from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
+from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 VALUE = b"x" * 1000
 

@@ -15,7 +15,7 @@ from tests.broker.values import holds
 from tinymq.base.topic_config import TopicConfig
 from tinymq.broker.partition.partition import Partition
 from tinymq.registry.state.values import TopicRecord
-from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
+from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 DAYS_US = 8 * 24 * 3_600_000_000
 WRONG_US = (DAYS_US, -DAYS_US, 0)

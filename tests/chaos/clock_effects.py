@@ -8,8 +8,8 @@ import pytest
 
 from tests.chaos.worlds import begun, numbers
 from tinymq_chaos.sim.faults.clocks import HOUR_US
-from tinymq_chaos.sim.virtual import WALL_START_US
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.virtual.virtual import WALL_START_US
+from tinymq_chaos.sim.world.world import World
 
 
 async def starts_wrong(world: World) -> None:

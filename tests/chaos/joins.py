@@ -9,7 +9,7 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq_chaos.sim.faults import FAULTS
 from tinymq_chaos.sim.faults.joining import ENDS
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.world import World
 
 ENDING, STAYING = (
     next(seed for seed in range(100) if (random.Random(seed).random() < ENDS) is ends) for ends in (True, False)

@@ -16,8 +16,8 @@ import pytest
 from tinymq_chaos.mutants import MUTANTS
 from tinymq_chaos.mutants.__main__ import plan_of
 from tinymq_chaos.sim import __main__ as command
-from tinymq_chaos.sim.campaign import FAILURES_MAX, Campaign
-from tinymq_chaos.sim.run import Plan, Result
+from tinymq_chaos.sim.campaign.campaign import FAILURES_MAX, Campaign
+from tinymq_chaos.sim.campaign.run import Plan, Result
 
 MAKEFILE = Path(__file__).resolve().parent.parent.parent / "Makefile"
 SMALL = Plan(3, seconds=9.0, workloads=("lone",), faults=("kill",), pace=3.0)

@@ -8,8 +8,8 @@ from tests.log.opened import settle, with_log
 from tests.log.values import append
 from tinymq.format.entry import Entry
 from tinymq.log import Log, Store
-from tinymq_chaos.checkers import collect
-from tinymq_chaos.checkers.collect import Collector
+from tinymq_chaos.checkers.common import collect
+from tinymq_chaos.checkers.common.collect import Collector
 from tinymq_chaos.history import Stored
 
 

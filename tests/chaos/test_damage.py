@@ -11,8 +11,8 @@ from tinymq.format.entry import HEADER_SIZE
 from tinymq.log.broker_files.durability_marks import Mark, Marks, load_marks
 from tinymq.log.files.layout import SEGMENT, group_folder, in_group
 from tinymq.log.replica_log.creation import create_log
-from tinymq_chaos.sim.disk import SimFiles
 from tinymq_chaos.sim.faults.damage import covered_bytes
+from tinymq_chaos.sim.virtual.disk import SimFiles
 
 SEGMENTS = (1, 10, 20)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tinymq_chaos.checkers import Kind
-from tinymq_chaos.checkers.anomaly import Anomaly
-from tinymq_chaos.checkers.elections import (
+from tinymq_chaos.checkers.cluster.elections import (
     CONFLICTS_MAX,
     LOST_S,
     TERMS_MAX,
@@ -18,6 +17,7 @@ from tinymq_chaos.checkers.elections import (
     Listing,
     Well,
 )
+from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Log
 
 LOG: Log = ("t#00", 0)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.story import LOG, Story
 from tinymq_chaos.checkers import Kind, Ledger, check
-from tinymq_chaos.checkers.ledger import Ballot, Identity
+from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
 
 Spoil = Callable[[Ledger], None]
 ME: dict[int, Identity] = {broker: (bytes([broker]), 0) for broker in (1, 2, 3)}

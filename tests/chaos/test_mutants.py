@@ -13,7 +13,7 @@ from tests.test_tidy import ROOT
 from tinymq_chaos.mutants import MUTANTS, REAL, Mutant, Patches
 from tinymq_chaos.mutants import __main__ as command
 from tinymq_chaos.mutants.mutant import ABSENT
-from tinymq_chaos.sim.run import Plan, Result
+from tinymq_chaos.sim.campaign.run import Plan, Result
 
 TESTED = [mutant.name for mutant in MUTANTS.values() if mutant.test]
 # One of each room. Each costs two runs of pytest and fresh imports; `make mutants` has all of them.

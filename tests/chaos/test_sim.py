@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tinymq_chaos.sim.__main__ import parse_options
-from tinymq_chaos.sim.brokers import BETWEEN_STEPS, LOST, UNSYNCED
-from tinymq_chaos.sim.disk import POINTS
+from tinymq_chaos.sim.campaign.run import Plan, run
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.run import Plan, run
+from tinymq_chaos.sim.virtual.disk import POINTS
+from tinymq_chaos.sim.world.brokers import BETWEEN_STEPS, LOST, UNSYNCED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REPLAYED = 7
 PRINT_TWO = """
-from tinymq_chaos.sim.run import Plan, run
+from tinymq_chaos.sim.campaign.run import Plan, run
 print(*run(Plan({seed}, seconds=9.5)).transcript, sep="\\n")
 """
 SECONDS = 13.0  # virtual: enough for each kind to happen

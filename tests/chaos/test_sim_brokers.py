@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.chaos.worlds import in_world
 from tinymq.simulation.faulty_inodes import SECTOR_BYTES
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.world import World
 
 SCRATCH = "scratch"  # a file of the test's own
 

@@ -10,10 +10,10 @@ import pytest
 from tests.chaos.worlds import begun, in_world, write
 from tinymq.base.errors import SyncFailed
 from tinymq.simulation.faulty_files import Crash
-from tinymq_chaos.sim.brokers import LOST
-from tinymq_chaos.sim.disk import Disk, SimFiles
-from tinymq_chaos.sim.virtual import Process, VirtualLoop, run_virtually
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
+from tinymq_chaos.sim.virtual.virtual import Process, VirtualLoop, run_virtually
+from tinymq_chaos.sim.world.brokers import LOST
+from tinymq_chaos.sim.world.world import World
 
 
 def test_who_is_cancelled_while_the_disk_hangs_leaves_the_others_waiting() -> None:

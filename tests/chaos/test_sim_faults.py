@@ -34,11 +34,11 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.raft import Role
 from tinymq.simulation.faulty_inodes import Inode
 from tinymq.simulation.memory_network import Pipe
-from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.synced import Synced
-from tinymq_chaos.sim.virtual import Process, VirtualClock, VirtualLoop, run_virtually
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.virtual.synced import Synced
+from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop, run_virtually
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 
 SCRATCH = "scratch"  # a file of the test's own
 

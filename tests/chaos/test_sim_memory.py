@@ -6,8 +6,8 @@ import pytest
 
 from tinymq_chaos.history import METADATA, Outcome
 from tinymq_chaos.sim.__main__ import parse_options
+from tinymq_chaos.sim.campaign.run import Plan, run
 from tinymq_chaos.sim.faults import ALONE
-from tinymq_chaos.sim.run import Plan, run
 
 
 @pytest.mark.parametrize("workloads", [("idempotent", "partitions"), ("queues", "altered")], ids=" and ".join)

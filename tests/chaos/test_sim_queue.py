@@ -10,8 +10,8 @@ from tests.chaos.worlds import in_world
 from tinymq.base.errors import Closed, DeadlineExceeded, OutcomeUnknown, TinymqError, Unavailable
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.simulation.memory_network import HOST
-from tinymq_chaos.sim.links import MemoryLink
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.network.links import MemoryLink
+from tinymq_chaos.sim.world.world import World
 
 MESSAGES = 150
 TAKERS = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.worlds import begun, in_world, numbers
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.world import World
 
 
 def test_an_old_disk_stays_away_while_another_broker_recovers() -> None:

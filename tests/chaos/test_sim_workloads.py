@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.test_workloads import FAKED
 from tinymq_chaos.checkers import Facts
 from tinymq_chaos.history import METADATA, Call, History, Outcome
-from tinymq_chaos.sim.run import Plan, run
+from tinymq_chaos.sim.campaign.run import Plan, run
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.bounded import FULL, FULL_BYTES, RETENTION_BYTES, ROOM, ROOM_BYTES
 

@@ -9,7 +9,7 @@ from tests.chaos.worlds import in_world
 from tinymq.base.types import GroupId
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.simulation.memory_network import HOST
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.world import World
 
 QUEUE = "tinymq.v1.QueueService"
 NEWS_S = 0.4  # that answers take on their way to the old leader

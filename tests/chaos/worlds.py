@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 from tinymq.client import AsyncClient
-from tinymq_chaos.sim.brokers import SimBroker
+from tinymq_chaos.sim.campaign.run import no_collection
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.run import no_collection
-from tinymq_chaos.sim.transcript import Transcript
-from tinymq_chaos.sim.virtual import VirtualLoop, run_virtually
-from tinymq_chaos.sim.wires import Wire
-from tinymq_chaos.sim.world import Surroundings, World
+from tinymq_chaos.sim.network.wires import Wire
+from tinymq_chaos.sim.virtual.transcript import Transcript
+from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import Surroundings, World
 
 Pair = tuple[int, int]
 TRIES = 60  # seeds of a fault, until it is what a test looks at

@@ -12,7 +12,7 @@ from tinymq.base.errors import FolderInUse, SyncFailed
 from tinymq.log.files.files import Files, RealFiles, failed_paths
 from tinymq.log.files.memory_files import MemoryFiles
 from tinymq.simulation.faulty_files import FaultyFiles
-from tinymq_chaos.real.disks import FaultyDisk
+from tinymq_chaos.real.disks.disks import FaultyDisk
 
 
 @pytest.fixture(params=["real", "faulty", "memory", "faulty over real"])

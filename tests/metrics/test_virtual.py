@@ -10,7 +10,7 @@ from tinymq.base.clock import Clock
 from tinymq.metrics.endpoint import Endpoint
 from tinymq.metrics.measures import Measures
 from tinymq.metrics.watched import Application
-from tinymq_chaos.sim.run import Plan, run
+from tinymq_chaos.sim.campaign.run import Plan, run
 
 PLAN = Plan(7, seconds=6.0, workloads=("idempotent", "lone"))
 

@@ -11,8 +11,8 @@ from tinymq.raft.host.replica_env import GroupPort
 from tinymq.raft.peers.pace import Gaps
 from tinymq.raft.replica.replica import RaftCore
 from tinymq.raft.replica.voting import VotingReplica
-from tinymq_chaos.sim import timing
-from tinymq_chaos.sim.timing import FAILOVERS, STEADY, Row, failovers, steady
+from tinymq_chaos.sim.campaign import timing
+from tinymq_chaos.sim.campaign.timing import FAILOVERS, STEADY, Row, failovers, steady
 
 SEEDS = range(6)
 
@@ -76,7 +76,9 @@ def test_mutant_who_doubts_refuses_who_has_waited_longer(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["50 ms syncs", "100 ms + 0..100 delay, suddenly", "5 % drift", "stalls up to 300 ms"])
 def test_what_is_slow_is_not_replaced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "STEADY_S", 20.0)  # `python -m tinymq_chaos.sim.timing` takes a minute for each
+    monkeypatch.setattr(
+        timing, "STEADY_S", 20.0
+    )  # `python -m tinymq_chaos.sim.campaign.timing` takes a minute for each
     assert steady(name, STEADY[name], range(1)).elections == 0
 
 

@@ -14,7 +14,7 @@ from tinymq.base.errors import DeadlineExceeded, TinymqError
 from tinymq.base.types import METADATA_GROUP
 from tinymq.raft.leader.leadership import Leadership
 from tinymq.raft.replica.replica import RaftCore
-from tinymq_chaos.sim.virtual_cluster import VirtualBroker, VirtualCluster, simulate
+from tinymq_chaos.sim.virtual.virtual_cluster import VirtualBroker, VirtualCluster, simulate
 
 TIMEOUT_S = 1.0
 

@@ -20,7 +20,7 @@ from tinymq import Client
 from tinymq.base.errors import TinymqError
 from tinymq.dev import ask
 from tinymq.testing.cluster import free_ports
-from tinymq_chaos.real.children import Child, end, spawn
+from tinymq_chaos.real.processes.children import Child, end, spawn
 
 UP_S = 60.0  # on a busy machine
 POLL_S = 0.05

@@ -8,27 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from tinymq_chaos.checkers import (
-    capacity,
-    cursors,
-    early,
-    ends,
-    given,
-    metadata,
-    moves,
-    reads,
-    replicas,
-    retention,
-    settings,
-    sizes,
-    stale,
-    trims,
-    weak,
-    writes,
-)
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
-from tinymq_chaos.checkers.facts import Facts
-from tinymq_chaos.checkers.ledger import Ledger
+from tinymq_chaos.checkers.bounds import capacity, retention, sizes, stale, trims
+from tinymq_chaos.checkers.cluster import deadlines, metadata, moves, unique_numbers
+from tinymq_chaos.checkers.cluster.ledger import Ledger
+from tinymq_chaos.checkers.common import settings
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.records import cursors, early, reads, replicas, weak, writes
 from tinymq_chaos.history import History
 
 Checker = Callable[[Facts], Iterator[Anomaly]]
@@ -60,7 +46,7 @@ CHECKERS: tuple[Checker, ...] = (
     replicas.not_healed,
     metadata.not_linearizable,
     settings.settings_of_the_past,
-    given.given_twice,
+    unique_numbers.given_twice,
     cursors.moved_back,
     cursors.strayed,
     cursors.not_fenced,
@@ -81,9 +67,9 @@ CHECKERS: tuple[Checker, ...] = (
     trims.removed_untrimmed,
     retention.broken_holds,
     weak.needless_losses,
-    ends.unanswered,
-    ends.no_progress,
-    ends.slow_writes,
+    deadlines.unanswered,
+    deadlines.no_progress,
+    deadlines.slow_writes,
 )
 
 OF_A_KIND_MAX = 5  # that `check` gives: the first ones tell what there is to know

@@ -3,7 +3,7 @@
     make mutants                       all of them; exit 1 if one survives
     make mutants MUTANT=no-pre-votes   one
     make mutants MUTANT=--list         their names and rules
-    python -m tinymq_chaos.real.broker --help    a broker that is one, as a process of its own
+    python -m tinymq_chaos.real.cluster.broker --help    a broker that is one, as a process of its own
 
 MUTANTS is the table. A mutant's focus narrows what happens in its runs; the checkers are those of all runs.
 A catch counts only if the same plan without the mutant is clean.

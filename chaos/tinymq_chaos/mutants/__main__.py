@@ -17,8 +17,8 @@ from types import FrameType
 from tinymq.base.errors import InvalidRequest
 from tinymq.cli.common.exits import Exit, explain
 from tinymq_chaos.mutants import MUTANTS, Mutant, find, suite
-from tinymq_chaos.sim.run import Plan, Result, run
-from tinymq_chaos.sim.world import LINK_S
+from tinymq_chaos.sim.campaign.run import Plan, Result, run
+from tinymq_chaos.sim.world.world import LINK_S
 
 SEEDS_MAX = 100
 RUN_S_MAX = 60.0

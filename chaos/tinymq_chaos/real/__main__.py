@@ -20,10 +20,10 @@ from tinymq.base.private_files import make_private_folder
 from tinymq_chaos.history import History
 from tinymq_chaos.names import names_of
 from tinymq_chaos.real import outcome
-from tinymq_chaos.real.broker import check_mutants
+from tinymq_chaos.real.cluster.broker import check_mutants
 from tinymq_chaos.real.faults import FAULTS, Kind
 from tinymq_chaos.real.report import BadFolder, read_run, write_comparison, write_report
-from tinymq_chaos.real.run import Plan, Result, Run
+from tinymq_chaos.real.run.run import Plan, Result, Run
 from tinymq_chaos.real.targets import OFFERS, TARGETS, Offer, Wanted
 
 MINUTES = 10.0

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
 from tinymq_chaos.history import History
 from tinymq_chaos.mutants import REAL
 from tinymq_chaos.real.faults import FAULTS, Value
-from tinymq_chaos.real.run import Plan, Result, Run
-from tinymq_chaos.real.schedule import Act, Episode
+from tinymq_chaos.real.run.run import Plan, Result, Run
+from tinymq_chaos.real.run.schedule import Act, Episode
 from tinymq_chaos.real.targets import TARGETS, Wanted
 
 FRESH_SEEDS = 1_000_000

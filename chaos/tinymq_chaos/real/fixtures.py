@@ -24,8 +24,8 @@ from pathlib import Path
 import pytest
 
 from tinymq_chaos.history import History
-from tinymq_chaos.real.cluster import NODES, Cluster
-from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.cluster.cluster import NODES, Cluster
+from tinymq_chaos.real.run.nemesis import Nemesis
 
 BROKERS = 3
 FRESH_SEEDS = 1_000_000

@@ -21,12 +21,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Outcome
-from tinymq_chaos.real.judging import SPEED, not_judged
-from tinymq_chaos.real.run import Result
-from tinymq_chaos.real.setup import TOXIPROXY_VERSION
-from tinymq_chaos.real.target import Target
+from tinymq_chaos.real.processes.setup import TOXIPROXY_VERSION
+from tinymq_chaos.real.run.run import Result
+from tinymq_chaos.real.subject.target import Target
+from tinymq_chaos.real.subject.verdict import SPEED, not_judged
 
 HISTORY = "history.jsonl"
 RUN = "run.json"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinymq_chaos.real.subject import Subject
+from tinymq_chaos.real.subject.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Offer:
 
 
 def _tinymq(wanted: Wanted) -> Subject:
-    from tinymq_chaos.real import setup
-    from tinymq_chaos.real.cluster import Cluster
+    from tinymq_chaos.real.cluster.cluster import Cluster
     from tinymq_chaos.real.faults import clocks
-    from tinymq_chaos.real.ours import Ours
+    from tinymq_chaos.real.ours.ours import Ours
+    from tinymq_chaos.real.processes import setup
 
     has = wanted.needs & Ours.CAN_HAVE
     brokers = range(1, wanted.nodes + 1)
@@ -54,7 +54,7 @@ def _nats(wanted: Wanted) -> Subject:
 
 
 def _of_tinymq() -> Offer:
-    from tinymq_chaos.real.ours import RUN, Ours
+    from tinymq_chaos.real.ours.ours import RUN, Ours
 
     return Offer(Ours.CAN_HAVE, RUN, (3, 5), mutants=True)
 

@@ -9,11 +9,11 @@ import random
 import sys
 
 from tinymq_chaos.names import names_of
-from tinymq_chaos.sim.campaign import PROGRESS_S, Campaign, nodes_of
+from tinymq_chaos.sim.campaign.campaign import PROGRESS_S, Campaign, nodes_of
+from tinymq_chaos.sim.campaign.run import SECONDS, Plan, Result, run
 from tinymq_chaos.sim.faults import FAULTS
-from tinymq_chaos.sim.run import SECONDS, Plan, Result, run
-from tinymq_chaos.sim.transcript import Transcript
-from tinymq_chaos.sim.world import LINK_S
+from tinymq_chaos.sim.virtual.transcript import Transcript
+from tinymq_chaos.sim.world.world import LINK_S
 from tinymq_chaos.workloads import WORKLOADS
 
 FRESH_SEEDS = 1_000_000_000
@@ -77,7 +77,7 @@ def main() -> int:
         campaign = Campaign(plans, options.seconds, options.processes, options.json, options.progress_s)
     failed = campaign.run()
     if options.timing and not failed:
-        from tinymq_chaos.sim import timing
+        from tinymq_chaos.sim.campaign import timing
 
         print(TIMING_FOLLOWS, flush=True)
         with Transcript().listening():  # brokers' log lines would stand between the rows

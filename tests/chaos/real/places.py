@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 from tinymq.base.config import parse_address
-from tinymq_chaos.real.net import Direction
-from tinymq_chaos.real.ports import HOST
-from tinymq_chaos.real.toxiproxy import Proxies
+from tinymq_chaos.real.net.net import Direction
+from tinymq_chaos.real.net.toxiproxy import Proxies
+from tinymq_chaos.real.processes.ports import HOST
 
 WAIT_S = 10.0
 

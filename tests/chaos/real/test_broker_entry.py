@@ -24,10 +24,10 @@ from tinymq.dev.dev_folder import DevFolder
 from tinymq.dev.process import Process
 from tinymq.raft.leader.leadership import Leadership
 from tinymq_chaos.mutants import MUTANTS
-from tinymq_chaos.real import broker as command
+from tinymq_chaos.real.cluster import broker as command
 
 DEADLINE_S = 20.0
-MODULE = [sys.executable, "-m", "tinymq_chaos.real.broker"]
+MODULE = [sys.executable, "-m", "tinymq_chaos.real.cluster.broker"]
 TOPIC = "t"
 
 

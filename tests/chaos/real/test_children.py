@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tinymq.dev.process import Process, start_time
-from tinymq_chaos.real.children import Child, end, spawn
+from tinymq_chaos.real.processes.children import Child, end, spawn
 
 CHAOS = Path(__file__).parents[3] / "chaos"
 DEADLINE_S = 20.0
@@ -21,7 +21,7 @@ LONG = ("sleep", "1000")
 HARNESS = """
 import asyncio, os, signal, sys, threading
 from pathlib import Path
-from tinymq_chaos.real.children import spawn
+from tinymq_chaos.real.processes.children import spawn
 
 def begin(log):
     running, stopped = spawn(["sleep", "1000"], log), spawn(["sleep", "1000"], log)

@@ -25,16 +25,16 @@ from tinymq.dev.process import Process, start_time
 from tinymq.metrics.watched import METADATA
 from tinymq.proto import tinymq_pb2 as pb
 from tinymq.proto.tinymq_pb2_grpc import QueueServiceStub
-from tinymq_chaos.real.children import Child
-from tinymq_chaos.real.cluster import Cluster, as_toml
-from tinymq_chaos.real.target import CLIENTS, Target
+from tinymq_chaos.real.cluster.cluster import Cluster, as_toml
+from tinymq_chaos.real.processes.children import Child
+from tinymq_chaos.real.subject.target import CLIENTS, Target
 
 DEADLINE_S = 30.0
 TOPIC = "t"
 HARNESS = """
 import sys
 from pathlib import Path
-from tinymq_chaos.real.cluster import Cluster
+from tinymq_chaos.real.cluster.cluster import Cluster
 cluster = Cluster(Path(sys.argv[1]), 3)
 cluster.start(1, 2)
 cluster.pause(2)

@@ -14,9 +14,9 @@ import pytest
 from tinymq.log.files.files import RealFiles
 from tinymq.testing.cluster import Cluster
 from tinymq_chaos.history import METADATA, History
-from tinymq_chaos.real import ours
-from tinymq_chaos.real.cluster import Cluster as RealCluster
-from tinymq_chaos.real.collect import METADATA_ID, Folders, Said, said_by, segments
+from tinymq_chaos.real.cluster.cluster import Cluster as RealCluster
+from tinymq_chaos.real.ours import ours
+from tinymq_chaos.real.ours.collect import METADATA_ID, Folders, Said, said_by, segments
 from tinymq_chaos.records import CHANGED, make_value
 
 NAMES = [f"p-{n}" for n in range(40)]

@@ -11,10 +11,10 @@ import pytest
 from tinymq import Client
 from tinymq.base.errors import OutcomeUnknown, TinymqError
 from tinymq.log.files.files import RealFiles
-from tinymq_chaos.real.cluster import Cluster
-from tinymq_chaos.real.disk_control import DiskControl, serve
-from tinymq_chaos.real.disks import FaultyDisk
-from tinymq_chaos.real.power import Remains
+from tinymq_chaos.real.cluster.cluster import Cluster
+from tinymq_chaos.real.disks.disk_control import DiskControl, serve
+from tinymq_chaos.real.disks.disks import FaultyDisk
+from tinymq_chaos.real.disks.power import Remains
 
 TOPIC = "t"
 LOGS = "groups/*.log"

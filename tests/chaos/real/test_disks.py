@@ -16,11 +16,11 @@ from tests.log.witness import Witness
 from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import File, Files, RealFile, RealFiles, failed_paths
 from tinymq.simulation.faulty_files import Crash, FaultyFiles
-from tinymq_chaos.real import disks
-from tinymq_chaos.real.disk_faults import Faults
-from tinymq_chaos.real.disks import FaultyDisk
-from tinymq_chaos.real.power import Loss, Remains
-from tinymq_chaos.real.unsynced import FOLDER
+from tinymq_chaos.real.disks import disks
+from tinymq_chaos.real.disks.disk_faults import Faults
+from tinymq_chaos.real.disks.disks import FaultyDisk
+from tinymq_chaos.real.disks.power import Loss, Remains
+from tinymq_chaos.real.disks.unsynced import FOLDER
 
 DEADLINE_S = 20.0
 

@@ -16,12 +16,12 @@ from tinymq.base.errors import DiskFull, StorageError, SyncFailed
 from tinymq.log.files.files import RealFiles
 from tinymq.simulation.faulty_files import Crash
 from tinymq_chaos.history import History
-from tinymq_chaos.real.cluster import Cluster
-from tinymq_chaos.real.disk_control import DiskControl, serve
-from tinymq_chaos.real.disk_faults import Faults
-from tinymq_chaos.real.disks import FaultyDisk
+from tinymq_chaos.real.cluster.cluster import Cluster
+from tinymq_chaos.real.disks.disk_control import DiskControl, serve
+from tinymq_chaos.real.disks.disk_faults import Faults
+from tinymq_chaos.real.disks.disks import FaultyDisk
 from tinymq_chaos.real.faults import FAULTS, Value, disks
-from tinymq_chaos.real.recorded import Recorded
+from tinymq_chaos.real.run.recorded import Recorded
 
 DEADLINE_S = 20.0
 TOPIC = "t"

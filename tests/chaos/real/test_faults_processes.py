@@ -11,7 +11,7 @@ from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import FAULTS, Value, processes
 from tinymq_chaos.real.faults.chosen import Struck
-from tinymq_chaos.real.recorded import Recorded
+from tinymq_chaos.real.run.recorded import Recorded
 
 
 class Scene:

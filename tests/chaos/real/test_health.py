@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinymq.metrics.watched import METADATA
-from tinymq_chaos.real.health import Status, Statuses, ask, leader, placed, wrong
+from tinymq_chaos.real.processes.health import Status, Statuses, ask, leader, placed, wrong
 
 PLACED = {("t", 0): (1, 2, 3)}
 

@@ -9,8 +9,17 @@ import pytest
 import tinymq_chaos.real
 from tinymq_chaos.checkers import CHECKERS, Facts
 from tinymq_chaos.history import History
-from tinymq_chaos.real.judging import CROWD_CALM_MAX, CROWD_FAIR, CROWD_MAX, NOT_JUDGED, SPEED, Slack, checkers, name_of
-from tinymq_chaos.real.ours import RUN
+from tinymq_chaos.real.ours.ours import RUN
+from tinymq_chaos.real.subject.verdict import (
+    CROWD_CALM_MAX,
+    CROWD_FAIR,
+    CROWD_MAX,
+    NOT_JUDGED,
+    SPEED,
+    Slack,
+    checkers,
+    name_of,
+)
 from tinymq_chaos.workloads import WORKLOADS
 
 PAGE = (Path(tinymq_chaos.real.__file__).parent / "README.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.real.stand_in import StandIn
 from tinymq_chaos.history import History
 from tinymq_chaos.real.faults import ANYBODY, FAULTS, Kind, Parameters, Stage
-from tinymq_chaos.real.nemesis import Nemesis
+from tinymq_chaos.real.run.nemesis import Nemesis
 
 
 def lose(stage: Stage, rng: random.Random, how: Parameters) -> Iterator[str | None]:

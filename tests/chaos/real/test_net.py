@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.real.places import Line, Net
-from tinymq_chaos.real.net import CLIENTS, TOXICS, Direction
-from tinymq_chaos.real.toxiproxy import check
+from tinymq_chaos.real.net.net import CLIENTS, TOXICS, Direction
+from tinymq_chaos.real.net.toxiproxy import check
 
 DIRECTIONS = [(1, 2), (2, 1), (CLIENTS, 1)]
 SLOW_MS = 150

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.reported import TOPIC, Tape, steady
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
 from tinymq_chaos.history import History, Outcome
 from tinymq_chaos.real.report import (
     DamagedRun,

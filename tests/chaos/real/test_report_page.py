@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.real.reported import TOPIC, Tape, steady
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
 from tinymq_chaos.history import Outcome
 from tinymq_chaos.real.report import write_comparison, write_report
 from tinymq_chaos.real.report.over_time import PARTITIONS_MAX, PARTITIONS_SHOWN

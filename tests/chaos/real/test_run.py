@@ -14,17 +14,18 @@ import pytest
 
 from tests.chaos.real.stand_in import StandIn, StandInNet
 from tinymq_chaos.checkers import Checker
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
-from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.facts import Facts
 from tinymq_chaos.history import History, Outcome
-from tinymq_chaos.real import outcome, schedule
-from tinymq_chaos.real import run as running
+from tinymq_chaos.real import outcome
 from tinymq_chaos.real.__main__ import cannot, command_of, main, parse_options, row, unfit
 from tinymq_chaos.real.faults import FAULTS
-from tinymq_chaos.real.judging import Slack
-from tinymq_chaos.real.run import Plan, Result, Run
-from tinymq_chaos.real.schedule import Act, Episode, plan
-from tinymq_chaos.real.subject import Collected
+from tinymq_chaos.real.run import run as running
+from tinymq_chaos.real.run import schedule
+from tinymq_chaos.real.run.run import Plan, Result, Run
+from tinymq_chaos.real.run.schedule import Act, Episode, plan
+from tinymq_chaos.real.subject.subject import Collected
+from tinymq_chaos.real.subject.verdict import Slack
 from tinymq_chaos.real.targets import OFFERS
 from tinymq_chaos.workloads.context import Context, Workload
 

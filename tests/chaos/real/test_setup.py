@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinymq_chaos.real import setup
+from tinymq_chaos.real.processes import setup
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_when_all_fail_it_says_why_and_what_to_do(tools: Path, monkeypatch: pyte
 
 
 def test_who_needs_a_tool_that_is_missing_is_told_the_command(tools: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"python -m tinymq_chaos\.real\.setup"):
+    with pytest.raises(RuntimeError, match=r"python -m tinymq_chaos\.real\.processes\.setup"):
         setup.toxiproxy(tools)
 
 

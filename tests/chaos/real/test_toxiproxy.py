@@ -13,10 +13,11 @@ from tests.chaos.real.places import Net
 from tinymq.base.config import parse_address
 from tinymq.base.errors import PortInUse
 from tinymq.dev.dev_folder import is_free
-from tinymq_chaos.real import ports, setup, toxiproxy
-from tinymq_chaos.real.children import end
-from tinymq_chaos.real.ports import Ports
-from tinymq_chaos.real.toxiproxy import Proxies, Proxy
+from tinymq_chaos.real.net import toxiproxy
+from tinymq_chaos.real.net.toxiproxy import Proxies, Proxy
+from tinymq_chaos.real.processes import ports, setup
+from tinymq_chaos.real.processes.children import end
+from tinymq_chaos.real.processes.ports import Ports
 
 PIECE = bytes(1 << 16)
 STUCK_S = 0.3
@@ -92,7 +93,7 @@ def test_a_server_that_does_not_come_up_says_where_it_says_why(tmp_path: Path, m
 
 def test_a_server_that_is_missing_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "TOXIPROXY", "no-such-program")
-    with pytest.raises(RuntimeError, match=r"run make test, or: .*tinymq_chaos\.real\.setup"):
+    with pytest.raises(RuntimeError, match=r"run make test, or: .*tinymq_chaos\.real\.processes\.setup"):
         Proxies(tmp_path, {(1, 2): "127.0.0.1:1"})
 
 

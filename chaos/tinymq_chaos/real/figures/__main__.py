@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from tinymq.client import AsyncClient
-from tinymq_chaos.real.cluster import Cluster
+from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.figures import measures
 from tinymq_chaos.real.figures.figure import Figure, table
 from tinymq_chaos.real.figures.load import Load

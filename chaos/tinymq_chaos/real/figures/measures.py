@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
-from tinymq_chaos.real.cluster import Cluster
+from tinymq_chaos.real.cluster.cluster import Cluster
 from tinymq_chaos.real.figures.figure import Figure, Part, distribution
 from tinymq_chaos.real.figures.load import Ack, Load, until
 

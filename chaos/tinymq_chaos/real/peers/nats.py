@@ -14,14 +14,14 @@ import shutil
 import signal
 from pathlib import Path
 
-from tinymq_chaos.real.children import Child, end, spawn
-from tinymq_chaos.real.net import CLIENTS, Direction, Net
+from tinymq_chaos.real.net.net import CLIENTS, Direction, Net
+from tinymq_chaos.real.net.toxiproxy import Proxies
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.loop_disk import LoopDisk
 from tinymq_chaos.real.peers.nats_config import HOST, SYNCS, Listens, binary, config, version_of
 from tinymq_chaos.real.peers.nats_names import stream_of
-from tinymq_chaos.real.ports import Ports
-from tinymq_chaos.real.toxiproxy import Proxies
+from tinymq_chaos.real.processes.children import Child, end, spawn
+from tinymq_chaos.real.processes.ports import Ports
 
 KILLED_S = 10.0
 

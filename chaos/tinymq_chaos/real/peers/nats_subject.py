@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tinymq_chaos.checkers import Checker, reads, replicas, writes
+from tinymq_chaos.checkers import Checker
+from tinymq_chaos.checkers.records import reads, replicas, writes
 from tinymq_chaos.history import History, Log, Outcome, Replica
-from tinymq_chaos.real.judging import Slack
 from tinymq_chaos.real.peers import nats_files as files
 from tinymq_chaos.real.peers import nats_monitor as monitor
 from tinymq_chaos.real.peers.nats import NatsCluster
@@ -20,7 +20,8 @@ from tinymq_chaos.real.peers.nats_client import NatsClient
 from tinymq_chaos.real.peers.nats_config import SYNCS
 from tinymq_chaos.real.peers.nats_faults import LOOP_DISKS
 from tinymq_chaos.real.peers.nats_names import offset_of, stream_of
-from tinymq_chaos.real.subject import Collected
+from tinymq_chaos.real.subject.subject import Collected
+from tinymq_chaos.real.subject.verdict import Slack
 from tinymq_chaos.workloads import WORKLOADS
 from tinymq_chaos.workloads.context import Workload
 

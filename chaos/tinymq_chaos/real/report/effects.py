@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Call, FaultSpan, History, Led, Log, Outcome
 
 SETTLE_S = 10.0  # after a fault's end, or until the next fault begins: what goes wrong then is counted to it

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tinymq_chaos.checkers.anomaly import Anomaly
+from tinymq_chaos.checkers.common.anomaly import Anomaly
 from tinymq_chaos.history import Call, History, Log, Replica
 
 RECORDS_MAX = 20  # of one anomaly

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from tinymq_chaos.checkers import weak, writes
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind, log_name
-from tinymq_chaos.checkers.facts import Facts
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, log_name
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.records import weak, writes
 from tinymq_chaos.history import Call, Log, Outcome
 from tinymq_chaos.real.report.effects import (
     Effect,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymq_chaos import checkers
-from tinymq_chaos.checkers.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
 from tinymq_chaos.history import History
 
 HISTORY = "history.jsonl"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from tinymq_chaos.checkers.anomaly import log_name
+from tinymq_chaos.checkers.common.anomaly import log_name
 from tinymq_chaos.history import Led, Log
 from tinymq_chaos.real.report import lanes
 from tinymq_chaos.real.report.effects import Silence, leaders_by_log

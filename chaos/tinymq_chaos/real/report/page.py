@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from tinymq_chaos.checkers.anomaly import log_name
+from tinymq_chaos.checkers.common.anomaly import log_name
 from tinymq_chaos.real.report import over_time, tables
 from tinymq_chaos.real.report.effects import leader_changes
 from tinymq_chaos.real.report.elements import Child, document, element, name

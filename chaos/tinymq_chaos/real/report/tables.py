@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element
 
-from tinymq_chaos.checkers.anomaly import Anomaly, log_name
+from tinymq_chaos.checkers.common.anomaly import Anomaly, log_name
 from tinymq_chaos.history import Call, Outcome
 from tinymq_chaos.real.report.effects import Effect
 from tinymq_chaos.real.report.elements import Child, element, name

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tinymq_chaos.sim.disk import POINTS
 from tinymq_chaos.sim.faults import clocks, damage, disks, joining, network, points, processes
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.virtual.disk import POINTS
+from tinymq_chaos.sim.world.world import World
 
 Fault = Callable[[World, random.Random], Iterator[str | None]]
 

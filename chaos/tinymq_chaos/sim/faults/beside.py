@@ -10,7 +10,7 @@ from typing import Any
 
 from tinymq.base.errors import TinymqError
 from tinymq.client import AsyncClient
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.world import World
 from tinymq_chaos.workloads.context import Caller
 
 CALL_S = 2.0

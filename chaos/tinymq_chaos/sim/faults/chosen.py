@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tinymq_chaos.sim.brokers import SimBroker
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 
 LEADER_SHARE = 0.4  # how often it is one that leads something, if the dice did not fall so anyway
 

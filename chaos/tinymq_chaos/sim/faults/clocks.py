@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 
 from tinymq.base.types import METADATA_GROUP
-from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways, running
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 
 HOUR_US = 3_600_000_000
 JUMPS_H = (1, -1, 8 * 24, -8 * 24)

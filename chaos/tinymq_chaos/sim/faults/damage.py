@@ -17,11 +17,11 @@ from tinymq.base.types import METADATA_GROUP
 from tinymq.format.entry import HEADER_SIZE, parse_header
 from tinymq.log.broker_files.durability_marks import Mark, load_marks
 from tinymq.log.files.layout import SEGMENT, first_index_of, group_of
-from tinymq_chaos.sim.brokers import SimBroker
-from tinymq_chaos.sim.disk import SimFiles
 from tinymq_chaos.sim.faults.chosen import anyone, both_ways
-from tinymq_chaos.sim.synced import Synced
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.virtual.disk import SimFiles
+from tinymq_chaos.sim.virtual.synced import Synced
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 
 BITS_MAX = 3
 LOOKS_S = 0.000_5  # how often an impatient operator looks whether all is well

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from tinymq.raft import Role
-from tinymq_chaos.sim.brokers import DISK_S
 from tinymq_chaos.sim.faults.chosen import anyone, running
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.brokers import DISK_S
+from tinymq_chaos.sim.world.world import World
 
 TRIM_NOT = 0.4  # how often a log is left alone
 SYNCED = ("groups/*", "groups/*", "groups/*", "ballots-a", "ballots-b", "marks")

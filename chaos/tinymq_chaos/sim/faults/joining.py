@@ -12,9 +12,9 @@ from functools import partial
 
 from tinymq.base.errors import TinymqError
 from tinymq_chaos.history import topic_key
-from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults.beside import CALL_S, Beside
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 from tinymq_chaos.workloads.produce import Numbered, lone
 
 BROKERS_MAX = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from tinymq_chaos.sim.brokers import SimBroker
 from tinymq_chaos.sim.faults.chosen import running
-from tinymq_chaos.sim.world import World
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.world import World
 
 STEPS_MEAN = (20.0, 100.0, 400.0)  # of a broker's loop, to a crash anywhere: an idle one makes about 100 in a second
 AT_WRITE = 0.5  # how often a power cut waits until something is not synced, among so many operations, and so long

@@ -1,0 +1,4 @@
+"""Promises about what a partition keeps: capacity, retention, trims, sizes.
+
+It stands on `records`.
+"""

@@ -1,0 +1,153 @@
+"""What retention may take away, and when: nothing that is young enough or among the last bytes, nothing that is held;
+and what is too old, or too much, does go.
+
+The checker measures ages by the clock of the history, the leader by its own; these run up to 5 % apart. A single
+broker's clock that jumps, or that is wrong when the broker starts, excuses nothing in a cluster of several brokers.
+Records that a leader appends while it hears no majority get their age from the time when it hears one again. So a
+partition without a replica on every broker may keep such records longer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.settings import Settings
+from tinymq_chaos.checkers.records.writes import acknowledged, place_of
+from tinymq_chaos.history import Call, Log, Outcome
+
+CLOCKS = 0.1  # clocks run so far apart, of any time
+SLACK_S = 0.2
+GONE_S = 4.0  # after its time, what is too old is gone: a look at it, a command, and another leader between them
+MORE = 1 / 64  # of what is to be kept, that may be kept besides: twice what docs/guarantees.md says
+WRONG_CLOCKS = ("wall_jump", "wrong_start")
+
+
+def removed_early(facts: Facts) -> Iterator[Anomaly]:
+    """A record is gone that was appended less than `retention_ms` ago."""
+    if (_clocks_were_wrong(facts) and len(_brokers(facts)) == 1) or facts.heads_removed:
+        return
+    aged = {log: told for log, told in logs(facts) if told.only("retention_ms")}
+    sends = [(call, *place_of(call)) for call in acknowledged(facts)]
+    for look, log, log_start, _ in facts.ends() if aged else ():
+        for call, where, base, names in sends if log in aged else ():
+            if where != log or base + len(names) > log_start or call.ended_s is None:
+                continue
+            ended_s = look.ended_s or 0.0
+            kept_s = aged[log].bounds("retention_ms", call.invoked_s, ended_s)[0] / 1000
+            if (age_s := ended_s - call.invoked_s) < kept_s * (1 - CLOCKS) - SLACK_S:
+                what = f"gone after {age_s:.3f} s at most, and kept for {kept_s:g} s"
+                yield anomaly_of(Kind.REMOVED_EARLY, what, log, (base, log_start), call, look)
+                break
+
+
+def kept_too_long(facts: Facts) -> Iterator[Anomaly]:
+    """In the end, long after the last fault, what is too old is gone."""
+    end_s, calm_s = facts.history.ended_s, facts.history.calm_s
+    if end_s is None or calm_s is None or _clocks_were_wrong(facts):
+        return
+    for log, told in logs(facts):
+        replicas = facts.replicas.get(log, [])
+        counted_s = calm_s if len({r.broker for r in replicas}) < len(_brokers(facts)) else 0.0
+        retention_s = told.bounds("retention_ms", end_s, end_s)[1] / 1000 * (1 + CLOCKS)
+        if not told.only("retention_ms") or retention_s == math.inf or not replicas:
+            continue
+        log_start = max(replica.log_start for replica in replicas)
+        held = [c for c in facts.of("hold") if hold_of(c)[:2] == log]
+        released = {hold_of(c): c.ended_s or end_s for c in facts.of("release")}
+        for call in acknowledged(facts):
+            where, base, _ = place_of(call)
+            holds_s = [released.get(hold_of(c), end_s) for c in held if c.args["offset"] <= base]
+            due_s = max(max(call.ended_s or end_s, counted_s) + retention_s, calm_s, told.settled_s, *holds_s)
+            if where == log and base >= log_start and end_s - due_s > GONE_S:
+                what = f"still there {end_s - due_s:.3f} s after its time"
+                yield anomaly_of(Kind.KEPT_TOO_LONG, what, log, (base,), call)
+                break
+
+
+def removed_of_the_last_bytes(facts: Facts) -> Iterator[Anomaly]:
+    """Of a topic that keeps so many bytes of records, fewer are left."""
+    if facts.heads_removed:
+        return
+    sized = {log: told for log, told in logs(facts) if told.only("retention_bytes")}
+    for look, log, log_start, end in facts.ends():
+        kept = facts.weight(log, log_start, end) if log in sized and log_start else None
+        if kept is None:
+            continue
+        least = sized[log].bounds("retention_bytes", 0.0, look.ended_s or math.inf)[0]
+        if kept < least:
+            what = f"{kept} bytes of records are left, and {least:g} are to be kept"
+            yield anomaly_of(Kind.REMOVED_EARLY, what, log, (log_start, end), look)
+
+
+def kept_too_much(facts: Facts) -> Iterator[Anomaly]:
+    """In the end, long after the last fault, there is not much more than is to be kept."""
+    end_s, calm_s = facts.history.ended_s, facts.history.calm_s
+    if end_s is None or calm_s is None:
+        return
+    for log, told in logs(facts):
+        replicas = facts.replicas.get(log, [])
+        most = told.bounds("retention_bytes", end_s, end_s)[1]
+        settled = end_s - GONE_S > max(calm_s, told.settled_s, *_held_until_s(facts, log, end_s))
+        if not told.only("retention_bytes") or most == math.inf or not replicas or not settled:
+            continue
+        late = [place_of(c)[1] for c in acknowledged(facts) if place_of(c)[0] == log and c.invoked_s > end_s - GONE_S]
+        end = min(late, default=max(replica.high_watermark for replica in replicas))
+        log_start = max(r.log_start if r.shown_start is None else r.shown_start for r in replicas)
+        kept = facts.weight(log, log_start, end)
+        if kept is not None and kept > most * (1 + MORE) + facts.largest(log):
+            what = f"{kept} bytes of records are left, and {most:g} are to be kept"
+            yield Anomaly(Kind.KEPT_TOO_LONG, what, log, (), (log_start, end))
+
+
+def _held_until_s(facts: Facts, log: Log, end_s: float) -> list[float]:
+    released = {hold_of(c): c.ended_s or end_s for c in facts.of("release")}
+    return [released.get(hold_of(c), end_s) for c in facts.of("hold") if hold_of(c)[:2] == log]
+
+
+def broken_holds(facts: Facts) -> Iterator[Anomaly]:
+    """The log start is above what was held, before the hold was to end."""
+    if facts.heads_removed:
+        return
+    holds = [c for c in facts.of("hold") if c.outcome is Outcome.OK]
+    released = {hold_of(c): c.invoked_s for c in facts.of("release")}
+    found = list(facts.ends())
+    for hold in holds:
+        log = (hold.args["topic"], hold.args["partition"])
+        until_s = hold.invoked_s + hold.args["lease_s"] * (1 - CLOCKS)
+        until_s = min(until_s, released.get(hold_of(hold), until_s))
+        for look, where, log_start, _ in found:
+            ended_s = look.ended_s or 0.0
+            if where == log and log_start > hold.args["offset"] and ended_s < until_s and ended_s > (hold.ended_s or 0):
+                what = f"begins at {log_start}, and {hold.args['offset']} was held"
+                yield anomaly_of(Kind.BROKEN_HOLD, what, log, (hold.args["offset"], log_start), hold, look)
+                break
+
+
+def hold_of(call: Call) -> tuple[str, int, str]:
+    return call.args["topic"], call.args["partition"], call.args["hold"]
+
+
+def logs(facts: Facts) -> Iterator[tuple[Log, Settings]]:
+    """Partitions whose topic has settings of its own, and that never went on with less than there was."""
+    revived = {revival.log for revival in facts.history.revivals}
+    seen = {(c.args["topic"], c.result[0]) for c in facts.sends if c.outcome is Outcome.OK}
+    for log in sorted(seen | set(facts.replicas)):
+        if facts.history.topics.get(log[0]) and log not in revived:
+            yield log, Settings(facts, log[0])
+
+
+def _clocks_were_wrong(facts: Facts) -> bool:
+    begun = tuple(f"FAULT {fault}" for fault in WRONG_CLOCKS)
+    return any(change.what.startswith(begun) for change in facts.history.changes)
+
+
+def _brokers(facts: Facts) -> set[int]:
+    return {replica.broker for replica in facts.history.replicas}
+
+
+def anomaly_of(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
+    processes = tuple(dict.fromkeys(call.process for call in calls))
+    return Anomaly(kind, what, log, (), offsets, processes, times(*calls))

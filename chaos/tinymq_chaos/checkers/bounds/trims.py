@@ -1,0 +1,85 @@
+"""Trims: what lies below one is shown to nobody who asks a leader afterwards, and nothing at or above it goes with it.
+
+Whoever leads has stepped down within LINGER_S of being replaced, the time that it was stopped apart: until then it may
+show what it knows (docs/guarantees.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tinymq_chaos.checkers.bounds.retention import anomaly_of
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.settings import Settings
+from tinymq_chaos.checkers.records.replicas import LINGER_LATE_S, LINGER_S
+from tinymq_chaos.history import Call, Change, Log, Outcome
+
+KNOWN_S = LINGER_S + LINGER_LATE_S  # after a trim, every leader knows of it
+
+
+def trimmed_reads(facts: Facts) -> Iterator[Anomaly]:
+    """A reader that was opened after a trim is shown what that removed."""
+    opened = {(c.args["reader"], c.args["topic"]): c for c in facts.of("open") if c.args.get("replica") == "leader"}
+    for trim, log in _done(facts):
+        for shown in facts.shown:
+            if shown.log != log or shown.base >= trim.result:
+                continue
+            asked = shown.call if shown.call.kind == "fetch" else opened.get((shown.reader, log[0]))
+            if asked is not None and _knows(facts, trim, asked, shown.call):
+                what = f"{shown.names[0]} was shown at offset {shown.base}, which was trimmed to {trim.result}"
+                yield anomaly_of(Kind.TRIMMED_READ, what, log, (shown.base, trim.result), trim, shown.call)
+                break
+
+
+def trims_undone(facts: Facts) -> Iterator[Anomaly]:
+    """In the end a replica's log begins below what was trimmed."""
+    for trim, log in _done(facts):
+        for replica in facts.replicas.get(log, []):
+            if replica.shown_start is not None and replica.shown_start < trim.result:
+                what = f"begins at {replica.shown_start}, and was trimmed to {trim.result}"
+                yield Anomaly(Kind.TRIMMED_READ, what, log, (), (trim.result,), brokers=(replica.broker,))
+
+
+def removed_untrimmed(facts: Facts) -> Iterator[Anomaly]:
+    """The log begins above what anybody asked to be trimmed, and nothing else removes records."""
+    if facts.heads_removed:
+        return
+    trims = [c for c in facts.of("trim") if c.outcome is not Outcome.FAILED]
+    topics = {c.args["topic"] for c in facts.of("trim")}
+    alone = {topic for topic in topics if _goes_by_trims_alone(Settings(facts, topic))}
+    for look, log, log_start, _ in facts.ends():
+        if log[0] not in alone or not log_start:
+            continue
+        asked = [c.args["before"] for c in trims if log_of(c) == log and c.invoked_s <= (look.ended_s or 0.0)]
+        if log_start > max(asked, default=0):
+            what = f"begins at {log_start}, and was to be trimmed to {max(asked, default=0)}"
+            yield anomaly_of(Kind.REMOVED_EARLY, what, log, (log_start,), look)
+            break
+
+
+def _goes_by_trims_alone(told: Settings) -> bool:
+    return not told.only("retention_ms", "retention_bytes", "max_records", "max_bytes") or (
+        told.only("max_records", "max_bytes") and told.between("on_full", 0.0, float("inf")) <= {"reject", None}
+    )
+
+
+def _done(facts: Facts) -> Iterator[tuple[Call, Log]]:
+    return ((c, log_of(c)) for c in facts.of("trim") if c.outcome is Outcome.OK)
+
+
+def log_of(call: Call) -> Log:
+    return call.args["topic"], call.args["partition"]
+
+
+def _knows(facts: Facts, trim: Call, asked: Call, shown: Call) -> bool:
+    """Whoever leads when `asked` begins has heard of the trim: nobody who was replaced leads on for so long."""
+    ended_s = trim.ended_s or 0.0
+    return asked.invoked_s > ended_s + KNOWN_S and not _stopped(facts.history.changes, ended_s, shown.ended_s or 0.0)
+
+
+def _stopped(changes: list[Change], since_s: float, until_s: float) -> bool:
+    """Was anybody paused then?"""
+    last = Change(float("inf"), "end")
+    return any(a.paused and a.at_s <= until_s and b.at_s >= since_s for a, b in pairwise([*changes, last]))

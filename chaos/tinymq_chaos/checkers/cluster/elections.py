@@ -1,0 +1,212 @@
+"""Elections and what comes of them, judged as they happen: who was elected by whom, and what is taken for committed.
+
+Told by a simulator, which can watch every replica at once. What is right is worked out from identities as CONFIG
+entries list them, and from nothing that the replicas themselves conclude: a mutant may conclude anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.history import Log
+
+Identity = tuple[int, bytes, int]
+"""(broker, its data folder's incarnation, the count)."""
+
+Place = tuple[int, int]
+"""(index, term) of an entry."""
+
+TERMS_MAX = 12  # between two leaders, one after the other: candidacies that came to nothing
+TOGETHER_S = 0.05  # that answers to copies of one message may be apart
+CONFLICTS_MAX = 12  # answers of one follower in one term, in a row, that the logs do not meet
+LOST_S = 3.0  # how long a replica may know no leader while its broker and the leader's reach each other
+UNLED_S = 4.0  # that a majority to which nothing is done may be without a leader
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A CONFIG entry: its epoch, and whom it lists."""
+
+    epoch: int
+    members: frozenset[Identity]
+
+
+@dataclass(frozen=True, slots=True)
+class Well:
+    """A replica to which nothing is done: who it is, and the newest CONFIG in its log, committed or not."""
+
+    me: Identity
+    newest: Listing
+
+
+class Elections:
+    """Notes what is wrong into `anomalies`."""
+
+    def __init__(self, anomalies: list[Anomaly], now: Callable[[], float]) -> None:
+        self._anomalies = anomalies
+        self._now = now
+        self._members: dict[Log, set[Identity]] = {}  # whom any committed CONFIG ever listed
+        self._newest: dict[Log, Listing] = {}  # that is committed
+        self._votes: dict[tuple[Log, int, int], set[Identity]] = {}  # of (log, term, candidate)
+        self._terms: dict[Log, int] = {}  # of the newest leader
+        self._committed: dict[Log, dict[int, Place]] = {}  # the last that each term's leader committed
+        self._logs: dict[tuple[Log, int], Sequence[int | None]] = {}  # terms of what each leader began with
+        self._said: dict[tuple[Log, int, Identity], int] = {}  # the most that a follower acknowledged in a term
+        self._conflicts: dict[tuple[Log, int, Identity], tuple[int, Place, float]] = {}  # in a row; the last, and when
+        self._lost_s: dict[tuple[Log, int], float] = {}  # the time since which a broker's replica has known no leader
+        self._led_s: dict[Log, tuple[frozenset[Identity], float]] = {}  # who could elect, and since when unled
+
+    def listed(self, log: Log, listing: Listing) -> None:
+        """A CONFIG entry was applied somewhere, for the first time or again."""
+        self._members.setdefault(log, set()).update(listing.members)
+        if log not in self._newest or self._newest[log].epoch < listing.epoch:
+            self._newest[log] = listing
+
+    def voted(self, log: Log, term: int, candidate: int, voter: Identity) -> None:
+        """A granted vote (no pre-vote) leaves."""
+        if voter not in self._members.get(log, {voter}):
+            what = f"broker {voter[0]} votes in term {term}, and no committed CONFIG lists it with count {voter[2]}"
+            self._note(Kind.UNLISTED_VOTE, what, log, voter[0], candidate)
+        self._votes.setdefault((log, term, candidate), set()).add(voter)
+
+    def elected(
+        self, log: Log, term: int, leader: Identity, listed: Collection[Identity],
+        last_index: int, term_at: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        """A replica begins to lead. `listed`: by the newest CONFIG in its log; `term_at`: None where it cannot say."""
+        broker = leader[0]
+        voters = {*self._votes.get((log, term, broker), ()), leader} & set(listed)
+        if 2 * len(voters) <= len(listed):
+            who = sorted(voter[0] for voter in voters)
+            self._note(Kind.NOT_ELECTED, f"leads term {term} with votes of {who} of {len(listed)} listed", log, broker)
+        for earlier, (index, entry_term) in self._committed.get(log, {}).items():
+            if earlier < term and (index > last_index or term_at(index) not in (None, entry_term)):
+                what = f"leads term {term} without entry {index} of term {entry_term}, which term {earlier} committed"
+                self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+                break
+        self._logs[log, term] = [term_at(index) for index in range(1, last_index + 1)]
+        before = self._terms.get(log, term)
+        if term - before > TERMS_MAX:
+            self._note(Kind.RESTLESS, f"{term - before - 1} terms without a leader after term {before}", log, broker)
+        self._terms[log] = max(term, before)
+
+    def committed(self, log: Log, broker: int, place: Place, leads: int | None) -> None:
+        """A replica's commit index rose to `place`. `leads`: in which term it leads, if it does."""
+        index, entry_term = place
+        known = self._committed.setdefault(log, {})
+        if index <= max((last for last, _ in known.values()), default=1):  # entry 1 is there from the beginning
+            return  # who applies another entry there is found out by the ledger
+        if leads is None:
+            what = f"takes entry {index} of term {entry_term} for committed, which no leader has committed"
+            self._note(Kind.NOT_COMMITTED, what, log, broker)
+        elif entry_term != leads:
+            what = f"commits entry {index} of term {entry_term} by counting, and leads term {leads} (paper, 5.4.2)"
+            self._note(Kind.NOT_COMMITTED, what, log, broker)
+        if leads is not None:
+            known[leads] = place
+
+    def serves(self, log: Log, broker: int, term: int, applied: int) -> None:
+        """A leader accepts from now on."""
+        known = max((place[0] for earlier, place in self._committed.get(log, {}).items() if earlier < term), default=0)
+        if applied < known:
+            what = f"accepts in term {term} when it has applied {applied}, and {known} was committed before"
+            self._note(Kind.INCOMPLETE_LEADER, what, log, broker)
+
+    def acknowledges(
+        self, log: Log, term: int, follower: Identity, places: tuple[int, int],
+        last_index: int, term_at: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        """A follower, whose log this is, tells the leader of `term` up to where it holds that one's log, `places`:
+        (durable, received). Where the terms of an entry are equal, so is all before it."""
+        begun = self._logs.get((log, term), ())
+        for index in places if begun else ():
+            theirs = term if index > len(begun) else begun[index - 1] if index else None
+            ours = term_at(index)
+            if index > last_index or (None not in (ours, theirs) and ours != theirs):
+                has = f"one of term {ours}" if index <= last_index else f"{last_index} entries"
+                what = f"acknowledges entry {index} in term {term}, whose leader has one of {theirs}, and holds {has}"
+                self._note(Kind.FALSE_ACK, what, log, follower[0])
+                break
+        at = (log, term, follower)
+        self._said[at] = max(self._said.get(at, 0), places[0])
+
+    def counts(self, log: Log, term: int, leader: int, follower: Identity, match: int) -> None:
+        """A leader takes it that a follower holds all up to `match`."""
+        said = self._said.get((log, term, follower), 0)
+        if match > said:
+            what = f"counts entry {match} as held by broker {follower[0]}, which has acknowledged {said} in term {term}"
+            self._note(Kind.FALSE_ACK, what, log, leader)
+
+    def answered(self, log: Log, term: int, follower: Identity, conflict: Place | None) -> None:
+        """A leader is told that a follower's log meets its own, or where it may (`conflict`). The same word twice at
+        one time answers a message that was sent again, and was held up."""
+        at, now_s = (log, term, follower), self._now()
+        count, place, last_s = self._conflicts.get(at, (0, None, now_s))
+        if conflict is None:
+            self._conflicts.pop(at, None)
+        elif conflict != place or now_s - last_s > TOGETHER_S:
+            self._conflicts[at] = count + 1, conflict, now_s
+            if count == CONFLICTS_MAX:
+                what = f"answers in term {term} for the {CONFLICTS_MAX + 1}th time in a row that the logs do not meet"
+                self._note(Kind.SLOW, what, log, follower[0])
+
+    def sent(self, log: Log, peer: int, sizes: Sequence[int], bound: int) -> None:
+        """A leader sends entries of these sizes in one message: about `bound` bytes, and one at least."""
+        if sum(sizes) > bound + max(sizes):
+            what = f"sends {len(sizes)} entries of {sum(sizes)} bytes in one message; {bound} are enough"
+            self._note_once(Kind.TOO_MUCH, what, log, peer)
+
+    def waits(self, log: Log, peer: int, waiting: int, bound: int) -> None:
+        """So many bytes of entries are on their way to one follower, and `bound` may be."""
+        if waiting > bound:
+            self._note_once(Kind.TOO_MUCH, f"{waiting} bytes are on their way, and {bound} may be", log, peer)
+
+    def looked(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool], *, led: bool) -> None:
+        """Now and then. `reach`: do two brokers reach each other as they should; `led`: somebody leads who reaches a
+        majority."""
+        now_s, able = self._now(), frozenset() if led else self._able(log, well, reach)
+        before, led_s = self._led_s.get(log, (able, now_s))
+        if not able or able != before:
+            led_s = now_s
+        elif now_s - led_s > UNLED_S:
+            what = f"a majority that is well has had no leader for {UNLED_S:g} s"
+            self._note(Kind.NO_PROGRESS, what, log, *sorted(one[0] for one in able))
+            led_s = float("inf")
+        self._led_s[log] = able, led_s
+
+    def lost(self, log: Log, brokers: Collection[int]) -> None:
+        """Called now and then. `brokers`: those whose replicas know no leader although they and the leader reach each
+        other."""
+        now_s = self._now()
+        for key in [key for key in self._lost_s if key[0] == log and key[1] not in brokers]:
+            del self._lost_s[key]
+        for broker in brokers:
+            if now_s - self._lost_s.setdefault((log, broker), now_s) > LOST_S:
+                what = f"a replica has known no leader for {LOST_S:g} s, though its broker reaches the leader's"
+                self._note(Kind.NO_PROGRESS, what, log, broker)
+                self._lost_s[log, broker] = float("inf")
+
+    def _able(self, log: Log, well: Collection[Well], reach: Callable[[int, int], bool]) -> frozenset[Identity]:
+        """A majority that could elect one of its own, if there is one: they reach one another, and the newest committed
+        CONFIG lists them, as do those that are out: who of them counts is open. An old disk is well, and no member."""
+        if (newest := self._newest.get(log)) is None:
+            return frozenset()
+        configs = [newest, *(one.newest for one in well if one.newest.epoch > newest.epoch)]
+        free = [one.me for one in well if all(one.me in config.members for config in configs)]
+        for first in free:
+            some = [first]
+            for other in free:
+                if other != first and all(reach(other[0], one[0]) for one in some):
+                    some.append(other)
+            if 2 * len(some) > len(newest.members):
+                return frozenset(some)
+        return frozenset()
+
+    def _note_once(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+        if not any((a.kind, a.log) == (kind, log) for a in self._anomalies):
+            self._note(kind, what, log, *brokers)
+
+    def _note(self, kind: Kind, what: str, log: Log, *brokers: int) -> None:
+        self._anomalies.append(Anomaly(kind, what, log, brokers=brokers, times_s=(self._now(),)))

@@ -1,0 +1,156 @@
+"""What replicas do and claim, judged as it happens: one sequence per group, for all time, on disks that hold it.
+
+Stronger than any look at the end, because what diverged may be mended by then, and what was lost filled again by the
+others; for a simulator, which can watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.history import Log
+
+Identity = tuple[bytes | None, int]  # of a replica: its folder's incarnation, and its count
+Ballot = tuple[int, int | None]  # term, voted for
+
+
+class Ledger:
+    """Told of every entry that any replica applies, of every leader, vote and commit, and of what is opened."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.anomalies: list[Anomaly] = []
+        self._now = now
+        self._chosen: dict[Log, dict[int, tuple[int, int, int]]] = {}  # index: (term, header crc, first broker)
+        self._ends: dict[Log, int] = {}  # the last index of each in `_chosen`
+        self._leaders: dict[tuple[Log, int], int] = {}
+        self._vouched: dict[tuple[Log, int, Identity], tuple[int, int]] = {}  # (index, term)
+        self._ballots: dict[tuple[Log, int, Identity], Ballot] = {}  # that messages rested on
+        self._sequences: dict[tuple[Log, int], tuple[int, int, int]] = {}  # (index, epoch, the next sequence)
+        self._again: set[Log] = set()  # groups that went on with what was left of them
+        self._states: dict[tuple[Log, int], tuple[int, int]] = {}  # (digest, first broker)
+
+    def applied(self, log: Log, broker: int, index: int, term: int, header_crc: int) -> None:
+        """A replica applied an entry."""
+        first = self._chosen.setdefault(log, {}).setdefault(index, (term, header_crc, broker))
+        if first[:2] != (term, header_crc):
+            what = f"broker {broker} applies an entry of term {term} as entry {index}, which was one of term {first[0]}"
+            self._note(Kind.TWO_ENTRIES, what, log, (first[2], broker))
+        self._ends[log] = max(self._ends.get(log, 0), index)
+
+    def led(self, log: Log, broker: int, term: int) -> None:
+        """A broker leads."""
+        first = self._leaders.setdefault((log, term), broker)
+        if first != broker:
+            self._note(Kind.TWO_LEADERS, f"both lead term {term}", log, (first, broker))
+
+    def begins_again(self, log: Log) -> None:
+        """The group goes on with what was left of it, as other replicas: what it held before is over. What they voted
+        is not."""
+        self._again.add(log)
+        self._chosen.pop(log, None)
+        self._ends.pop(log, None)
+        self._vouched = {key: value for key, value in self._vouched.items() if key[0] != log}
+        self._sequences = {key: value for key, value in self._sequences.items() if key[0] != log}
+        self._states = {key: value for key, value in self._states.items() if key[0] != log}
+
+    def end(self, log: Log) -> int:
+        """The last index that was applied anywhere; 0: none."""
+        return self._ends.get(log, 0)
+
+    def numbered(self, log: Log, index: int, producer: int, epoch: int, first: int, count: int) -> None:
+        """Entry `index` holds so many records of an idempotent producer, from its sequence `first` on."""
+        goes_on = log in self._again and (log, producer) not in self._sequences  # nobody knows from where
+        last, before, due = self._sequences.get((log, producer), (0, epoch, first if goes_on else 0))
+        if index <= last:
+            return  # another replica applied it before
+        if first != (due if epoch == before else 0) and self._saw_all_between(log, last, index):
+            what = f"entry {index} begins with {first} of producer {producer}, epoch {epoch}; {due} of {before} was due"
+            self._note(Kind.BROKEN_SEQUENCE, what, log, ())
+        self._sequences[log, producer] = index, epoch, first + count
+
+    def _saw_all_between(self, log: Log, last: int, index: int) -> bool:
+        """Have replicas applied every entry between `last` and `index`? In a group that went on with the entries that
+        were left, one replica may begin to apply behind the last entry that another one has applied so far. Then
+        neither has applied the entries in between."""
+        chosen = self._chosen.get(log, {})
+        return log not in self._again or all(between in chosen for between in range(last + 1, index))
+
+    # ---- commits -------------------------------------------------------------------------------------------
+
+    def counted(
+        self, log: Log, leader: int, index: int, term: int, who: Mapping[int, Identity], listed: Mapping[int, Identity]
+    ) -> None:
+        """`leader` commits up to the entry `index`, of `term`, because `who` vouch for it; `listed` may."""
+        counted = {broker: identity for broker, identity in who.items() if listed.get(broker) == identity}
+        if 2 * len(counted) <= len(listed):
+            what = f"broker {leader} commits entry {index}, and of {len(listed)} listed replicas {len(counted)} vouch"
+            self._note(Kind.NO_QUORUM, what, log, tuple(sorted(who)))
+        for broker, identity in counted.items():
+            self._vouched[log, broker, identity] = index, term
+
+    def vouched(self, log: Log, broker: int, identity: Identity) -> int:
+        """Up to which entry it was counted; 0: never."""
+        return self._vouched.get((log, broker, identity), (0, 0))[0]
+
+    def lacks(self, log: Log, broker: int, index: int, by: int) -> None:
+        """Entry `index` was counted as being on the disk of `broker`, and its disk does not hold it."""
+        what = f"entry {index} is counted by broker {by} as durable on broker {broker}, whose disk does not hold it"
+        self._note(Kind.NOT_SYNCED, what, log, (by, broker))
+
+    # ---- votes ---------------------------------------------------------------------------------------------
+
+    def rests_on(self, log: Log, broker: int, identity: Identity, ballot: Ballot, *, durable: bool) -> None:
+        """A message left that rests on this term and vote."""
+        term, vote = ballot
+        before = self._ballots.get((log, broker, identity), (0, None))
+        if not durable:
+            self._note(Kind.TWO_VOTES, f"term {term}, vote {vote}: told before they are synced", log, (broker,))
+        if term == before[0] and vote is not None and before[1] not in (None, vote):
+            self._note(Kind.TWO_VOTES, f"votes for {before[1]} and for {vote} in term {term}", log, (broker,))
+        if term > before[0] or (term == before[0] and before[1] is None):
+            self._ballots[log, broker, identity] = ballot
+
+    # ---- openings ------------------------------------------------------------------------------------------
+
+    def opened(
+        self, log: Log, broker: int, identity: Identity, ballot: Ballot, term_at: Callable[[int], int | None],
+        last_index: int, unsynced: Collection[str],
+    ) -> None:  # fmt: skip
+        """A replica takes part (again), with a log that ends at `last_index` and has terms `term_at` (None below its
+        first entry), with this ballot; its disk does not hold all of the files `unsynced`."""
+        index, term = self._vouched.get((log, broker, identity), (0, 0))
+        if index > last_index or (index and term_at(index) not in (None, term)):
+            what = f"its log ends at entry {last_index}, or forks before, and it was counted for entry {index}"
+            self._note(Kind.FORGOTTEN, what, log, (broker,))
+        promised = self._ballots.get((log, broker, identity), (0, None))
+        if ballot[0] < promised[0] or (ballot[0] == promised[0] and promised[1] not in (None, ballot[1])):
+            what = f"it is at term {ballot[0]}, vote {ballot[1]}, and was at {promised[0]}, vote {promised[1]}"
+            self._note(Kind.FORGOTTEN, what, log, (broker,))
+        if unsynced:
+            what = f"opened with what its disk may lose: {', '.join(sorted(unsynced))}"
+            self._note(Kind.NOT_SYNCED, what, log, (broker,))
+
+    def cuts(self, log: Log, broker: int, left: tuple[int, int], marked: tuple[int, int]) -> None:
+        """A replica removes what it has on disk but for the entries `left` (first, last); `marked`: what its mark, as
+        the disk holds it, says to be there."""
+        if marked[1] > left[1] or marked[0] < left[0]:
+            what = f"cuts its log down to entries {left[0]} to {left[1]}, and the mark on its disk says {marked}"
+            self._note(Kind.NOT_SYNCED, what, log, (broker,))
+
+    # ---- states --------------------------------------------------------------------------------------------
+
+    def state(self, log: Log, broker: int, index: int, digest: int) -> None:
+        """What a replica's machine holds once it has applied entry `index`."""
+        first = self._states.setdefault((log, index), (digest, broker))
+        if first[0] != digest:
+            self._note(Kind.STATES_DIFFER, f"after entry {index}", log, (first[1], broker))
+
+    def read(self, log: Log, broker: int, due: int, got: int) -> None:
+        """A linearizable read ended with what was applied up to `got`; when it began, `due` was committed."""
+        if got < due:
+            what = f"broker {broker} answers from entry {got}, and {due} was committed before it was asked"
+            self._note(Kind.STALE, what, log, (broker,))
+
+    def _note(self, kind: Kind, what: str, log: Log, brokers: tuple[int, ...]) -> None:
+        self.anomalies.append(Anomaly(kind, what, log, brokers=brokers, times_s=(self._now(),)))

@@ -1,0 +1,171 @@
+"""What channels remember: a cursor goes forward, to where somebody told it to, and back by a seek alone; and who takes
+records from one gets each of them once.
+
+A cursor is in its channel's partition, and two never see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.history import Call, Log, Outcome
+
+Cursor = tuple[Log, str]
+"""(partition, channel)"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Where a cursor was at some time while `call` was under way."""
+
+    position: int
+    call: Call
+
+    @property
+    def until_s(self) -> float:
+        assert self.call.ended_s is not None
+        return self.call.ended_s
+
+
+def moved_back(facts: Facts) -> Iterator[Anomaly]:
+    """A cursor is seen behind where it was before, or was committed to, and no seek since may have led there."""
+    for cursor, sights in _sights(facts).items():
+        seeks = [c for c in facts.of("seek") if _cursor(c) == cursor and c.outcome is not Outcome.FAILED]
+        for now in sights:
+            before = [s for s in sights if s.until_s < now.call.invoked_s and s.position > now.position]
+            bad = next((s for s in before if not _led_back(seeks, s, now)), None)
+            if bad is not None:
+                kind = Kind.LOST_COMMIT if bad.call.kind == "commit" else Kind.CURSOR_BACK
+                what = f"channel {cursor[1]} is at {now.position}, and was at {bad.position}"
+                yield _anomaly(kind, what, cursor[0], (bad.position, now.position), bad.call, now.call)
+                break
+
+
+def _led_back(seeks: list[Call], before: _Seen, now: _Seen) -> bool:
+    return any(
+        seek.args["offset"] <= now.position
+        and seek.invoked_s < now.until_s
+        and (seek.outcome is not Outcome.OK or (seek.ended_s or 0.0) > before.call.invoked_s)
+        for seek in seeks
+    )
+
+
+def strayed(facts: Facts) -> Iterator[Anomaly]:
+    """A cursor that only commits and seeks move is where none of them, nor its start, ever put it."""
+    taking = {_cursor(call) for call in facts.of("consume")}
+    for cursor, sights in _sights(facts).items():
+        if cursor in taking:
+            continue
+        told = [c for c in facts.of("commit", "seek") if _cursor(c) == cursor]
+        for seen in sights:
+            places = {c.args["offset"] for c in told if c.invoked_s < seen.until_s} | {0}
+            if seen.position not in places:
+                what = f"channel {cursor[1]} is at {seen.position}, where nobody put it"
+                yield _anomaly(Kind.CURSOR_STRAYED, what, cursor[0], (seen.position,), seen.call)
+                break
+
+
+def not_fenced(facts: Facts) -> Iterator[Anomaly]:
+    """A commit is done for a consumer after another one took over, or with a generation that a seek has ended."""
+    opens = [c for c in facts.of("open_channel") if c.outcome is Outcome.OK and "epoch" in c.args]
+    seeks = [c for c in facts.of("seek") if c.outcome is Outcome.OK and "generation" in c.args]
+    for call in facts.of("commit"):
+        if call.outcome is not Outcome.OK or "epoch" not in call.args:
+            continue
+        cursor = _cursor(call)
+        others = [c for c in opens if _cursor(c) == cursor and c.args["epoch"] > call.args["epoch"]]
+        others += [c for c in seeks if _cursor(c) == cursor and c.args["generation"] > call.args["generation"]]
+        before = next((c for c in others if c.ended_s is not None and c.ended_s <= call.invoked_s), None)
+        if before is not None:
+            what = f"channel {cursor[1]} was another consumer's, or sought anew, and a commit of before was done"
+            yield _anomaly(Kind.NOT_FENCED, what, cursor[0], (call.args["offset"],), before, call)
+
+
+def taken_twice(facts: Facts) -> Iterator[Anomaly]:
+    """A record that was given to two requests, or two records that were given to one."""
+    requests: dict[tuple[Cursor, int], Call] = {}
+    records: dict[tuple[Cursor, str], Call] = {}
+    for call in _taken(facts):
+        cursor, (offset, _) = _cursor(call), call.result
+        first = requests.setdefault((cursor, offset), call)
+        if first.args["request"] != call.args["request"]:
+            what = f"channel {cursor[1]} gave it to two"
+            yield _anomaly(Kind.TAKEN_TWICE, what, cursor[0], (offset,), first, call)
+        before = records.setdefault((cursor, call.args["request"]), call)
+        if before.result[0] != offset:
+            what = f"channel {cursor[1]} answered a repeated request by another record"
+            yield _anomaly(Kind.TAKEN_TWICE, what, cursor[0], (before.result[0], offset), before, call)
+
+
+def taken_by_nobody(facts: Facts) -> Iterator[Anomaly]:
+    """Records that a channel has passed, more than there are requests whose end nobody knows. Who is given messages
+    that were read for it (`reads`) is given none that was removed by then."""
+    given: dict[Cursor, set[int]] = {}
+    answered: dict[Cursor, set[str]] = {}
+    for call in _taken(facts):
+        given.setdefault(_cursor(call), set()).add(call.result[0])
+        answered.setdefault(_cursor(call), set()).add(call.args["request"])
+    reading = {_cursor(call) for call in _taken(facts) if call.args.get("reads")}
+    for cursor, offsets in given.items():
+        if cursor in reading and facts.heads_removed:
+            continue
+        lacking = set(range(min(offsets), max(offsets))) - offsets
+        unclear = {
+            call.args["request"]
+            for call in facts.of("consume")
+            if _may_take(call, cursor) and call.outcome in (Outcome.UNKNOWN, Outcome.PENDING)
+        } - answered[cursor]
+        if len(lacking) > len(unclear):
+            what = f"channel {cursor[1]} passed {len(lacking)} records, and {len(unclear)} requests are unclear"
+            yield Anomaly(Kind.TAKEN_BY_NOBODY, what, cursor[0], (), tuple(sorted(lacking)))
+
+
+def taken_as_stored(facts: Facts) -> Iterator[Anomaly]:
+    """What was given is what lies at that offset; "" is what could not be read in time."""
+    for call in _taken(facts):
+        cursor, (offset, name) = _cursor(call), call.result
+        final = facts.finals.get(cursor[0])
+        if final is None or not final.certain or offset < final.start:
+            continue
+        there = final.at(offset)
+        if name and there != name:
+            what = f"{name} was given at offset {offset}, where there lies {there}"
+            yield _anomaly(Kind.DIRTY_READ, what, cursor[0], (offset,), call)
+
+
+def _may_take(call: Call, cursor: Cursor) -> bool:
+    """Does this request ask for a record of that cursor, or of any partition's?"""
+    place = call.args["topic"], call.args["channel"]
+    return place == (cursor[0][0], cursor[1]) and call.args["partition"] in (cursor[0][1], None)
+
+
+def _taken(facts: Facts) -> Iterator[Call]:
+    return (c for c in facts.of("consume") if c.outcome is Outcome.OK and c.result is not None)
+
+
+def _sights(facts: Facts) -> dict[Cursor, list[_Seen]]:
+    """Every answer that told where a cursor is, in the order of invocation."""
+    found: dict[Cursor, list[_Seen]] = {}
+    for call in facts.of("open_channel", "commit", "seek", "channels"):
+        if call.outcome is Outcome.OK:
+            for cursor, position in _told(call):
+                found.setdefault(cursor, []).append(_Seen(position, call))
+    return found
+
+
+def _told(call: Call) -> Iterable[tuple[Cursor, int]]:
+    if call.kind == "channels":
+        return [(((call.args["topic"], partition), channel), at) for partition, channel, at in call.result]
+    return [(_cursor(call), call.result)]
+
+
+def _cursor(call: Call) -> Cursor:
+    return (call.args["topic"], call.args["partition"]), call.args["channel"]
+
+
+def _anomaly(kind: Kind, what: str, log: Log, offsets: tuple[int, ...], *calls: Call) -> Anomaly:
+    processes = tuple(dict.fromkeys(call.process for call in calls))
+    return Anomaly(kind, what, log, (), offsets, processes, times(*calls))

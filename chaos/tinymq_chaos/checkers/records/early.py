@@ -1,0 +1,37 @@
+"""Nothing is answered, and nothing shown, before it is committed somewhere: later may be never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.records.writes import acknowledged, place_of
+from tinymq_chaos.history import Call, Log
+
+
+def early_answers(facts: Facts) -> Iterator[Anomaly]:
+    """Acknowledged by a quorum, and committed later, or not at all."""
+    for call in acknowledged(facts) if facts.history.commits else ():
+        log, base, names = place_of(call)
+        end = facts.committed_by(log, call)
+        if end is not None and base + len(names) > end:
+            what = f"acknowledged at offset {base}, when {end} was the end of what is committed"
+            yield Anomaly(Kind.UNCOMMITTED, what, log, tuple(names), (base,), (call.process,), times(call))
+
+
+def early_reads(facts: Facts) -> Iterator[Anomaly]:
+    """Records that readers were shown, and ends that they were told."""
+    if not facts.history.commits:
+        return
+    for shown in facts.shown:
+        yield from _shown(facts, shown.call, shown.log, shown.base + len(shown.names))
+    for call, log, _, high_watermark in facts.ends():
+        yield from _shown(facts, call, log, high_watermark)
+
+
+def _shown(facts: Facts, call: Call, log: Log, shown: int) -> Iterator[Anomaly]:
+    end = facts.committed_by(log, call)
+    if end is not None and shown > end:
+        what = f"shown up to offset {shown}, when {end} was the end of what is committed"
+        yield Anomaly(Kind.UNCOMMITTED, what, log, (), (end, shown), (call.process,), times(call))

@@ -1,0 +1,91 @@
+"""Topics that promise less: in memory, or synced at intervals. They lose only what a majority of their replicas had,
+and only when a majority ended. A replica in memory ends with its process. A replica that is synced at intervals ends
+when its machine loses power or a sync of its disk fails. In all other cases the same rules hold as for other topics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind
+from tinymq_chaos.checkers.common.facts import Facts
+from tinymq_chaos.checkers.common.settings import Settings
+from tinymq_chaos.history import Revival
+
+FILLED_S = 20.0  # after its end a broker's replica is filled again: one that ended before that is not missing any more
+_ENDS = re.compile(r"broker (\d+) (loses power|is killed|has ended|has stopped|loses its disk|fails to sync)")
+_UNSYNCED = {"loses power", "fails to sync"}  # either may lose unsynced entries: adr/0029
+_PROCESS = {"loses power", "is killed", "has ended", "has stopped", "loses its disk"}
+_SLOW = {"slow_disk", "hung_disk", "fail_sync", "disk_full"}
+ANSWERED_S = 1.0  # that an answer of before may be on its way
+SYNCED_S = 0.5  # what a sync takes, and who waits for it, on a disk that is well
+LOST = frozenset(
+    {
+        Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET, Kind.DIRTY_READ, Kind.NOT_A_PREFIX, Kind.NONMONOTONIC_POLL,
+        Kind.SKIPPED_POLL, Kind.NONMONOTONIC_SEND, Kind.UNSEEN_WRITE, Kind.REORDERED, Kind.GAP,
+    }
+)  # fmt: skip
+"""What a group that went on with an earlier end shows to those who know a later one."""
+
+
+def is_excused(facts: Facts, anomaly: Anomaly) -> bool:
+    """Is it what was lost when this group went on without a majority? Of a topic that is synced at intervals that is
+    the last moments before, and no more. What begins after that is promised as ever."""
+    for revival in facts.history.revivals:
+        about_before = min(anomaly.times_s, default=0.0) < revival.at_s + ANSWERED_S
+        if revival.log == anomaly.log and anomaly.kind is Kind.UNCOMMITTED and about_before:
+            return True
+        if revival.log == anomaly.log and anomaly.kind in LOST and about_before:
+            since_s = _lost_since_s(facts, revival)
+            if anomaly.kind is not Kind.LOST_WRITE or since_s is None or min(anomaly.times_s) >= since_s:
+                return True
+    return False
+
+
+def _lost_since_s(facts: Facts, revival: Revival) -> float | None:
+    """Return the time before which every acknowledged record was synced on a majority, before the machines of that
+    majority lost power. None: no record is certain to be synced. The longest interval that may have been in force
+    counts; while `sync` was `always` for certain, no interval counts."""
+    settings = facts.history.topics.get(revival.log[0], {})
+    if "sync" not in settings or _SLOW & {change.what.split(" ")[-1] for change in facts.history.changes}:
+        return None
+    cuts = sorted(_ends(facts, revival).values())
+    majority = int(settings.get("replicas", "3")) // 2 + 1
+    if len(cuts) < majority:
+        return None
+    cut_s = cuts[majority - 1]
+    told = Settings(facts, revival.log[0])
+    values = told.between("sync", cut_s - _longest_s(told.between("sync", 0.0, cut_s)), cut_s)
+    return cut_s - _longest_s(values) - SYNCED_S
+
+
+def _longest_s(values: set[str | None]) -> float:
+    return max((float(value) / 1000 for value in values if value not in (None, "always")), default=0.0)
+
+
+def needless_losses(facts: Facts) -> Iterator[Anomaly]:
+    """A group gives up a majority of its replicas, and the brokers that held them had not ended."""
+    for revival in facts.history.revivals:
+        settings = facts.history.topics.get(revival.log[0], {})
+        ended, replicas = _ends(facts, revival), int(settings.get("replicas", "3"))
+        if 2 * len(ended) < replicas:
+            how = "lost power or failed to sync" if "sync" in settings else "ended"
+            what = f"went on without a majority of its {replicas} replicas, and brokers {sorted(ended)} {how}"
+            yield Anomaly(Kind.NEEDLESS_LOSS, what, revival.log, times_s=(revival.at_s,))
+
+
+def _ends(facts: Facts, revival: Revival) -> dict[int, float]:
+    """When each broker that may lack something ended first, since the group last went on so."""
+    others = [r.at_s for r in facts.history.revivals if r.log == revival.log and r.at_s < revival.at_s]
+    commits = [at_s for at_s, _ in facts.history.commits.get(revival.log, ()) if at_s < revival.at_s]
+    stood_s = max(commits, default=revival.at_s)  # since then the group has stood still, and filled no replica
+    since_s = max([stood_s - FILLED_S, *others])
+    counted = _UNSYNCED if "sync" in facts.history.topics.get(revival.log[0], {}) else _PROCESS
+    found: dict[int, float] = {}
+    for change in facts.history.changes:
+        end = _ENDS.match(change.what)
+        recent = since_s <= change.at_s <= revival.at_s
+        if recent and end is not None and end[2] in counted:
+            found.setdefault(int(end[1]), change.at_s)
+    return found

@@ -1,0 +1,186 @@
+"""What became of every send: acknowledged ones are there, once, unchanged and in order; failed ones are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tinymq_chaos.checkers.common.anomaly import Anomaly, Kind, times
+from tinymq_chaos.checkers.common.facts import Facts, Final
+from tinymq_chaos.history import Call, Log, Outcome
+from tinymq_chaos.records import CHANGED
+
+
+def lost_writes(facts: Facts) -> Iterator[Anomaly]:
+    """Acknowledged by a quorum, and not at the offset that was said, or nowhere."""
+    for call in acknowledged(facts):
+        log, base, names = place_of(call)
+        final = facts.finals.get(log)
+        if facts.is_gone(log):
+            continue
+        if facts.history.replicas and log not in facts.replicas:
+            yield _lost(call, log, tuple(names), "acknowledged, and no replica of the partition is left")
+            continue
+        if final is None:
+            continue
+        if base < final.start or final.slice(base, len(names)) == names:
+            continue
+        if not final.certain and base + len(names) > final.end:
+            continue  # nobody has read so far: UNSEEN_WRITE judges that
+        yield from _misplaced(facts, call, final)
+
+
+def _misplaced(facts: Facts, call: Call, final: Final) -> Iterator[Anomaly]:
+    log, base, names = place_of(call)
+    places = facts.places(log)
+    lost = []
+    for said, name in enumerate(names, base):
+        there = final.at(said)
+        if there == name or (there is None and not final.certain):
+            continue
+        if name in places:
+            yield Anomaly(
+                Kind.INCONSISTENT_OFFSET,
+                f"acknowledged at offset {said}, and lies at {places[name]}",
+                log, (name,), (said, places[name]), (call.process,), times(call),
+            )  # fmt: skip
+        else:
+            lost.append((said, name, there))
+    if lost:
+        said, name, there = lost[0]
+        instead = f"there lies {there}" if there is not None else f"the log ends at {final.end}"
+        records = tuple(name for _, name, _ in lost)
+        yield _lost(call, log, records, f"acknowledged at offset {said}, where {instead}")
+
+
+def _lost(call: Call, log: Log, records: tuple[str, ...], what: str) -> Anomaly:
+    return Anomaly(Kind.LOST_WRITE, what, log, records, (), (call.process,), times(call))
+
+
+def aborted_reads(facts: Facts) -> Iterator[Anomaly]:
+    """A send that failed for certain, and that is there, or was shown."""
+    failed = {name: c for c in facts.sends if c.outcome is Outcome.FAILED for name in c.args["records"]}
+    if not failed:
+        return
+    found: dict[str, tuple[Log, int, str]] = {}
+    for log, final in facts.finals.items():
+        for name in failed.keys() & facts.places(log).keys():
+            found[name] = (log, facts.places(log)[name], "is in the log" if final.certain else "was read")
+    for name, (log, offset, how) in sorted(found.items()):
+        call = failed[name]
+        what = f"its send failed with {call.error}, and it {how}"
+        yield Anomaly(Kind.ABORTED_READ, what, log, (name,), (offset,), (call.process,), times(call))
+
+
+def changed_records(facts: Facts) -> Iterator[Anomaly]:
+    """A record in a log that nobody sent there."""
+    for log, final in facts.finals.items():
+        for offset, name in enumerate(final.names, final.start):
+            if name is None or ((call := facts.sent.get(name)) is not None and call.args["topic"] == log[0]):
+                continue
+            what = "damaged" if name.startswith(CHANGED) else "nobody sent it" if call is None else "sent elsewhere"
+            yield Anomaly(Kind.CHANGED_RECORD, f"a record that is {what}", log, (name,), (offset,))
+
+
+def duplicates(facts: Facts) -> Iterator[Anomaly]:
+    """An idempotent send that lies in its topic twice."""
+    by_topic: dict[str, list[str | None]] = {}
+    for log, final in facts.finals.items():
+        by_topic.setdefault(log[0], []).extend(final.names)
+    for topic, names in by_topic.items():
+        if len(set(names)) == len(names):
+            continue
+        for name, count in Counter(names).items():
+            call = facts.sent.get(name) if name is not None else None
+            if count > 1 and call is not None and name is not None and call.args.get("idempotent"):
+                at = [(log, o) for log, f in facts.finals.items() if log[0] == topic for o in _offsets(f, name)]
+                what = f"sent once, and there {count} times"
+                offsets = tuple(offset for _, offset in at)
+                yield Anomaly(Kind.DUPLICATE, what, at[0][0], (name,), offsets, (call.process,), times(call))
+
+
+def _offsets(final: Final, name: str) -> list[int]:
+    return [offset for offset, there in enumerate(final.names, final.start) if there == name]
+
+
+def reordered(facts: Facts) -> Iterator[Anomaly]:
+    """An idempotent producer's records lie in a partition in the order of its sends, whatever became of each."""
+    sent = facts.sent
+    for log, final in facts.finals.items():
+        newest: dict[str, Call] = {}
+        for offset, name in enumerate(final.names, final.start):
+            call = sent.get(name) if name is not None else None
+            if call is None or not call.args.get("idempotent"):
+                continue
+            producer = call.args.get("producer", call.process)
+            before = newest.get(producer)
+            if before is None or call.number > before.number:
+                newest[producer] = call
+            elif call.number < before.number:
+                first = before.args["records"][0]
+                what = f"lies after {first}, which {producer} sent later"
+                yield Anomaly(Kind.REORDERED, what, log, (str(name),), (offset,), (producer,), times(call, before))
+        yield from _inside_batches(facts, log, final)
+        yield from _skipped(facts, log, final)
+
+
+def _skipped(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
+    """What was numbered in one row is there up to some number: none is left out before one that is there."""
+    if final.start:
+        return  # what is not there may have been removed
+    places, known = facts.places(log), (final.names.index(None) if None in final.names else final.end)
+    missing: dict[str, Call] = {}
+    for call in facts.sends:
+        row = call.args.get("row")
+        if row is None or (call.args["topic"], call.args["partition"]) != log:
+            continue
+        offset = places.get(call.args["records"][0])
+        if offset is None:
+            missing.setdefault(row, call)
+        elif row in missing and offset < known:
+            before = missing.pop(row)
+            what = f"is there, and {before.args['records'][0]}, which comes before it in row {row}, is not"
+            names = tuple(call.args["records"])
+            yield Anomaly(Kind.REORDERED, what, log, names, (offset,), (call.process,), times(before, call))
+
+
+def _inside_batches(facts: Facts, log: Log, final: Final) -> Iterator[Anomaly]:
+    """A batch of several records lies in a row."""
+    for call in facts.sends:
+        names = call.args["records"]
+        if len(names) < 2 or call.args["topic"] != log[0] or call.outcome is Outcome.OK:
+            continue  # of acknowledged ones `lost_writes` sees to it
+        offset = facts.places(log).get(names[0])
+        if offset is None or not call.args.get("idempotent"):
+            continue
+        if final.certain and final.slice(offset, len(names)) != names:
+            what = "a batch that is not in a row, or not whole"
+            yield Anomaly(Kind.REORDERED, what, log, tuple(names), (offset,), (call.process,), times(call))
+
+
+def nonmonotonic_sends(facts: Facts) -> Iterator[Anomaly]:
+    """Acknowledgements of one producer and partition: what was sent later lies later."""
+    last: dict[tuple[Log, str], tuple[int, Call]] = {}
+    for call in acknowledged(facts):
+        log, base, names = place_of(call)
+        who = call.args.get("producer", call.process)
+        before = last.get((log, who))
+        if before is not None and base <= before[0]:
+            end, other = before
+            records = (other.args["records"][-1], names[0])
+            what = "what was sent later was given the same or an earlier offset"
+            yield Anomaly(Kind.NONMONOTONIC_SEND, what, log, records, (end, base), (who,), times(other, call))
+        else:
+            last[log, who] = (base + len(names) - 1, call)
+
+
+def acknowledged(facts: Facts) -> Iterator[Call]:
+    """Sends that were answered after a quorum had synced them, in the order of invocation."""
+    for call in facts.sends:
+        if call.outcome is Outcome.OK and call.args.get("acks", "quorum") == "quorum":
+            yield call
+
+
+def place_of(call: Call) -> tuple[Log, int, list[str]]:
+    partition, base = call.result
+    return (call.args["topic"], partition), base, call.args["records"]

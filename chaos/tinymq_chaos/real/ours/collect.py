@@ -1,0 +1,92 @@
+"""Every replica as it was in the end: how far it was by its broker's /status, and its log, read from the data folder
+of a broker that has stopped. Nothing in the folder is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import StorageError
+from tinymq.base.types import METADATA_GROUP
+from tinymq.format.entry import Entry, pack_header
+from tinymq.log.files.layout import GROUPS, SEGMENT, first_index_of
+from tinymq.log.segment.dump import DumpedEntry, dump_segment
+from tinymq_chaos.checkers.common.collect import Collector
+from tinymq_chaos.history import METADATA, Log, Replica, Stored, topic_key
+
+METADATA_ID = METADATA_GROUP.topic_id.hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A replica by its broker's word."""
+
+    log: Log
+    topic_id: str  # hex
+    broker: int
+    role: str
+    high_watermark: int
+    commit_index: int
+    log_start: int
+    reason: str = ""
+
+
+def said_by(broker: int, status: Mapping[str, Any]) -> Iterator[Said]:
+    """All replicas on a /status page, but for those whose topic the registry has deleted: nothing is promised of
+    them any more. One that its broker could not open is where nothing is."""
+    for replica in status["replicas"]:
+        topic_id, name = replica["topic_id"], replica["topic"]
+        if name == topic_id:
+            continue
+        log = METADATA if topic_id == METADATA_ID else (topic_key(name, bytes.fromhex(topic_id)), replica["partition"])
+        yield Said(
+            log, topic_id, broker, replica["role"], replica.get("high_watermark", 0), replica.get("commit_index", 0),
+            replica.get("log_start", 0), replica.get("reason", ""),
+        )  # fmt: skip
+
+
+class Folders:
+    """Logs of stopped brokers. Replicas hold the same bytes: each batch is decoded once."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._collector = Collector(limits)
+
+    def replica(self, said: Said, data: Path) -> tuple[Replica, str]:
+        """What lies in the data folder of its broker, up to what it has committed; and why there is less, or ""."""
+        folder = data / GROUPS / said.topic_id / str(said.log[1])
+        entries, problem = self.entries(folder, said.commit_index)
+        last = entries[-1].index if entries else 0
+        if not problem and last < said.commit_index:
+            problem = f"entry {last} is the last one in {folder.name}, and {said.commit_index} was committed"
+        found = Replica(
+            said.log, said.broker, said.role, said.high_watermark, said.commit_index, said.log_start, entries
+        )
+        return found, problem
+
+    def entries(self, folder: Path, upto: int) -> tuple[tuple[Stored, ...], str]:
+        """Entries in a group's folder up to index `upto`, and what was wrong before that, or ""."""
+        found: list[Stored] = []
+        for path in segments(folder):
+            try:
+                for item in dump_segment(path):
+                    if not isinstance(item, DumpedEntry):
+                        problem = getattr(item, "problem", None)
+                        if problem and (not found or found[-1].index < upto):
+                            return tuple(found), f"{path.name}: {problem}"
+                    elif item.header.index <= upto:
+                        entry = Entry(item.header, pack_header(item.header), item.payload)
+                        found.append(self._collector.entry(entry))
+            except StorageError as error:
+                return tuple(found), f"{path.name}: {error}"
+        return tuple(found), ""
+
+
+def segments(folder: Path) -> Iterable[Path]:
+    """In the order of their first entries."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    firsts = {path: first for path in paths if (first := first_index_of(path.name, SEGMENT)) is not None}
+    return sorted(firsts, key=lambda path: firsts[path])

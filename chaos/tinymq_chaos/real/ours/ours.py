@@ -1,0 +1,112 @@
+"""A cluster of tinymq's as a run needs it: its clients, its log lines, its data folders."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tinymq_chaos.checkers import Checker
+from tinymq_chaos.history import History, topic_key
+from tinymq_chaos.real.cluster.cluster import Cluster
+from tinymq_chaos.real.ours.callers import GrpcCaller
+from tinymq_chaos.real.ours.collect import Folders, Said, said_by
+from tinymq_chaos.real.ours.counters import counted
+from tinymq_chaos.real.ours.leader_log import Watching, name_logs
+from tinymq_chaos.real.processes.health import Status
+from tinymq_chaos.real.subject import verdict
+from tinymq_chaos.real.subject.subject import Collected
+from tinymq_chaos.real.subject.verdict import Slack
+from tinymq_chaos.workloads import WORKLOADS
+from tinymq_chaos.workloads.context import Workload
+
+RUN = (
+    "idempotent", "plain", "lone", "batches", "hasty", "cursors", "takers", "rush", "queues", "counted",
+    "churn", "partitions", "metadata",
+)  # fmt: skip
+"""Workloads that run if none is named. Others bound what a topic keeps, or promise less: what those may lose, and when,
+is judged by moments that a simulator alone knows (verdict.py)."""
+
+ANSWER_S = 10.0  # in which a broker says how its replicas are; a busy one needs more than one attempt
+POLL_S = 0.1
+
+
+class Ours:
+    """Around a cluster that is formed and serves. The caller closes the cluster."""
+
+    CAN_HAVE = frozenset({"disks", "faketime"})
+
+    def __init__(self, cluster: Cluster, has: frozenset[str] = frozenset()) -> None:
+        self.target = cluster
+        self.has = has
+        self.workloads: Mapping[str, Workload] = {name: {**WORKLOADS, "counted": counted}[name] for name in RUN}
+        self._watching: Watching | None = None
+
+    def client(self, **settings: Any) -> Any:
+        return self.target.client(**settings)
+
+    def caller(self, rng: random.Random) -> GrpcCaller:
+        return GrpcCaller(self.target.servers.split(","), rng)
+
+    def checkers(self, slack: Slack) -> Sequence[Checker]:
+        return verdict.checkers(slack)
+
+    def watch(self, history: History, hurt: Collection[int]) -> None:
+        if self._watching is None:
+            self._watching = Watching(self.target, history)
+        self._watching.look(hurt)
+
+    def collect(self, history: History, hurt: Collection[int]) -> Collected:
+        pages = self._pages()
+        silent = [f"broker {n} does not say how its replicas are: nobody could judge them" for n in self.target.brokers
+                  if n not in pages]  # fmt: skip
+        said = [each for n, page in pages.items() for each in said_by(n, page)]
+        with ThreadPoolExecutor(len(self.target.brokers)) as pool:
+            list(pool.map(self._stop, self.target.brokers))
+        self.watch(history, hurt)
+        unnamed = name_logs(history, dict(_topics(history)) | {s.topic_id: s.log[0] for s in said})
+        notes = [f"{unnamed} terms of topics whose name nobody came to know are left out"] if unnamed else []
+        return Collected(notes + self._read(history, hurt, said), silent)
+
+    def _pages(self) -> dict[int, Status]:
+        """/status of each broker that has one to show."""
+        until_s, found, brokers = time.monotonic() + ANSWER_S, dict[int, Status](), self.target.brokers
+        while True:
+            found |= {n: page for n in brokers if n not in found and (page := self.target.status(n)) is not None}
+            missing = [n for n in brokers if n not in found and self.target.running(n)]
+            if not missing or time.monotonic() > until_s:
+                return dict(sorted(found.items()))
+            time.sleep(POLL_S)
+
+    def _stop(self, broker: int) -> None:
+        if self.target.running(broker):
+            self.target.stop(broker)
+
+    def _read(self, history: History, hurt: Collection[int], said: Sequence[Said]) -> list[str]:
+        folders, notes = Folders(), []
+        for each in said:
+            replica, problem = folders.replica(each, self.target.data(each.broker))
+            if problem and each.broker in hurt:
+                notes.append(
+                    f"{each.log[0]}/{each.log[1]} of broker {each.broker} is damaged, as a fault left it: {problem}"
+                )
+                continue
+            if problem:
+                history.damaged(each.log, each.broker, problem)
+            history.replicas.append(replica)
+        return notes
+
+
+def _topics(history: History) -> Iterator[tuple[str, str]]:
+    """Every topic that any call names, or was told of: (id, TOPIC)."""
+    for call in history.calls:
+        key = call.args.get("topic")
+        if key is not None:
+            yield key.partition("#")[2], key
+        if call.kind in ("create_topic", "get_topic") and call.result is not None:
+            yield call.result, topic_key(call.args["name"], bytes.fromhex(call.result))
+        elif call.kind == "list_topics" and call.result is not None:
+            for name, topic_id in call.result.items():
+                yield topic_id, topic_key(name, bytes.fromhex(topic_id))

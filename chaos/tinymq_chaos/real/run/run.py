@@ -1,0 +1,333 @@
+"""One run against real processes: workloads, faults, calm, and what was wrong. The phases of README.md, in their order.
+
+A run is not its seed's alone, as a simulated one is: the seed gives the plan, the machine and its clocks the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from tinymq_chaos import checkers
+from tinymq_chaos.checkers.cluster.deadlines import CHANGES
+from tinymq_chaos.checkers.common.anomaly import Anomaly
+from tinymq_chaos.history import METADATA, History, Outcome
+from tinymq_chaos.real.processes.threads import in_thread
+from tinymq_chaos.real.run.context import Context, Surroundings
+from tinymq_chaos.real.run.nemesis import Nemesis
+from tinymq_chaos.real.run.schedule import Episode, Storm, plan
+from tinymq_chaos.real.subject.subject import Subject
+from tinymq_chaos.real.subject.verdict import Slack, times
+from tinymq_chaos.workloads.context import Workload
+
+BEGIN_S = 2.0  # of load, before the first fault
+TOPICS_S = 60.0  # workloads have made their topics
+HEALED_S = 60.0  # after the last fault all is well
+END_S = 60.0  # workloads that are told to stop have read everything
+LOOK_S = 0.05  # between two looks at what brokers say
+WAIT_S = 4.0  # after which it is said what is waited for
+SAY_S = 15.0  # between two lines of progress
+QUIET_S = 6.0  # of load after the last fault, at least: how quick writes are then is seen, too
+PROGRESS_S = 0.5  # between two looks at what is done then
+PROGRESSES = ("send", *CHANGES)
+LAG_S = 0.05  # how often the loop is asked whether it is late
+LATE_S = 0.3  # it is: brokers may have been silent as long, which is a cause for elections
+LEAVE_S = 5.0  # for what was cancelled to end
+ONCE = "interrupted: faults end, and what there was is read and judged; Ctrl-C once more: at once, and judged by nobody"
+TWICE = "interrupted twice: what had happened by then is judged by nobody"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. The seed decides all that is not said here."""
+
+    seed: int
+    seconds: float = 570.0  # of faults
+    faults: tuple[str, ...] | None = None  # kinds; None: all that the target can do, (): none
+    workloads: tuple[str, ...] = ()  # (): all that make sense
+    pace: float = 1.0  # pauses of workloads are so many times as long
+    episodes: tuple[Episode, ...] | None = None  # None: the seed's
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it. `anomalies`: what checkers found, and sentences about what else went wrong."""
+
+    plan: Plan
+    history: History
+    anomalies: list[Anomaly | str] = field(default_factory=list)
+    faults: Mapping[str, int] = field(default_factory=dict)  # how many of each kind began
+    never: list[str] = field(default_factory=list)  # kinds that were tried, and could not happen
+    notes: list[str] = field(default_factory=list)  # that are no anomalies, and should be known
+    interrupted: bool = False
+    judged: bool = False  # the checkers were asked, all of them
+    healed_s: float = 0.0  # from the last fault's end until all was well
+    lag_s: float = 0.0  # for which the loop of the harness had to wait at worst
+    crowd: float = 0.0  # tasks that wanted each processor, at worst, on average over a minute
+    crowd_calm: float = 0.0  # the same, from the last fault on
+    begun_anew: int = 0  # proxies that hung and were replaced, which closed the connections through them
+    checked_s: float = 0.0  # that the checkers took
+
+    @property
+    def slack(self) -> Slack:
+        return Slack().of(self.lag_s, self.crowd, self.crowd_calm)
+
+    @property
+    def leniency(self) -> float:
+        """How many times as much time was forgiven as on a quiet machine; 1: it was one."""
+        return times(self.crowd)
+
+    @property
+    def idle(self) -> Mapping[str, int]:
+        """How many of each kind of fault did nothing that could be seen where it was done."""
+        return Counter(span.kind for span in self.history.faults if span.effect == "")
+
+    @property
+    def acknowledged(self) -> int:
+        """Records."""
+        return sum(len(c.args["records"]) for c in self.history.of("send") if c.outcome is Outcome.OK)
+
+
+class Run:
+    """Of one plan, on a running loop. `interrupt` (once: it ends in order, with everything that comes after faults;
+    twice: it ends at once) may be called by a signal's handler on the loop."""
+
+    def __init__(self, plan: Plan, subject: Subject, history: History, say: Say) -> None:
+        self.result = Result(plan, history)
+        self.nemesis = Nemesis(subject.target, history, random.Random(f"{plan.seed}/nemesis"), has=subject.has)
+        self._plan = plan
+        self._subject = subject
+        self._history = history
+        self._say = say
+        self._around = Surroundings(
+            plan.seed, history, subject.client, subject.caller, self.nemesis.stage.topics, pace=plan.pace
+        )
+        self._raging: asyncio.Task[None] | None = None
+        self._working: list[asyncio.Task[None]] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._main: asyncio.Task[object] | None = None
+        self._interrupts = 0
+
+    def interrupt(self) -> None:
+        self._interrupts += 1
+        self.result.interrupted = True
+        if self._interrupts == 1:
+            self._say(ONCE)
+            if self._raging is not None:
+                self._raging.cancel()
+        elif self._interrupts == 2 and self._main is not None:
+            self._say(TWICE)
+            self._main.cancel()
+
+    async def run(self) -> Result:
+        """To its end; what goes wrong is in the result, whatever it is. Cancelled: at once, and nothing is judged."""
+        self._main = asyncio.current_task()
+        self._looking = asyncio.create_task(self._look())
+        beside = [self._looking, *(asyncio.create_task(task()) for task in (self._measure_lag, self._tell))]
+        try:
+            await self._phases()
+        except asyncio.CancelledError:
+            self.result.interrupted = True
+        except Exception as error:  # whatever it is, the run has failed; what it saw is kept
+            self.result.anomalies.append(f"raised: {_in_words(error)}")
+        finally:
+            if self._history.ended_s is None:
+                self._history.end()
+            await _leave([*beside, *self._working, *([self._raging] if self._raging is not None else [])])
+        self.result.faults = dict(self.nemesis.happened)
+        self.result.begun_anew = self._subject.target.net.begun_anew
+        self.result.notes += _notes(self.result)
+        return self.result
+
+    async def _phases(self) -> None:
+        history, result, plan_ = self._history, self.result, self._plan
+        chosen = plan_.workloads or tuple(self._subject.workloads)
+        self._say(f"workloads: {', '.join(chosen)}")
+        self._working = [asyncio.create_task(self._work(name, self._subject.workloads[name])) for name in chosen]
+        await self._begun()
+        await self._rage()
+        calm_s = history.now()
+        history.changed("all faults are over")
+        history.calm()
+        self._say("all faults are over")
+        bad = await self._healthy(HEALED_S)
+        result.healed_s = history.now() - calm_s
+        self._say(
+            f"all is well {result.healed_s:.1f} s after the last fault" if not bad else f"not well: {_shortened(bad)}"
+        )
+        while history.now() < calm_s + QUIET_S or not self._progressed(calm_s):
+            if history.now() > calm_s + 1.0 + result.slack.progress_s:
+                break
+            await asyncio.sleep(PROGRESS_S)
+        await self._drain()
+        bad = await self._healthy(HEALED_S) or bad
+        history.end()
+        if self._looking is not None:  # one call at a time
+            await self._looking
+        await self._look_once()
+        self._say("brokers are stopped, and their logs read")
+        collected = await in_thread(partial(self._subject.collect, history, self.nemesis.hurt))
+        result.notes += collected.notes
+        result.anomalies += collected.wrong
+        if bad:
+            result.anomalies.append(f"not healed: {_shortened(bad)}")
+        self._say(f"{len(history.calls)} calls are checked")
+        began_s = time.monotonic()
+        result.anomalies += await in_thread(self._judge)
+        result.checked_s = time.monotonic() - began_s
+        result.judged = True
+
+    def _progressed(self, calm_s: float) -> bool:
+        """In every partition that is written to something was acknowledged since, and something changed in the
+        metadata, where anybody asked: nothing is left to wait for to see how soon that is."""
+        served: dict[object, bool] = {}
+        for call in self._history.calls:
+            if call.kind in PROGRESSES and (call.ended_s is None or call.ended_s > calm_s):
+                place = (call.args["topic"], call.args["partition"]) if call.kind == "send" else METADATA
+                served[place] = served.get(place, False) or call.outcome is Outcome.OK
+        return all(served.values())
+
+    def _judge(self) -> list[Anomaly]:
+        return checkers.check(self._history, checkers=self._subject.checkers(self.result.slack))
+
+    async def _begun(self) -> None:
+        """Workloads have what they need, and have done something with it."""
+        until_s = time.monotonic() + TOPICS_S
+        await asyncio.sleep(BEGIN_S)
+        while self._around.making and time.monotonic() < until_s and not (self._broken() or self.result.interrupted):
+            await asyncio.sleep(LOOK_S)
+            if not self._around.making:
+                await asyncio.sleep(BEGIN_S)
+
+    def _broken(self) -> bool:
+        """A workload has raised something: there is nothing to go on for."""
+        return any(task.done() and not task.cancelled() and task.exception() for task in self._working)
+
+    async def _work(self, name: str, workload: Workload) -> None:
+        await workload(Context(self._around, name))
+
+    async def _rage(self) -> None:
+        kinds = self.nemesis.kinds
+        if self._plan.faults is not None:
+            kinds = {name: kinds[name] for name in self._plan.faults}
+        self._say(f"faults for {self._plan.seconds:g} s: {', '.join(kinds) or 'none'}")
+        storm = Storm(self.nemesis, self._say)
+        episodes = plan(self._plan.seed, kinds) if self._plan.episodes is None else self._plan.episodes
+        self._raging = asyncio.create_task(storm.rage(episodes, self._plan.seconds))
+        watched: set[asyncio.Task[None]] = {self._raging, *self._working}
+        if self.result.interrupted:
+            self._raging.cancel()
+        while not self._raging.done():
+            _, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken():
+                self._raging.cancel()
+        self.result.never = storm.never
+        late = [name for name in kinds if not self.nemesis.happened[name] and name not in storm.never]
+        if late and self._plan.episodes is None and not self.result.interrupted:
+            self.result.notes.append(f"no time was left for {', '.join(late)}")
+        if not self._raging.cancelled():
+            self._raging.result()
+        elif not self.result.interrupted:
+            for task in self._working:
+                if task.done():
+                    task.result()
+
+    async def _drain(self) -> None:
+        self._say("workloads are told to stop, and read to the end")
+        self._around.stop.set()
+        _, late = await asyncio.wait(self._working, timeout=END_S) if self._working else ((), ())
+        self.result.anomalies += [f"a workload does not end within {END_S:g} s: {task}" for task in late]
+        for task in self._working:
+            if task not in late:
+                task.result()
+        await self._around.close()
+
+    async def _healthy(self, within_s: float) -> str:
+        """Wait until all is well; what is not, after so long."""
+        until_s, say_s = time.monotonic() + within_s, time.monotonic() + WAIT_S
+        while True:
+            harm = self.nemesis.harm
+            bad = await in_thread(self._subject.target.unhealthy)
+            if not bad:
+                self.nemesis.all_well(harm)
+            if not bad or time.monotonic() >= until_s:
+                return bad
+            if time.monotonic() > say_s:
+                self._say(f"not well yet: {_shortened(bad)}")
+                say_s += WAIT_S
+            await asyncio.sleep(LOOK_S)
+
+    # ---- beside ------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while self._history.ended_s is None:
+            await self._look_once()
+            await asyncio.sleep(LOOK_S)
+
+    async def _look_once(self) -> None:
+        mended = self.nemesis.mended
+        await in_thread(partial(self._subject.watch, self._history, self.nemesis.hurt))
+        self.nemesis.trust(mended)
+
+    async def _measure_lag(self) -> None:
+        """How long this loop had to wait for the processor when it wanted to go on, until the run is judged."""
+        while self._history.ended_s is None:
+            due_s = time.monotonic() + LAG_S
+            await asyncio.sleep(LAG_S)
+            late_s = time.monotonic() - due_s
+            self.result.lag_s = max(self.result.lag_s, late_s)
+            if late_s > LATE_S:
+                self.nemesis.stage.tell(f"the machine has made the harness wait for {late_s:.1f} s")
+            crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+            self.result.crowd = max(self.result.crowd, crowd)
+            if self._history.calm_s is not None:
+                self.result.crowd_calm = max(self.result.crowd_calm, crowd)
+
+    async def _tell(self) -> None:
+        while self._history.ended_s is None:
+            await asyncio.sleep(SAY_S)
+            ended = sum(call.outcome is Outcome.OK for call in self._history.calls)
+            self._say(f"{len(self._history.calls)} calls, {ended} of them done; {self.result.acknowledged} records "
+                      "acknowledged")  # fmt: skip
+
+
+async def _leave(tasks: Collection[asyncio.Task[None]]) -> None:
+    """They are cancelled, and given some time to end."""
+    for task in tasks:
+        task.cancel()
+    done, _ = await asyncio.wait(tasks, timeout=LEAVE_S)
+    for task in done:
+        if not task.cancelled():
+            task.exception()  # looked at: what it is has been told
+
+
+def _notes(result: Result) -> list[str]:
+    """What should be known of the faults that were done."""
+    notes = [f"{kind} did nothing, {n} of {result.faults[kind]} times" for kind, n in result.idle.items()]
+    if result.begun_anew:
+        notes.append(f"{result.begun_anew} times a proxy hung and was begun anew: what went through it was closed")
+    return notes
+
+
+def _shortened(unhealthy: str, parts: int = 4) -> str:
+    """Its first sentences: one broker that is down leaves every partition without a replica."""
+    said = unhealthy.split("; ")
+    return "; ".join(said[:parts]) + (f"; and {len(said) - parts} more" if len(said) > parts else "")
+
+
+def _in_words(error: BaseException) -> str:
+    """With its place; of a group of errors the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    where = traceback.extract_tb(error.__traceback__)
+    last = where[-1] if where else None
+    return f"{error!r} at {last.filename.rsplit('/', 1)[-1]}:{last.lineno}" if last else repr(error)

@@ -1,0 +1,174 @@
+"""When which fault happens: every kind once, then random pairs, all from a seed. Then calm.
+
+The plan is the seed's; what comes of it is not: on real clocks no run is like another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+from tinymq_chaos.real.faults import Kind, Value
+from tinymq_chaos.real.faults.chosen import Struck
+from tinymq_chaos.real.processes.threads import in_thread, to_its_end
+from tinymq_chaos.real.run.nemesis import Nemesis, UnderWay
+
+GAP_S = 1.5  # on average, between two episodes
+GAP_S_MAX = 4.0
+OVERLAP_S = 1.0  # the second fault of a pair begins so long after the first at most
+TRIES = 4  # of a fault that cannot happen now
+WELL_S = 20.0  # that a fault which damages is waited for: it comes when all is well, or is tried later
+WELL_SHARE = 0.25  # of the whole time, at most, for which the first of a kind waits: short runs have faults, too
+STRIKE_S = 2.0
+POLL_S = 0.2
+REPLACED_S_MAX = 60.0  # how long a fault may go on beyond its time, until another broker leads
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One fault of the plan. Seconds."""
+
+    kind: str
+    parameters: Mapping[str, Value]
+    after_s: float  # the episode's beginning
+    lasts_s: float
+    until_replaced: bool = False  # go on until another broker leads the partition that the struck one led
+
+    def __str__(self) -> str:
+        said = " ".join(f"{name}={value}" for name, value in self.parameters.items() if value)
+        return f"{self.kind} for {self.lasts_s:g} s{f' ({said})' if said else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Faults that overlap, and then so long none."""
+
+    acts: tuple[Act, ...]
+    gap_s: float
+    well: bool = False  # it begins when all is well: what comes of it is its own doing
+
+
+def plan(seed: int, kinds: Mapping[str, Kind]) -> Iterator[Episode]:
+    """Every kind once with its usual parameters, in the order of the table; then pairs, for ever."""
+    rng = random.Random(f"{seed}/schedule")
+    for name, kind in kinds.items():
+        usual = {parameter: values[0] for parameter, values in kind.parameters.items()}
+        yield Episode((Act(name, usual, 0.0, kind.lasts_s[0]),), _gap_s(rng), well=True)
+    names = list(kinds)
+    while names:
+        pair = rng.sample(names, min(2, len(names)))
+        if sum(kinds[name].damages for name in pair) < 2:  # of one disk at a time
+            pair.sort(key=lambda name: not kinds[name].damages)  # it needs all the others well when it begins
+            yield Episode(tuple(_drawn(rng, name, kinds[name], at) for at, name in enumerate(pair)), _gap_s(rng))
+        elif len(names) == 2:
+            yield Episode((_drawn(rng, pair[0], kinds[pair[0]], 0),), _gap_s(rng))
+
+
+def _drawn(rng: random.Random, name: str, kind: Kind, at: int) -> Act:
+    parameters = {parameter: rng.choice(values) for parameter, values in kind.parameters.items()}
+    return Act(name, parameters, rng.uniform(0.0, OVERLAP_S) if at else 0.0, rng.choice(kind.lasts_s))
+
+
+def _gap_s(rng: random.Random) -> float:
+    return min(GAP_S_MAX, rng.expovariate(1 / GAP_S))
+
+
+class Storm:
+    """Runs a plan on a loop; the nemesis's blocking calls are made in threads, and waited for whoever cancels: a fault
+    that begins beside `end_all` would never end."""
+
+    def __init__(self, nemesis: Nemesis, say: Callable[[str], None]) -> None:
+        """`say`: progress for people."""
+        self._tried: dict[str, None] = {}
+        self._nemesis = nemesis
+        self._say = say
+        self._later: deque[tuple[Act, int]] = deque()  # with how often they were tried
+
+    @property
+    def never(self) -> list[str]:
+        """Kinds that were tried, and could not happen."""
+        return [kind for kind in self._tried if not self._nemesis.happened[kind]]
+
+    async def rage(self, episodes: Iterable[Episode], seconds: float) -> None:
+        """Faults for so long, or until there are no more; then every one of them ends, and all brokers run. What could
+        not happen is tried again after the next episode. Cancelled, it ends them as well; twice, it does not."""
+        end_s = _now() + seconds
+        striking = asyncio.create_task(self._strike())
+        try:
+            for episode in chain(episodes, self._what_is_left()):
+                if episode.well:
+                    await self._well(min(end_s, _now() + min(WELL_S, seconds * WELL_SHARE)))
+                if _now() >= end_s:
+                    break
+                async with asyncio.TaskGroup() as group:
+                    for act in episode.acts:
+                        group.create_task(self._act(act, 1, end_s))
+                if self._later and _now() < end_s:
+                    act, tried = self._later.popleft()
+                    await self._act(act, tried + 1, end_s)
+                await _sleep_until(min(end_s, _now() + episode.gap_s))
+        finally:
+            striking.cancel()
+            await to_its_end(self._nemesis.end_all)
+
+    def _what_is_left(self) -> Iterator[Episode]:
+        while self._later:
+            yield Episode((), GAP_S)
+
+    async def _act(self, act: Act, tried: int, end_s: float) -> None:
+        await _sleep_until(min(end_s, _now() + act.after_s))
+        if self._nemesis.kinds[act.kind].damages:
+            await self._well(min(end_s, _now() + WELL_S))
+        self._tried[act.kind] = None
+        begin = partial(self._nemesis.begin, act.kind, **act.parameters)
+        under_way: UnderWay | None = await to_its_end(begin)
+        if under_way is None:
+            self._say(f"{act.kind} cannot happen now{', it is tried later' if tried < TRIES else ''}")
+            if tried < TRIES:
+                self._later.append((act, tried))
+            return
+        self._say(f"FAULT {act.kind}: {under_way.span.what}; for {act.lasts_s:g} s")
+        await _sleep_until(min(end_s, _now() + act.lasts_s))
+        if act.until_replaced:
+            await self._replaced(under_way)
+        await to_its_end(partial(self._nemesis.end, under_way))
+        self._say(f"FAULT {act.kind} is over")
+
+    async def _replaced(self, under_way: UnderWay) -> None:
+        """Wait until another broker leads the partition that the struck one led. Raises TimeoutError after
+        REPLACED_S_MAX."""
+        led = Struck.of(under_way.span.what)
+        assert led is not None, f"{under_way.span.what}: no leader was struck"
+        async with asyncio.timeout(REPLACED_S_MAX):
+            while await self._leads_now(led) in (None, led.broker):
+                await asyncio.sleep(POLL_S)
+
+    async def _leads_now(self, led: Struck) -> int | None:
+        return await in_thread(partial(self._nemesis.stage.leader, led.topic, led.partition))
+
+    async def _well(self, until_s: float) -> None:
+        while True:
+            harm = self._nemesis.harm
+            if not await in_thread(self._nemesis.stage.unhealthy):
+                return self._nemesis.all_well(harm)
+            if _now() >= until_s:
+                return None
+            await asyncio.sleep(POLL_S)
+
+    async def _strike(self) -> None:
+        while True:
+            self._nemesis.strike()
+            await asyncio.sleep(STRIKE_S)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _sleep_until(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - _now()))

@@ -1,0 +1,82 @@
+"""Which checkers judge a run of real processes, and how much slack each is given. The one place for both.
+
+A simulator knows when an entry is committed, and its clocks stand while it thinks. Here an observer outside sees calls,
+what brokers write into their logs, and what their disks hold in the end; and all share one machine with everything
+else that it does. What cannot be known from outside is not judged; it is listed, and the simulator judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from tinymq_chaos.checkers import CHECKERS, Checker
+from tinymq_chaos.checkers.cluster.deadlines import no_progress, slow_writes, unanswered
+from tinymq_chaos.checkers.records.replicas import lingering_leaders, restless
+
+CROWD_MAX = 4.0
+CROWD_FAIR = 8.0  # tasks for each processor: with more of them nobody can tell a slow cluster from a slow machine
+CROWD_CALM_MAX = 2.0  # what a cluster does when all faults are over has many seconds to begin with
+
+NOT_JUDGED: Mapping[str, str] = {
+    "early_answers": "needs to know when each entry was first committed anywhere; the brokers' commits are not seen "
+    "one by one from outside. What was answered and then lost is still found, at the end (lost_writes)",
+    "early_reads": "as early_answers. What was shown and then taken back is found at the end (shown_records)",
+    "needless_losses": "is about topics that are in memory or synced at intervals, and needs to know when a group went "
+    "on without a majority: workloads volatile, delayed and toggled do not run here",
+}
+"""By the checker's name: why it says nothing of a run of real processes."""
+
+SPEED = tuple(checker.__name__ for checker in (lingering_leaders, restless, no_progress, slow_writes))
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Seconds, on top of what is promised."""
+
+    answer_s: float = 0.5  # a call's end is told by the loop of the harness, which runs all clients
+    linger_s: float = 1.0  # roles are seen when a line is read: twice a look's interval, and a busy machine
+    progress_s: float = 10.0  # kill -9 of all: Python has to start again, as many times as there are brokers
+    write_s: float = 0.5  # half of all writes are slower than this only where the disk or the machine is worn out
+    fair: bool = True  # speed is judged at all
+
+    def of(self, lag_s: float, crowd: float, crowd_calm: float) -> Slack:
+        """For a machine on which the harness itself had to wait for the processor for `lag_s` at worst: what it saw may
+        have happened so much earlier. And on which `crowd` tasks wanted each processor at worst, `crowd_calm` from the
+        last fault on: brokers are as slow then, and CROWD_MAX times at most is forgiven, CROWD_CALM_MAX times of what
+        comes after faults; beyond CROWD_FAIR nothing is said of speed. All of it is measured in every run, and said in
+        its report."""
+        many, after = times(crowd), min(CROWD_CALM_MAX, times(crowd_calm))
+        return Slack(
+            self.answer_s * many + lag_s, self.linger_s * many + lag_s,
+            self.progress_s * after + lag_s, self.write_s * after + lag_s, crowd <= CROWD_FAIR,
+        )  # fmt: skip
+
+
+def times(crowd: float) -> float:
+    """How many times as much time is forgiven on a machine where so many tasks wanted each processor."""
+    return min(CROWD_MAX, max(1.0, crowd))
+
+
+def checkers(slack: Slack) -> tuple[Checker, ...]:
+    """All that judge here."""
+    slackened: dict[str, Checker] = {
+        unanswered.__name__: partial(unanswered, late_s=slack.answer_s),
+        lingering_leaders.__name__: partial(lingering_leaders, late_s=slack.linger_s),
+        no_progress.__name__: partial(no_progress, within_s=slack.progress_s),
+        slow_writes.__name__: partial(slow_writes, slow_s=slack.write_s),
+    }
+    silent = not_judged(slack)
+    return tuple(slackened.get(name_of(c), c) for c in CHECKERS if name_of(c) not in silent)
+
+
+def not_judged(slack: Slack) -> Mapping[str, str]:
+    """By the checker's name: why it says nothing of this run."""
+    busy = f"the machine was too busy: more than {CROWD_FAIR:g} tasks wanted each processor"
+    return NOT_JUDGED if slack.fair else {**NOT_JUDGED, **dict.fromkeys(SPEED, busy)}
+
+
+def name_of(checker: Checker) -> str:
+    name: str = getattr(checker, "func", checker).__name__
+    return name

@@ -1,0 +1,160 @@
+"""Many runs, side by side on the machine's cores: progress, totals, and how to replay what failed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tinymq_chaos.sim.campaign.run import Plan, run
+
+PROGRESS_S = 5.0
+LOOK_S = 0.5  # at least so often the campaign looks whether it was interrupted
+RUNS_PER_PROCESS = 100  # then another one takes its place: memory is bounded
+FAILURES_MAX = 20  # after which there is enough to look at
+
+
+def nodes_of(seed: int) -> int:
+    """One run in five has five brokers."""
+    return 5 if seed % 5 == 0 else 3
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal: the campaign ends its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_one(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """In a process of its own: (the command that replays it, what came of it)."""
+    return plan.command, run(plan).values()
+
+
+class Campaign:
+    """Runs `plans`, for `seconds` of real time or (None) all of them."""
+
+    def __init__(
+        self,
+        plans: Iterable[Plan],
+        seconds: float | None,
+        processes: int,
+        path: str | None,
+        progress_s: float = PROGRESS_S,
+    ) -> None:
+        self._plans = iter(plans)
+        self._seconds = seconds
+        self._processes = processes
+        self._path = Path(path) if path else None
+        self._progress_s = progress_s
+        self._interrupted = False
+        self._began_s = self._told_s = time.monotonic()
+        self._runs: Counter[int] = Counter()  # by number of brokers
+        self._virtual_s = self._cpu_s = 0.0
+        self._three_s = (0.0, 0.0)  # (virtual, CPU) of runs with three brokers
+        self._faults: Counter[str] = Counter()
+        self._happened: Counter[str] = Counter()
+        self._records = self._elections = 0
+        self._calls: Counter[str] = Counter()
+        self._seeds: list[int] = []
+        self.failures: list[str] = []
+
+    def run(self) -> list[str]:
+        """To the end. The commands that replay what failed. Raises KeyboardInterrupt on Ctrl-C, once what was done by
+        then is told; the pool's threads are of no use then, and may wait for ever: leave by os._exit."""
+        pool = ProcessPoolExecutor(
+            self._processes, initializer=_leave_interrupts, max_tasks_per_child=RUNS_PER_PROCESS
+        )  # fmt: skip
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            self._run_in(pool)
+        except (KeyboardInterrupt, BrokenProcessPool) as ended:
+            if not self._interrupted:
+                raise
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off the end
+            print("interrupted", flush=True)
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise KeyboardInterrupt from ended
+        else:
+            pool.shutdown()
+            signal.signal(signal.SIGINT, before)
+        finally:
+            self._tell()
+            for command in self.failures:
+                print(f"  {command}", flush=True)
+        return self.failures
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def _run_in(self, pool: ProcessPoolExecutor) -> None:
+        pending: set[Future[tuple[str, dict[str, Any]]]] = {pool.submit(run_one, p) for p in self._next(2)}
+        while pending:
+            done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            if self._interrupted:  # Python drops an exception that a signal raises in a destructor or a weak reference
+                raise KeyboardInterrupt
+            for future in done:
+                self._take(*future.result())
+                pending |= {pool.submit(run_one, p) for p in self._next(1)}
+
+    def _next(self, per_process: int) -> Iterator[Plan]:
+        late = self._seconds is not None and time.monotonic() - self._began_s >= self._seconds
+        if late or len(self.failures) >= FAILURES_MAX:
+            return iter(())
+        return islice(self._plans, per_process if per_process == 1 else self._processes * per_process)
+
+    def _take(self, command: str, values: dict[str, Any]) -> None:
+        self._seeds.append(values["seed"])
+        self._runs[values["brokers"]] += 1
+        self._virtual_s += values["virtual_s"]
+        self._cpu_s += values["real_s"]
+        if values["brokers"] == 3:
+            self._three_s = (self._three_s[0] + values["virtual_s"], self._three_s[1] + values["real_s"])
+        self._faults.update(values["faults"])
+        self._happened.update(values["happened"])
+        self._calls.update(values["calls"])
+        self._records += values["records"]
+        self._elections += values["elections"]
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"command": command, **values}) + "\n")
+        if values["anomalies"]:
+            self.failures.append(command)
+            print(f"FAILED  {command}", *values["anomalies"], sep="\n    ", flush=True)
+        if time.monotonic() - self._told_s >= self._progress_s:
+            self._told_s = time.monotonic()
+            print(self._line(), flush=True)
+
+    def _line(self) -> str:
+        real_s = time.monotonic() - self._began_s
+        return (
+            f"{real_s:6.0f} s: {sum(self._runs.values())} runs, {self._virtual_s:,.0f} virtual seconds, "
+            f"{self._faults.total():,} faults, {self._records:,} records acknowledged, "
+            f"{self._virtual_s / real_s:.1f} virtual s per s, {len(self.failures)} failed"
+        )
+
+    def _tell(self) -> None:
+        if not self._seeds:
+            return
+        print(self._line())
+        virtual_s, cpu_s = self._three_s
+        print(
+            f"seeds {min(self._seeds)} to {max(self._seeds)}: {self._runs[3]} with three brokers, {self._runs[5]} with"
+            f" five; calls {dict(self._calls)}; {self._elections:,} leaders"
+        )
+        print("faults: " + _counted(self._faults))
+        print("of them really happened: " + _counted(self._happened))
+        if cpu_s:
+            print(f"{virtual_s / cpu_s:.1f} virtual seconds per second of one core, with three brokers under load")
+
+
+def _counted(some: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(some.items()))

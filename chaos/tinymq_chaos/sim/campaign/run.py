@@ -1,0 +1,248 @@
+"""One run: from a seed to what was wrong with it. The phases of README.md, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinymq.base.clock import Clock
+from tinymq.base.errors import TinymqError
+from tinymq.client import AsyncClient
+from tinymq_chaos import checkers, workloads
+from tinymq_chaos.history import History, Outcome
+from tinymq_chaos.sim.campaign.storm import Storm
+from tinymq_chaos.sim.faults import ALONE, DAMAGE
+from tinymq_chaos.sim.observers.elections import electing
+from tinymq_chaos.sim.observers.replicas import watched
+from tinymq_chaos.sim.virtual.transcript import Transcript, digest
+from tinymq_chaos.sim.virtual.virtual import VirtualLoop, run_virtually
+from tinymq_chaos.sim.world.world import LINK_S, Surroundings, World
+from tinymq_chaos.workloads.context import Caller, Workload
+
+SECONDS = 30.0  # virtual, of a whole run
+QUIET_S = 6.0  # of it: after the last fault, with load, before workloads are told to stop
+END_S = 30.0  # workloads that are told to stop, and brokers that are to heal, get so long
+WORKLOADS_AT_ONCE = 2
+TOPIC_TRIES_MAX = 6  # of 10 virtual seconds
+UNREPLICATED = "unreplicated"
+PACES = (2.0, 3.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run. The seed decides all that is not said here."""
+
+    seed: int
+    nodes: int = 3
+    seconds: float = SECONDS
+    workloads: tuple[str, ...] = ()  # (): the seed's choice
+    faults: tuple[str, ...] | None = None  # kinds; None: the seed's choice, (): none
+    segment_bytes: int | None = None  # None: the seed's choice
+    latency_s: float = LINK_S[0]  # of every link, if nothing is wrong
+    pace: float | None = None  # pauses of workloads are so many times as long; None: the seed's choice
+    registry: str = "replicated"  # or "memory", for one broker
+
+    @property
+    def command(self) -> str:
+        """What replays it."""
+        words = [f"make sim SEED={self.seed} BROKERS={self.nodes}"]
+        words += [f"RUN_S={self.seconds:g}"] if self.seconds != SECONDS else []
+        words += [f"WORKLOADS={','.join(self.workloads)}"] if self.workloads else []
+        words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
+        words += [f"SEGMENT_BYTES={self.segment_bytes}"] if self.segment_bytes is not None else []
+        words += [f"LATENCY_S={self.latency_s:g}"] if self.latency_s != LINK_S[0] else []
+        words += [f"REGISTRY={self.registry}"] if self.registry != "replicated" else []
+        words += [f"PACE={self.pace:g}"] if self.pace is not None else []
+        return " ".join(words)
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it."""
+
+    plan: Plan
+    anomalies: list[str] = field(default_factory=list)
+    transcript: list[str] = field(default_factory=list)
+    faults: Mapping[str, int] = field(default_factory=dict)
+    happened: Mapping[str, int] = field(default_factory=dict)  # what faults that wait for their moment came to
+    virtual_s: float = 0.0
+    real_s: float = 0.0  # of this process's CPU
+    steps: int = 0
+    calls: Mapping[str, int] = field(default_factory=dict)  # by how they ended
+    records: int = 0  # acknowledged
+    elections: int = 0
+    healed_s: float = 0.0  # from the last fault's end until all was well
+    digest: str = ""
+    history: History | None = None
+    queued_bytes_max: int = 0  # at once on one connection between brokers
+
+    def values(self) -> dict[str, Any]:
+        """For a line of JSON. Real seconds are CPU time of the process that ran it."""
+        return {
+            "seed": self.plan.seed, "brokers": self.plan.nodes, "anomalies": self.anomalies,
+            "faults": dict(self.faults), "happened": dict(self.happened),
+            "virtual_s": round(self.virtual_s, 3), "real_s": round(self.real_s, 3), "calls": dict(self.calls),
+            "records": self.records, "elections": self.elections, "healed_s": round(self.healed_s, 3),
+            "digest": self.digest,
+        }  # fmt: skip
+
+
+class Context:
+    """What a workload is given: see ../workloads/context.py."""
+
+    def __init__(self, world: World, name: str, stop: asyncio.Event, pace: float) -> None:
+        self.name = name
+        self.pace = pace
+        self.rng = random.Random(f"{world.seed}/workload/{name}")
+        self.clock: Clock = world.clock
+        self.history: History = world.history
+        self.stop = stop
+        self._world = world
+        self._topics = 0
+
+    async def topic(
+        self, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int | None = None
+    ) -> str:
+        self._topics += 1
+        name = f"{self.name}.{self._topics}"
+        client = self.client()
+        for _ in range(TOPIC_TRIES_MAX):
+            try:
+                factor = self._world.replication_factor if replicas is None else replicas
+                await client.admin.create_topic(name, partitions, factor, settings=settings, timeout=10.0)
+                return name
+            except TinymqError as error:
+                if error.code == "TopicExists":  # by an earlier try
+                    return name
+                self._world.say(f"topic {name}: {error.code}")
+                await self._world.clock.sleep(0.1)  # some broker is not registered yet
+        raise AssertionError(f"topic {name} could not be made")
+
+    def client(self, **settings: Any) -> AsyncClient:
+        return self._world.client(random.Random(self.rng.random()), **settings)
+
+    def caller(self) -> Caller:
+        return self._world.caller(random.Random(self.rng.random()))
+
+
+def run(plan: Plan) -> Result:
+    """Run it to its end. What is wrong is in the result, whatever it is."""
+    result = Result(plan)
+    transcript = Transcript()
+    kept: list[World] = []
+    started_s = time.process_time()
+
+    async def main(loop: VirtualLoop) -> None:
+        transcript.begin(loop)
+        surroundings = Surroundings(plan.nodes, plan.segment_bytes, plan.latency_s, registry=plan.registry)
+        world = World(loop, plan.seed, surroundings, transcript)
+        kept.append(world)
+        try:
+            with watched(world), electing(world):
+                await _phases(world, plan, result)
+        finally:
+            result.virtual_s, result.steps = loop.time(), loop.steps
+            transcript.end()
+
+    with transcript.listening(), no_collection():
+        try:
+            run_virtually(main)
+        except AssertionError as error:
+            result.anomalies.append(f"failed: {error}")
+        except Exception as error:  # whatever it is, the run has failed, and the seed shows it again
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            result.anomalies.append(f"raised: {error!r} at {where.filename.rsplit('/', 1)[-1]}:{where.lineno}")
+    result.anomalies += [f"broken invariant: {line}" for line in transcript.broken]
+    result.real_s = time.process_time() - started_s
+    if kept:
+        _conclude(kept[0], transcript, result)
+    return result
+
+
+def _conclude(world: World, transcript: Transcript, result: Result) -> None:
+    history = world.history
+    result.faults = dict(world.faults)
+    result.happened = sum((broker.happened for broker in world.brokers.values()), Counter[str]())
+    result.history = history
+    result.queued_bytes_max = world.network.queued_bytes_max
+    result.calls = {outcome.value: sum(c.outcome is outcome for c in history.calls) for outcome in Outcome}
+    result.records = sum(len(c.args["records"]) for c in history.of("send") if c.outcome is Outcome.OK)
+    result.elections = len(history.leaders)
+    result.transcript = [
+        *transcript.lines(history), *(f"ANOMALY {a}" for a in result.anomalies), f"{result.steps} steps"
+    ]  # fmt: skip
+    result.digest = digest(result.transcript)
+
+
+async def _phases(world: World, plan: Plan, result: Result) -> None:
+    await world.form()
+    stop = asyncio.Event()
+    spared = workloads.OF_THREE if plan.nodes < 3 else frozenset[str]()
+    known = [name for name in sorted(workloads.WORKLOADS) if name not in spared]
+    chosen = plan.workloads or tuple(world.rng.sample(known, WORKLOADS_AT_ONCE))
+    pace = plan.pace if plan.pace is not None else world.rng.choice(PACES)
+    kinds = ALONE if plan.faults is None and plan.registry == "memory" else plan.faults
+    storm = Storm(world, kinds, DAMAGE if workloads.WEAK & {*chosen} else ())
+    if storm.starts_wrong and not plan.workloads and UNREPLICATED not in chosen:
+        chosen = (UNREPLICATED, *chosen)  # added, because the fault shows only in this workload
+    world.say(f"workloads {', '.join(chosen)}; segments of {world.limits.segment_bytes} bytes")
+    tasks = [asyncio.create_task(_work(workloads.WORKLOADS[name], Context(world, name, stop, pace))) for name in chosen]
+    await world.clock.sleep(world.rng.uniform(0.5, 1.5))
+    await storm.rage(plan.seconds - QUIET_S - 2.0)
+    calm_s = world.loop.time()
+    world.history.changed("all faults are over")
+    world.history.calm()
+    world.say("all faults are over")
+    bad = await world.healthy(END_S)
+    result.healed_s = world.loop.time() - calm_s
+    await world.clock.sleep(max(0.0, calm_s + QUIET_S - world.loop.time()))
+    world.say("workloads are told to stop")
+    stop.set()
+    _, late = await asyncio.wait(tasks, timeout=END_S)
+    for task in late:
+        task.cancel()
+    result.anomalies += [f"a workload does not end: {task}" for task in late]
+    for task in tasks:
+        if task not in late:
+            task.result()
+    await world.close_clients()
+    bad = await world.healthy(END_S) or bad
+    await world.seen.collect(world.limits)
+    world.history.end()
+    world.over = True
+    if bad:
+        result.anomalies.append(f"not healed: {bad}")
+    result.anomalies += [str(anomaly) for anomaly in checkers.check(world.history, world.ledger)]
+
+
+async def _work(workload: Workload, context: Context) -> None:
+    await workload(context)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """What is left of a run is collected after it, and not at moments of the collector's choice: what coroutines do
+    on their way out would be part of the run. What they complain of then is of no interest."""
+    hook = sys.unraisablehook
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()  # of the run before, what its result held until now
+            gc.freeze()  # modules and all other present objects: the collection at the end can skip them
+            gc.disable()
+            yield
+            sys.unraisablehook = lambda args: None
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+        gc.enable()

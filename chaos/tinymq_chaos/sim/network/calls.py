@@ -1,0 +1,105 @@
+"""One call between a client and a broker, in the place of gRPC's: both directions of it, and its servicer's end.
+
+It has what the network has: delays, cuts, resets, and an end when a process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from tinymq.base.errors import OutcomeUnknown
+from tinymq.rpc.common.statuses import TRAILER
+from tinymq_chaos.sim.network.wires import Wire
+
+if TYPE_CHECKING:
+    from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
+
+DONE, FAILED = b"\0", b"\1"  # the first byte of what answers a unary call: a reply follows, or a packed Error
+
+
+class Aborted(Exception):
+    """A servicer ended its call with a status."""
+
+
+class ServerCall:
+    """A call as a servicer sees it: what it reads, and the `context` that it writes to."""
+
+    def __init__(self, call: Call, kind: Any) -> None:
+        self._call = call
+        self._up = call.up
+        self._down = call.down
+        self._kind = kind
+
+    async def requests(self) -> AsyncIterator[Any]:
+        while (data := await self._up.receive()) is not None:
+            yield self._kind.FromString(data)
+
+    async def write(self, message: Any) -> None:
+        self._down.send(message.SerializeToString())
+        await self._down.room()
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._call.metadata
+
+    def time_remaining(self) -> float | None:
+        return self._call.left_s()
+
+    def peer(self) -> str:
+        return f"ipv4:client-{self._call.client}:1"
+
+    async def abort(self, code: object, details: str, trailing_metadata: tuple[tuple[str, Any], ...] = ()) -> None:
+        self._down.send(FAILED + dict(trailing_metadata)[TRAILER])
+        raise Aborted(details)
+
+
+class Call:
+    """Both directions of one call between a client and a broker's process."""
+
+    def __init__(
+        self,
+        net: ClientNetwork,
+        client: int,
+        server: MemoryServer,
+        timeout_s: float | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.client = client
+        self.server = server
+        self.metadata = metadata
+        self._until_s = None if timeout_s is None else net.clock.monotonic() + timeout_s
+        self.up = Wire(net.weather, (client, server.broker_id))
+        self.down = Wire(net.weather, (server.broker_id, client))
+        self.task: asyncio.Task[None] | None = None
+        self._net = net
+        net.calls[self] = None
+
+    def left_s(self) -> float | None:
+        """Until its deadline, if it has one."""
+        return None if self._until_s is None else max(0.0, self._until_s - self._net.clock.monotonic())
+
+    def serve(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        """Run the servicer's side, in the broker's process."""
+        self.server.process.call(lambda: self._begin(handle))
+
+    def _begin(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        if self.up.broken is None:
+            self.task = asyncio.ensure_future(self._run(handle))
+
+    async def _run(self, handle: Callable[[Call], Awaitable[None]]) -> None:
+        with contextlib.suppress(OutcomeUnknown, Aborted):  # the client went away in the middle of a read
+            await handle(self)
+        self.down.send(None)
+
+    def cancelled_by_client(self) -> None:
+        self.break_off("the stream was closed here")
+
+    def break_off(self, why: str) -> None:
+        """The connection is gone: both ends learn it (the broker as the cancelling of its call)."""
+        self._net.calls.pop(self, None)
+        self.up.break_off(why)
+        self.down.break_off(why)
+        if self.task is not None and not self.task.done():
+            self.server.process.call(self.task.cancel)

@@ -1,0 +1,214 @@
+"""A client's end of the network, in the place of gRPC: the same serialised messages, over virtual links.
+
+A client's `Connector` (tinymq.client.net.ports), a broker's way to the others, and calls by their paths, as those of no
+client of ours are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message_factory import GetMessageClass
+
+from tinymq.base.config import Limits
+from tinymq.base.errors import BrokerUnreachable, Closed, OutcomeUnknown
+from tinymq.client.net.ports import Fetched, Method, PackedBatch
+from tinymq.client.net.wire import join, read_fetched
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.proto.errors import from_wire
+from tinymq.rpc.common.forwarding import SERVICE, Metadata
+from tinymq_chaos.sim.network.calls import DONE, FAILED, Call, ServerCall
+
+if TYPE_CHECKING:
+    from tinymq_chaos.sim.network.servers import ClientNetwork, MemoryServer
+
+CONNECT_POLL_S = 0.05  # how often a connection that cannot come about is tried again
+
+_STREAMS: dict[str, Any] = {"Produce": pb.ProduceRequest, "Fetch": pb.FetchRequest}
+
+
+class MemoryConnector:
+    """A client's place in the network."""
+
+    def __init__(self, net: ClientNetwork, number: int) -> None:
+        self.number = number
+        self._net = net
+
+    def link(self, address: str) -> MemoryLink:
+        return MemoryLink(self._net, self.number, address)
+
+
+class MemoryLink:
+    """A client's connection to one broker: see tinymq.client.net.ports.Link."""
+
+    def __init__(self, net: ClientNetwork, client: int, address: str) -> None:
+        self._net = net
+        self._client = client
+        self._address = address
+        self._known: MemoryServer | None = None  # connected to it already
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        return await self.ask(method.value, request, timeout_s)
+
+    async def ask(self, path: str, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...] = ()) -> Any:
+        """Any unary call, by its path, such as "tinymq.v1.QueueService/ConsumeMessage". Raises what ended it as a
+        status, BrokerUnreachable, OutcomeUnknown."""
+        call: Call | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                call = await self._dial(timeout_s, metadata)
+                servicer = call.server.servicer(path)
+                call.serve(lambda served: _answer(served, servicer, type(request)))
+                call.up.send(request.SerializeToString())
+                data = await call.down.receive()
+        except TimeoutError:
+            raise OutcomeUnknown(f"{self._address}: no answer in time") from None
+        finally:
+            if call is not None:
+                call.cancelled_by_client()
+        if data is None:
+            raise OutcomeUnknown(f"{self._address}: the broker ended the call")
+        if data[:1] == FAILED:
+            raise from_wire(pb.Error.FromString(data[1:]))
+        return _reply_of(path).FromString(data[1:])
+
+    async def open_produce(self, timeout_s: float) -> ProduceCall:
+        return ProduceCall(await self._open("Produce", timeout_s), self._address)
+
+    async def open_fetch(self, timeout_s: float) -> FetchCall:
+        return FetchCall(await self._open("Fetch", timeout_s), self._address)
+
+    async def open_blocking(self, timeout_s: float) -> None:
+        return None  # there are no threads here
+
+    async def close(self) -> None:
+        self._known = None
+
+    async def _open(self, name: str, timeout_s: float) -> Call:
+        try:
+            async with asyncio.timeout(timeout_s):
+                call = await self._dial()
+        except TimeoutError:
+            raise BrokerUnreachable(f"{self._address}: no connection within {timeout_s:.1f} s") from None
+        servicer = call.server.servicer(f"tinymq.v1.Broker/{name}")
+        call.serve(lambda served: _stream(served, servicer, _STREAMS[name]))
+        return call
+
+    async def _dial(self, timeout_s: float | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> Call:
+        """Connect, unless that was done: a round trip, or as long as nobody answers."""
+        known = self._known
+        server = self._net.reach(self._client, self._address) if known is not None and known.listening else None
+        if server is None or server is not known:
+            broker_id = int(self._address.rsplit(":", 1)[1])
+            await self._net.clock.sleep(self._net.weather.round_trip_s(self._client, broker_id))
+            while (server := self._net.reach(self._client, self._address)) is None:
+                await self._net.clock.sleep(CONNECT_POLL_S)
+            self._known = server
+        return Call(self._net, self._client, server, timeout_s, metadata)
+
+
+async def _answer(call: Call, servicer: Any, kind: Any) -> None:
+    data = await call.up.receive()
+    assert data is not None
+    reply = await servicer(kind.FromString(data), ServerCall(call, kind))
+    call.down.send(DONE + reply.SerializeToString())
+
+
+async def _stream(call: Call, servicer: Any, kind: Any) -> None:
+    served = ServerCall(call, kind)
+    await servicer(served.requests(), served)
+
+
+class _StreamCall:
+    """What a client's streams share."""
+
+    def __init__(self, call: Call, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    async def send(self, data: bytes) -> None:
+        up = self._call.up
+        if up.broken is None:
+            up.send(data)
+            await up.room()
+        if up.broken is not None:
+            raise OutcomeUnknown(f"{self._address}: {up.broken}")
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self._call.down.receive()
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(f"{self._address}: {error.message}") from None
+        if data is None:
+            self._call.break_off("the broker ended the stream")
+            raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
+        return data
+
+    def cancel(self) -> None:
+        self._call.cancelled_by_client()
+
+
+class ProduceCall(_StreamCall):
+    async def write(self, batches: Sequence[PackedBatch]) -> None:
+        await self.send(join(batches))
+
+    async def read(self) -> pb.ProduceReply:
+        return pb.ProduceReply.FromString(await self.receive())
+
+
+class FetchCall(_StreamCall):
+    received_bytes = 0  # messages arrive whole
+
+    async def write(self, request: pb.FetchRequest) -> None:
+        await self.send(request.SerializeToString())
+
+    async def read(self) -> Fetched:
+        return read_fetched(await self.receive())
+
+
+def _reply_of(path: str) -> Any:
+    """What a unary call is answered with, by its path."""
+    service, name = path.rsplit(".", 1)[-1].split("/")
+    return GetMessageClass(pb.DESCRIPTOR.services_by_name[service].methods_by_name[name].output_type)
+
+
+class AnyBroker:
+    """Unary calls by their paths, each to any one of several brokers: see ../workloads/context.py, Caller."""
+
+    def __init__(self, links: Sequence[MemoryLink], rng: random.Random) -> None:
+        self._links = links
+        self._rng = rng
+
+    async def ask(self, path: str, request: Any, timeout_s: float) -> Any:
+        return await self._rng.choice(self._links).ask(path, request, timeout_s)
+
+
+class MemoryForwarding:
+    """A broker's way to the client ports of the others: see tinymq.rpc.common.forwarding.Forwarding."""
+
+    def __init__(self, net: ClientNetwork, broker_id: int) -> None:
+        self._net = net
+        self._broker_id = broker_id
+        self._links: dict[str, MemoryLink] = {}
+        self._closed = False
+
+    async def ask(self, address: str, method: str, request: Any, timeout_s: float, metadata: Metadata = ()) -> Any:
+        if self._closed:
+            raise Closed("this broker stops")
+        link = self._links.setdefault(address, MemoryLink(self._net, self._broker_id, address))
+        return await link.ask(f"{SERVICE}/{method}", request, timeout_s, metadata)
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+def make_forwarding(net: ClientNetwork, broker_id: int) -> Callable[[Limits], MemoryForwarding]:
+    """For `tinymq.app.broker_app.Outside.forwarding`."""
+    return lambda limits: MemoryForwarding(net, broker_id)

@@ -1,0 +1,248 @@
+"""What every replica does to be elected, to commit, and to send, told to `checkers.elections` as it happens.
+
+It wraps what runs, mutants included, and changes nothing but one bound that is too wide for small disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tinymq.base.config import KIB
+from tinymq.base.types import GroupId
+from tinymq.format.entry import Entry, Kind
+from tinymq.raft import Role
+from tinymq.raft.host import cold_reads
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.leader import leadership
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.net.transport import Channel
+from tinymq.raft.replica.group import Group
+from tinymq.raft.replica.replica import RaftCore
+from tinymq.raft.rules.membership import Membership, Replica, parse_membership
+from tinymq.raft.rules.messages import Append, AppendAck, Message, Vote
+from tinymq_chaos.checkers.cluster.elections import Elections, Identity, Listing, Well
+from tinymq_chaos.history import Log
+from tinymq_chaos.sim.virtual.virtual import running_process
+from tinymq_chaos.sim.world.brokers import DISK_S
+from tinymq_chaos.sim.world.seen import broker_of
+from tinymq_chaos.sim.world.world import World
+
+APPEND_BYTES = 16 * KIB  # of the product's bounds: a backlog of seconds is not larger here
+WINDOWS_MAX = 8  # on one connection: of this term, and of the earlier ones in which it led and that a cut holds back
+LOOK_S = 0.1
+_ABSENT = object()
+
+
+@contextlib.contextmanager
+def electing(world: World) -> Iterator[None]:
+    """Watch, until the block ends. Inside the running loop."""
+    watch = _Watch(world)
+    before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in watch.wrapped]
+    for owner, name, wrapper in watch.wrapped:
+        setattr(owner, name, wrapper(getattr(owner, name)))
+    looking = asyncio.get_running_loop().create_task(watch.look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        for owner, name, real in before:
+            delattr(owner, name) if real is _ABSENT else setattr(owner, name, real)
+
+
+def _identity(replica: Replica) -> Identity:
+    return replica.broker_id, replica.incarnation, replica.count
+
+
+def _identities(membership: Membership) -> list[Identity]:
+    return [_identity(replica) for replica in membership.replicas]
+
+
+def _listing(membership: Membership) -> Listing:
+    return Listing(membership.epoch, frozenset(_identities(membership)))
+
+
+class _Watch:
+    """Wrappers, and a look around now and then."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._elections = Elections(world.ledger.anomalies, world.clock.monotonic)
+        self.wrapped: list[tuple[Any, str, Callable[[Any], Any]]] = [
+            (RaftCore, "_SyncObj__onBecomeLeader", self._elected),
+            (RaftCore, "_set_commit", self._committed),
+            (RaftCore, "_apply", self._applied),
+            (RaftCore, "_post", self._said),
+            (Leadership, "acknowledged", self._answered),
+            (GroupPort, "send", self._sent),
+            (leadership, "APPEND_BYTES", lambda real: APPEND_BYTES),
+            (cold_reads, "APPEND_BYTES", lambda real: APPEND_BYTES),
+        ]
+
+    def _log(self, group: GroupId) -> Log | None:
+        """None: nobody judges it any more."""
+        world = self._world
+        return None if world.seen.is_deleted(group) or world.seen.is_revived(group) else world.seen.log_of(group)
+
+    # ---- what is wrapped ---------------------------------------------------------------------------------
+
+    def _elected(self, real: Any) -> Any:
+        def become(core: RaftCore) -> None:
+            log = self._log(core._group)
+            if log is not None and core._configs.imposed is None:
+                listed = _identities(core.newest_membership)
+                self._elections.elected(
+                    log, core.term, _identity(core.me), listed, core._log.last_index, core._log.term_at
+                )
+            real(core)
+
+        return become
+
+    def _committed(self, real: Any) -> Any:
+        def set_commit(core: RaftCore, commit: int) -> None:
+            log = self._log(core._group)
+            if log is not None:
+                place = commit, core._log.term_at(commit) or 0
+                self._elections.committed(log, core.me.broker_id, place, core.leading_term)
+            real(core, commit)
+
+        return set_commit
+
+    def _applied(self, real: Any) -> Any:
+        def apply(core: RaftCore, entry: Entry) -> None:
+            log = self._log(core._group)
+            if log is not None and entry.header.kind == Kind.CONFIG:
+                self._elections.listed(log, _listing(parse_membership(entry.payload)))
+            self._watch_machine(core)
+            real(core, entry)
+
+        return apply
+
+    def _watch_machine(self, core: RaftCore) -> None:
+        """`lead` of the state machine behind a replica: from then on it accepts."""
+        machine: Any = core._machine
+        machine.watched_core = core  # a replica that is made anew keeps its machine
+        if "lead" in vars(machine):
+            return
+        real = machine.lead
+
+        def lead(term: int) -> None:
+            core: RaftCore = machine.watched_core
+            log = self._log(core._group)
+            if log is not None:
+                self._elections.serves(log, core.me.broker_id, term, core.applied_index)
+            real(term)
+
+        machine.lead = lead
+
+    def _answered(self, real: Any) -> Any:
+        def acknowledged(led: Leadership, peer: int, ack: AppendAck) -> Any:
+            log = self._log(led._log.group)
+            who = led._line.incarnation(peer)
+            if log is not None and who is not None:
+                conflict = (ack.next, ack.next_term) if ack.conflict else None
+                self._elections.answered(log, led.term, (peer, who, ack.count), conflict)
+            moved = real(led, peer, ack)
+            self._counted(log, led, peer)
+            return moved
+
+        return acknowledged
+
+    def _said(self, real: Any) -> Any:
+        """Before it waits for the ballot's sync: by then the log may be another."""
+
+        def post(core: RaftCore, peer: int, message: Message) -> None:
+            log = self._log(core._group)
+            if log is not None and isinstance(message, AppendAck) and not message.conflict:
+                me, held = core.me, core._log
+                self._elections.acknowledges(
+                    log, message.term, (me.broker_id, me.incarnation, message.count),
+                    (message.durable, message.received), held.last_index, held.term_at,
+                )  # fmt: skip
+            real(core, peer, message)
+
+        return post
+
+    def _counted(self, log: Log | None, led: Leadership, peer: int) -> None:
+        progress, process = led.progress.get(peer), running_process()
+        if log is not None and progress is not None and progress.replica is not None and process is not None:
+            who = _identity(progress.replica)
+            self._elections.counts(log, led.term, broker_of(process), who, progress.match)
+
+    def _sent(self, real: Any) -> Any:
+        def send(port: GroupPort, peer: int, message: Message) -> Any:
+            log = self._log(port._group)
+            if log is not None and isinstance(message, Vote) and message.granted and not message.pre:
+                sender = self._replica(port._group)
+                if sender is not None:
+                    self._elections.voted(log, message.term, peer, _identity(sender.core.me))
+            sent = real(port, peer, message)
+            if log is not None and sent and isinstance(message, Append) and message.entries:
+                self._weigh(log, port, peer, message)
+            return sent
+
+        return send
+
+    def _weigh(self, log: Log, port: GroupPort, peer: int, message: Append) -> None:
+        sizes = [entry.size for entry in message.entries]
+        self._elections.sent(log, peer, sizes, APPEND_BYTES)
+        bound = WINDOWS_MAX * (port.limits.inflight_bytes_max + APPEND_BYTES + max(sizes))
+        process = running_process()
+        if process is not None and port._transport.buffered_bytes(peer, Channel.BULK) > bound:
+            waiting = self._world.network.waiting_bytes(broker_of(process), peer, port._group)
+            self._elections.waits(log, peer, waiting, bound)
+
+    def _replica(self, group: GroupId) -> Group | None:
+        process = running_process()
+        if process is None:
+            return None
+        return next((g for g in self._world.brokers[broker_of(process)].groups() if g.id == group), None)
+
+    # ---- looking around ----------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Whether majorities to which nothing is done have leaders."""
+        world = self._world
+        replicas: dict[GroupId, list[Well]] = {}
+        while not world.over:
+            await world.clock.sleep(LOOK_S)
+            replicas = {group_id: [] for group_id in replicas}  # those that nobody holds just now, too
+            led: dict[GroupId, int] = {}
+            lost: dict[GroupId, list[int]] = {}
+            for broker in world.brokers.values():
+                if not broker.running:
+                    continue
+                hung = broker.disk.hung is not None
+                for group in broker.groups():
+                    able = not hung or group.log.durable_index == group.log.last_index  # nothing to sync keeps nobody
+                    if group.is_leader and able and self._reaches_a_majority(broker.id, group):
+                        led[group.id] = broker.id
+                    well = not hung and broker.disk_s == DISK_S
+                    if well and group.leader is None and group.failure is None:
+                        lost.setdefault(group.id, []).append(broker.id)
+                    if well and group.role in (Role.LEADER, Role.FOLLOWER, Role.CANDIDATE):
+                        newest = _listing(group.core.newest_membership)
+                        replicas.setdefault(group.id, []).append(Well(_identity(group.core.me), newest))
+            for group_id, held in replicas.items():
+                log = self._log(group_id)
+                if log is not None:
+                    self._elections.looked(log, held, self._well_linked, led=group_id in led)
+                    leader = led.get(group_id)
+                    near = [n for n in lost.get(group_id, ()) if leader is not None and self._well_linked(n, leader)]
+                    self._elections.lost(log, near)
+
+    def _reaches_a_majority(self, broker_id: int, group: Group) -> bool:
+        """However slowly."""
+        weather, members = self._world.weather, [r.broker_id for r in group.membership.replicas]
+        reached = [n for n in members if not (weather.is_cut((n, broker_id)) or weather.is_cut((broker_id, n)))]
+        return 2 * len(reached) > len(members)
+
+    def _well_linked(self, a: int, b: int) -> bool:
+        weather, usual = self._world.weather, self._world.link_s
+        for way in ((a, b), (b, a)):
+            known = weather.of(way)
+            if weather.is_cut(way) or known.loss or known.drop or (known.seconds, known.jitter_s) != usual:
+                return False
+        return True

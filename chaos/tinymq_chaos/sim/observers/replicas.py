@@ -1,0 +1,324 @@
+"""How a world learns what its replicas do: calls of the product, watched on their way. Nothing is changed by it.
+
+What is watched is told to the ledger (../checkers/ledger.py), together with what only a simulator knows: whether the
+disks that a replica speaks for hold what it says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tinymq.base.errors import TinymqError
+from tinymq.base.types import GroupId
+from tinymq.format.batch import parse_batch_header
+from tinymq.format.entry import Entry, Kind
+from tinymq.log import LogConfig
+from tinymq.log.broker_files.durability_marks import load_marks
+from tinymq.log.broker_files.vote_store import NO_BALLOT, load_ballots
+from tinymq.log.files.layout import group_of
+from tinymq.log.replica_log.log import Log
+from tinymq.log.replica_log.operations import Disk, Operation, Remove, Truncate
+from tinymq.raft import Group, Host
+from tinymq.raft.host.replica_env import GroupPort
+from tinymq.raft.host.replicas import Replicas
+from tinymq.raft.leader.leadership import Leadership
+from tinymq.raft.rules.configs import Configs
+from tinymq.raft.rules.membership import Membership, Replica
+from tinymq.raft.rules.messages import Message, RequestVote, Vote
+from tinymq_chaos.checkers.cluster.ledger import Ballot, Identity
+from tinymq_chaos.sim.virtual.synced import Synced
+from tinymq_chaos.sim.virtual.virtual import running_process
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.seen import broker_of
+from tinymq_chaos.sim.world.world import World
+
+
+def identity_of(replica: Replica) -> Identity:
+    return replica.incarnation, replica.count
+
+
+class Watcher:
+    """Turns what was watched into what the ledger is told."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._seen = world, world.seen
+        self._entries: dict[tuple[GroupId, int], Entry] = {}  # that a leader committed
+        self._disks: dict[int, tuple[object, Synced]] = {}  # by broker
+        self._durable: dict[tuple[object, GroupId], Ballot] = {}  # as found on a disk
+
+    # ---- entries -------------------------------------------------------------------------------------------
+
+    def applied(self, group: GroupId, entry: Entry) -> None:
+        """A replica applies it."""
+        if entry.header.kind == Kind.DATA and not self._seen.is_deleted(group):
+            batch = parse_batch_header(entry.payload)
+            if batch.producer_id:
+                self._world.ledger.numbered(
+                    self._seen.log_of(group), entry.index, batch.producer_id, batch.producer_epoch,
+                    batch.first_sequence, batch.record_count,
+                )  # fmt: skip
+
+    def commits(self, leadership: Leadership, configs: Configs, me: Replica, known: int, commit: int) -> None:
+        """A leader has found that more is committed."""
+        log, group = leadership._log, leadership._log.group
+        broker = self._judged(group)
+        if broker is None or commit <= known or configs.imposed is not None:
+            return  # whom an operator, or a revival, imposes is listed by nobody yet
+        for index in range(known + 1, commit + 1):
+            if (entry := _entry_of(log, index)) is not None:
+                self._entries[group, index] = entry
+        who = {n: identity_of(p.replica) for n, p in leadership.progress.items() if p.match >= commit and p.replica}
+        if log.durable_index >= commit:
+            who[me.broker_id] = identity_of(me)
+        name, ledger = self._seen.log_of(group), self._world.ledger
+        for voter, identity in who.items():
+            self._look_at_disk(group, voter, ledger.vouched(name, voter, identity), commit, broker.id)
+        listed = _listed_by_both(configs.membership, configs.newest)
+        ledger.counted(name, broker.id, commit, log.term_at(commit) or 0, who, listed)
+
+    def _look_at_disk(self, group: GroupId, voter: int, looked: int, commit: int, leader: int) -> None:
+        """Does its disk hold what it is counted for, as far as nobody has looked before?"""
+        if self._world.brokers[voter].damaged or self._seen.is_weak(group):
+            return  # what was taken from it was no promise of its own; and what is not synced is not looked for
+        disk = self._disk(self._world.brokers[voter])
+        for index in range(looked + 1, commit + 1):
+            entry = self._entries.get((group, index))
+            if entry is not None and not disk.holds(group, entry):
+                self._world.ledger.lacks(self._seen.log_of(group), voter, index, leader)
+                return
+
+    # ---- replicas ------------------------------------------------------------------------------------------
+
+    def revives(self, group: GroupId) -> None:
+        """What it committed before is over."""
+        for key in [key for key in self._entries if key[0] == group]:
+            del self._entries[key]
+
+    def opens(self, group: Group) -> None:
+        """A replica was made, around a log that is not damaged."""
+        broker = self._judged(group.id)
+        if broker is None or group.failure is not None:
+            return
+        disk, log = self._disk(broker), group.log
+        unsynced = [segment.path for segment in log._segments if not disk.holds_segment(segment)]
+        mark = load_marks(disk).marks.get(group.id)  # type: ignore[arg-type]
+        if mark is None or (mark.count, mark.first_index) != (log.count, log.first_index):
+            unsynced.append(f"the mark of a log that begins with entry {log.first_index}, count {log.count}")
+        self._world.ledger.opened(
+            self._seen.log_of(group.id), broker.id, identity_of(group.core.me), (group.term, group.core.voted_for),
+            log.term_at, log.last_index, () if self._seen.is_weak(group.id) else unsynced,
+        )  # fmt: skip
+
+    def sends(self, group: GroupId, message: Message, peer: int) -> None:
+        """A message leaves: what it rests on has to be on the disk."""
+        broker = self._judged(group)
+        if broker is None or (isinstance(message, Vote | RequestVote) and message.pre):
+            return
+        me = broker.app.host.groups[group].core.me
+        vote = None
+        if isinstance(message, RequestVote):
+            vote = me.broker_id
+        elif isinstance(message, Vote) and message.granted:
+            vote = peer
+        ballot = (message.term, vote)
+        durable = self._is_durable(broker, group, ballot)
+        self._world.ledger.rests_on(self._seen.log_of(group), broker.id, identity_of(me), ballot, durable=durable)
+
+    def _is_durable(self, broker: SimBroker, group: GroupId, ballot: Ballot) -> bool:
+        found = self._durable.get((broker.files, group), NO_BALLOT)
+        if not _covers(found, ballot):
+            found = load_ballots(self._disk(broker)).ballots.get(group, NO_BALLOT)  # type: ignore[arg-type]
+            self._durable[broker.files, group] = found
+        return _covers(found, ballot)
+
+    def carries_out(self, operation: Operation) -> None:
+        """The writer changes a log on the disk."""
+        if not isinstance(operation, Truncate | Remove):
+            return
+        group = group_of(*operation.folder.split("/")[1:])
+        broker = self._judged(group) if group is not None else None
+        if group is None or broker is None or self._seen.is_weak(group):
+            return
+        mark = load_marks(self._disk(broker)).marks.get(group)  # type: ignore[arg-type]
+        if mark is not None:
+            last = operation.mark.index if isinstance(operation, Truncate) else mark.index
+            first = operation.first_index if isinstance(operation, Remove) else mark.first_index
+            marked = mark.first_index, mark.index
+            self._world.ledger.cuts(self._seen.log_of(group), broker.id, (first, last), marked)
+
+    def dumps(self, log: Log, index: int, data: bytes) -> None:
+        broker = self._judged(log.group)
+        if broker is not None:
+            self._world.ledger.state(self._seen.log_of(log.group), broker.id, index, zlib.crc32(data))
+
+    # ---- reads ---------------------------------------------------------------------------------------------
+
+    def due(self, group: GroupId) -> int:
+        """What a read that begins now has to see."""
+        return self._world.ledger.end(self._seen.log_of(group))
+
+    def reads(self, group: Group, due: int) -> None:
+        broker = self._judged(group.id)
+        if broker is not None:
+            self._world.ledger.read(self._seen.log_of(group.id), broker.id, due, group.applied_index)
+
+    def _judged(self, group: GroupId) -> SimBroker | None:
+        """The broker in whose process this is called; None where nothing is judged."""
+        process = running_process()
+        if process is None or self._seen.is_deleted(group):
+            return None
+        return self._world.brokers[broker_of(process)]
+
+    def _disk(self, broker: SimBroker) -> Synced:
+        files, disk = self._disks.get(broker.id, (None, None))
+        if disk is None or files is not broker.files:
+            disk = Synced(broker.files)
+            self._disks[broker.id] = broker.files, disk
+        return disk
+
+
+def _entry_of(log: Log, index: int) -> Entry | None:
+    """Without a trace in the log."""
+    window = log._window
+    try:
+        return log.entry(index)
+    except TinymqError:
+        return None
+    finally:
+        log._window = window
+
+
+def _listed_by_both(applied: Membership, newest: Membership) -> dict[int, Identity]:
+    """Brokers of the group; who is not listed alike by both counts as nobody."""
+    other = {r.broker_id: identity_of(r) for r in newest.replicas}
+    mine = {r.broker_id: identity_of(r) for r in applied.replicas}
+    return {broker: identity if other.get(broker) == identity else (None, -1) for broker, identity in mine.items()}
+
+
+def _covers(durable: Ballot, ballot: Ballot) -> bool:
+    return durable[0] > ballot[0] or (durable[0] == ballot[0] and ballot[1] in (None, durable[1]))
+
+
+@contextmanager
+def watched(world: World) -> Iterator[None]:
+    """Tell the world what its replicas do, from their opening on."""
+    watcher = Watcher(world)
+    with ExitStack() as stack:
+        for owner, name, wrap in _WRAPPED:
+            before = getattr(owner, name)
+            stack.callback(setattr, owner, name, before)
+            setattr(owner, name, wrap(before, watcher, world))
+        yield
+
+
+def _open_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def open_group(self: Host, group_id: GroupId, first_entry: Entry, machine: Any, *config: LogConfig) -> Group:
+        apply = machine.apply
+
+        def apply_watched(entry: Entry) -> None:
+            world.seen.applied(group_id, entry)
+            watcher.applied(group_id, entry)
+            apply(entry)
+
+        if "apply" not in vars(machine):
+            machine.apply = apply_watched
+        world.seen.opened(group_id, *config)
+        group: Group = await real(self, group_id, first_entry, machine, *config)
+        return group
+
+    return open_group
+
+
+def _delete_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def delete_group(self: Host, group_id: GroupId) -> None:
+        world.seen.deleted(group_id)
+        await real(self, group_id)
+
+    return delete_group
+
+
+def _close_group(real: Any, watcher: Watcher, world: World) -> Any:
+    async def close_group(self: Host, group_id: GroupId) -> None:
+        world.seen.closed(group_id)
+        await real(self, group_id)
+
+    return close_group
+
+
+def _take_over(real: Any, watcher: Watcher, world: World) -> Any:
+    def take_over(self: Group, term: int, replicas: Any) -> None:
+        real(self, term, replicas)
+        watcher.revives(self.id)
+        world.seen.revived(self.id, self.log.next_offset)
+
+    return take_over
+
+
+def _make(real: Any, watcher: Watcher, world: World) -> Any:
+    async def make(self: Replicas, opened: Any, machine: Any) -> Any:
+        opened, group = await real(self, opened, machine)
+        if opened.damage is None:
+            watcher.opens(group)
+        return opened, group
+
+    return make
+
+
+def _commit(real: Any, watcher: Watcher, world: World) -> Any:
+    def commit(self: Leadership, configs: Configs, me: Replica, known: int) -> int:
+        found: int = real(self, configs, me, known)
+        watcher.commits(self, configs, me, known, found)
+        return found
+
+    return commit
+
+
+def _send(real: Any, watcher: Watcher, world: World) -> Any:
+    def send(self: GroupPort, peer: int, message: Message) -> bool:
+        watcher.sends(self._group, message, peer)
+        return bool(real(self, peer, message))
+
+    return send
+
+
+def _put_state(real: Any, watcher: Watcher, world: World) -> Any:
+    def put_state(self: Log, applied_index: int, data: bytes) -> None:
+        watcher.dumps(self, applied_index, data)
+        real(self, applied_index, data)
+
+    return put_state
+
+
+def _carry_out(real: Any, watcher: Watcher, world: World) -> Any:
+    def carry_out(self: Disk, operation: Operation) -> None:
+        watcher.carries_out(operation)
+        real(self, operation)
+
+    return carry_out
+
+
+def _read_index(real: Any, watcher: Watcher, world: World) -> Any:
+    async def read_index(self: Group, timeout_s: float) -> int:
+        due = watcher.due(self.id)
+        index: int = await real(self, timeout_s)
+        watcher.reads(self, due)
+        return index
+
+    return read_index
+
+
+_WRAPPED: tuple[tuple[Any, str, Callable[[Any, Watcher, World], Any]], ...] = (
+    (Host, "open_group", _open_group),
+    (Host, "delete_group", _delete_group),
+    (Host, "close_group", _close_group),
+    (Replicas, "_make", _make),
+    (Group, "take_over", _take_over),
+    (Leadership, "commit", _commit),
+    (GroupPort, "send", _send),
+    (Log, "put_state", _put_state),
+    (Disk, "carry_out", _carry_out),
+    (Group, "read_index", _read_index),
+)

@@ -1,0 +1,297 @@
+"""One broker of the simulation over its whole life: a machine with a disk, and processes of `BrokerApp` that come and
+go on it. What a supervisor does, too: a process that ends is started again, for as long as it is wanted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tinymq.app.broker_app import BrokerApp, Outside
+from tinymq.base.config import BrokerConfig
+from tinymq.base.errors import BrokenInvariant, TinymqError
+from tinymq.base.types import METADATA_GROUP, GroupId
+from tinymq.broker.partition.partition import Partition
+from tinymq.log.engine.store import Store
+from tinymq.raft import Group, GroupStatus, Role
+from tinymq.raft.net.transport import Transport
+from tinymq.rpc.common.broker_state import State
+from tinymq_chaos.sim.network.links import make_forwarding
+from tinymq_chaos.sim.network.servers import MemoryServer, make_server
+from tinymq_chaos.sim.virtual.disk import Disk, SimFiles
+from tinymq_chaos.sim.virtual.virtual import Gated, Killed, Process, VirtualClock
+
+if TYPE_CHECKING:
+    from tinymq_chaos.sim.world.world import World
+
+DISK_S = (0.000_05, 0.002)  # each half of a piece of disk work, if nothing is wrong
+RESTART_S = 1.0  # a supervisor's patience
+POWER_CUT, UNSYNCED, LOST = "power cut", "power cut with unsynced writes", "power cut that lost some"
+BETWEEN_STEPS = "crash between two steps"
+
+
+class SimApp(BrokerApp):
+    """The application, with an eye on its replicas."""
+
+    def __init__(self, config: BrokerConfig, outside: Outside, broker: SimBroker) -> None:
+        super().__init__(config, outside)
+        self._sim = broker
+
+    def _group_changed(self, group: Group) -> None:
+        broker, world = self._sim, self._sim.world
+        world.seen.leads(broker.id, group.id, group.core.leading_term)
+        excused = broker.tampered or world.seen.is_deleted(group.id) or world.seen.is_weak(group.id)
+        damaged = group.role in (Role.QUARANTINED, Role.LEARNER) and not excused
+        if damaged or isinstance(group.failure, BrokenInvariant):
+            world.history.damaged(
+                world.seen.log_of(group.id), broker.id, f"{group.role.value}: {group.status().reason}"
+            )
+        super()._group_changed(group)
+
+
+class SimBroker:
+    """Broker `broker_id` of a world."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world = world
+        self.id = broker_id
+        self.rng = random.Random(f"{world.seed}/broker/{broker_id}")
+        self.files = SimFiles(random.Random(f"{world.seed}/disk/{broker_id}"))
+        self.files.on_failed_sync = lambda: world.changed(f"broker {broker_id} fails to sync")
+        self.wanted = True  # started again when it ends
+        self.damaged = False  # its disk was wiped or damaged, and it has not recovered yet
+        self.scarred = False  # damage may lie undiscovered on it
+        self.tampered = False  # anything was done to its disk that may have cost a replica
+        self.skew_us = 0
+        self.rate = 1.0
+        self.disk_s = DISK_S
+        self.server: MemoryServer | None = None
+        self.starts = 0
+        self.happened: Counter[str] = Counter()  # what faults that wait for their moment came to
+        self._process: Process | None = None
+        self._app: SimApp | None = None
+        self._disk: Disk | None = None
+        self._clock: VirtualClock | None = None
+
+    # ---- what runs -----------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """There is a process; it may be starting, failing or paused."""
+        return self._process is not None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, f"broker {self.id} is down"
+        return self._process
+
+    @property
+    def app(self) -> SimApp:
+        assert self._app is not None, f"broker {self.id} is down"
+        return self._app
+
+    @property
+    def disk(self) -> Disk:
+        assert self._disk is not None, f"broker {self.id} is down"
+        return self._disk
+
+    @property
+    def clock(self) -> VirtualClock:
+        assert self._clock is not None, f"broker {self.id} is down"
+        return self._clock
+
+    @property
+    def running(self) -> bool:
+        """It serves, and is not paused."""
+        return self._app is not None and self._app.state is State.RUNNING and not self.process.paused
+
+    @property
+    def serves(self) -> bool:
+        """It has joined its cluster, runs, and takes part in what it holds."""
+        return not self.unhealthy()
+
+    def groups(self) -> list[Group]:
+        """Replicas that are open."""
+        app = self._app
+        return list(app.host.groups.values()) if app is not None and app._host is not None else []
+
+    def statuses(self) -> list[GroupStatus]:
+        return [group.status() for group in self.groups()]
+
+    def unhealthy(self) -> str:
+        """What is not as it should be when nothing is wrong; "" when all is well."""
+        if not self.running:
+            return f"broker {self.id} is {self._app.state.value if self._app is not None else 'down'}"
+        broker = self.app.serving.broker
+        if broker is None:
+            return f"broker {self.id} is starting"
+        bad = [
+            g for g in self.groups() if g.role not in (Role.LEADER, Role.FOLLOWER, Role.OBSERVER) or g.leader is None
+        ]
+        if bad:
+            status = bad[0].status()
+            return f"broker {self.id}: {status.group} is {status.role.value}, leader {status.leader}, {status.reason}"
+        missing = self._held() - {g.id for g in self.groups()}
+        return f"broker {self.id} does not hold {sorted(map(str, missing))}" if missing else ""
+
+    def _held(self) -> set[GroupId]:
+        """What it is to hold, as that broker knows which has applied most of the metadata: a new disk knows nothing."""
+        registries = {}
+        for other in self.world.brokers.values():
+            broker = other._app.serving.broker if other._app is not None else None
+            if broker is not None:
+                applied = (group.applied_index for group in other.groups() if group.id == METADATA_GROUP)
+                registries[next(applied, 0)] = broker.registry
+        queues = [q for t in registries[max(registries)].get_all_topics() for q in t.queues] if registries else []
+        return {METADATA_GROUP, *(q.group for q in queues if q.has_replica(self.id))}
+
+    # ---- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A process begins, on the disk as it is."""
+        assert self._process is None, f"broker {self.id} runs"
+        world = self.world
+        self.starts += 1
+        self._process = process = Process(f"broker {self.id}")
+        world.changed(f"broker {self.id} starts")
+        self._clock = VirtualClock(world.loop, process, start_s=self.rng.uniform(10, 10_000), rate=self.rate)
+        self._clock.wall_skew_us = self.skew_us
+        self._disk = Disk(world.loop, process, self.files, random.Random(self.rng.random()))
+        self._disk.delay_s = self.disk_s
+        self._disk.on_crash = lambda: self._crashed(process)
+        outside = Outside(
+            self._clock, random.Random(self.rng.random()), self.files, self._disk, self._transport,
+            make_server(world.clients, self.id, process), make_forwarding(world.clients, self.id),
+        )  # fmt: skip
+        self._app = app = process.do(lambda: SimApp(world.config(self.id), outside, self))
+        process.spawn(self._live(process, app))
+
+    def _transport(self, store: Store, session: int) -> Transport:
+        inner = self.world.network.transport(lambda: store.identity, self.world.secret, session, port=self.id)
+        gated: Transport = Gated(inner, self.process)
+        return gated
+
+    async def _live(self, process: Process, app: SimApp) -> None:
+        """What `tinymq broker` does with its application."""
+        try:
+            await app.start()
+            reason = await app.wait_failed()
+            self.world.say(f"broker {self.id} has failed: {reason.code}")
+            await app.stop()
+        except TinymqError as error:
+            self.world.say(f"broker {self.id} cannot start: {error.code}: {error}")
+        if process is self._process:
+            self._end("has ended")
+            self.files.kill()
+
+    def stop_politely(self) -> None:
+        """SIGTERM."""
+        process, app = self.process, self.app
+        if not self.running:
+            self.kill()
+            return
+        self.world.say(f"broker {self.id} is told to stop")
+        self.wanted = False
+
+        async def stop() -> None:
+            await app.stop()
+            if process is self._process:
+                self._end("has stopped")
+                self.files.kill()
+
+        process.spawn(stop())
+
+    def kill(self, how: str = "is killed") -> None:
+        """kill -9: what was written is kept, synced or not."""
+        if self._process is not None:
+            disk = self.disk
+            self._end(how)
+            disk.die()
+            self.files.kill()
+
+    def power_cut(self, how: str = "loses power") -> None:
+        """What was synced is kept, and of what was not any sectors; nobody is told."""
+        if self._process is not None:
+            disk = self.disk
+            self._end(how, silently=True)
+            disk.die()
+            self.happened[POWER_CUT] += 1
+            if self.files.unsynced:
+                self.happened[UNSYNCED] += 1
+            before = self.files.seen()
+            self.files.power_cut()
+            if self.files.seen() != before:
+                self.happened[LOST] += 1
+
+    def power_cut_at_write(self, operations: int, cut: Callable[[], None]) -> None:
+        """Call `cut`, which is to cut its power, where its disk has done so many more operations: something is not
+        synced then. What is not written by then never is."""
+        self.files.crash_after(operations, bytes_written=self.rng.randrange(2048))
+        self.disk.on_crash = cut
+
+    def wipe(self) -> None:
+        """Its disk is replaced by an empty one."""
+        self.kill("loses its disk")
+        self.files = SimFiles(random.Random(self.rng.random()))
+        self.damaged = self.tampered = True
+
+    def crash_soon(self, steps: int, power: bool) -> None:
+        """Between two of the next steps of its loop."""
+        process = self.process
+        process.crash_after(steps, lambda: self._crashed(process, power))
+
+    def _crashed(self, process: Process, power: bool | None = None) -> None:
+        if process is self._process:
+            self.happened[BETWEEN_STEPS if power is not None else f"crash at {self.files.struck}"] += 1
+            if self.rng.random() < 0.5 if power is None else power:
+                self.power_cut("loses power in the middle of its work")
+            else:
+                self.kill("is killed in the middle of its work")
+
+    def _end(self, how: str, silently: bool = False) -> None:
+        self.world.history.leads_no_more(self.id)
+        self.world.changed(f"broker {self.id} {how}")
+        self.files.forget_crash()
+        self.world.mend(f"pause {self.id}")
+        self.process.kill()
+        if silently:
+            self.world.network.power_off(self.id)
+        else:
+            self.world.network.crash(self.id)
+        self.world.clients.crash(self.id, silently)
+        self._process = self._app = self._disk = self._clock = None
+        self.world.clock.call_later(RESTART_S * self.rng.uniform(0.2, 1.0), self.revive)
+
+    def revive(self) -> None:
+        """Start it, if it is to run and does not."""
+        if self.wanted and self._process is None and not self.world.over:
+            self.start()
+
+    # ---- its senses ----------------------------------------------------------------------------------
+
+    def set_clock(self, skew_us: int, rate: float) -> None:
+        """From now on, later processes included."""
+        self.skew_us, self.rate = skew_us, rate
+        if self._clock is not None:
+            self._clock.wall_skew_us = skew_us
+            self._clock.drift(rate)
+
+    def set_disk(self, delay_s: tuple[float, float]) -> None:
+        """How long each half of a piece of disk work takes."""
+        self.disk_s = delay_s
+        if self._disk is not None:
+            self._disk.delay_s = delay_s
+
+    def shown_start(self, group: GroupId) -> int | None:
+        """The offset below which it shows no record of a group; None: it shows none at all."""
+        partition = self.partition(group.topic_id, group.partition)
+        return partition.log_start if partition is not None else None
+
+    def partition(self, topic_id: bytes, number: int) -> Partition | None:
+        broker = self._app.serving.broker if self._app is not None else None
+        return broker.around.hosting.get(topic_id, number) if broker is not None else None
+
+
+__all__ = ["DISK_S", "Killed", "SimApp", "SimBroker"]

@@ -1,0 +1,237 @@
+"""Everything that one seed makes: brokers, clients, and the network between them. What was seen of it is in seen.py.
+
+Nothing here chooses a fault or judges what happened: see faults.py and ../checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tinymq.base.config import KIB, BrokerConfig, Limits, Timing
+from tinymq.base.types import METADATA_GROUP, GroupId, PeerAddress
+from tinymq.client import AsyncClient
+from tinymq.proto import tinymq_pb2 as pb
+from tinymq.raft import Replica, Role, make_first_entry
+from tinymq.rpc.common.proof import NONCE_BYTES, describe_proof, form_proof
+from tinymq.simulation.link_conditions import Direction, Weather
+from tinymq.simulation.memory_network import HOST, MemoryNetwork
+from tinymq_chaos.checkers.cluster.ledger import Ledger
+from tinymq_chaos.history import History
+from tinymq_chaos.sim.network.links import AnyBroker, MemoryConnector
+from tinymq_chaos.sim.network.servers import ClientNetwork
+from tinymq_chaos.sim.virtual.transcript import Transcript
+from tinymq_chaos.sim.virtual.virtual import Process, VirtualClock, VirtualLoop
+from tinymq_chaos.sim.world.brokers import SimBroker
+from tinymq_chaos.sim.world.seen import Seen
+
+LINK_S = (0.0002, 0.0005)  # delay and jitter, if nothing is wrong
+SEGMENT_BYTES = (4 * KIB, 16 * KIB, 64 * KIB)  # small: a run writes some hundred records
+TAIL_SEGMENTS = (0.5, 1, 4)  # of all groups of a broker together: replicas further behind get entries from the disk
+INFLIGHT_BYTES = 32 * KIB  # as small as segments are: else no follower would ever be too slow
+POLL_S = 0.02
+RETENTION_CHECK_S = 1.0  # a run is short
+VOTERS, JOINING = 3, 0.5  # of worlds with more brokers, so many have three voters, whom the others join
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a world is made like."""
+
+    nodes: int = 3
+    segment_bytes: int | None = None  # None: the seed's choice
+    latency_s: float = LINK_S[0]  # of every link
+    joining: bool | None = None  # are there only VOTERS voters; None: the seed's choice
+    registry: str = "replicated"  # or "memory", of one broker alone
+
+
+class World:
+    """Brokers 1 to `nodes`. Must be made inside the running loop."""
+
+    def __init__(self, loop: VirtualLoop, seed: int, like: Surroundings, transcript: Transcript) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.rng = random.Random(f"{seed}/world")
+        self.secret = self.rng.randbytes(32)
+        chosen = self.rng.choice(SEGMENT_BYTES)
+        segment_bytes = like.segment_bytes if like.segment_bytes is not None else chosen
+        share = random.Random(f"{seed}/tails").choice(TAIL_SEGMENTS)
+        self.limits = Limits(
+            segment_bytes=segment_bytes, tail_cache_bytes_max=int(share * segment_bytes),
+            inflight_bytes_max=INFLIGHT_BYTES,
+        )  # fmt: skip
+        self.timing = Timing(retention_check_s=RETENTION_CHECK_S)
+        self.clock = VirtualClock(loop)
+        self.transcript = transcript
+        self.weather = Weather(self.clock, random.Random(f"{seed}/weather"))
+        network_rng = random.Random(f"{seed}/network")
+        self.network = MemoryNetwork(self.clock, network_rng, self.limits, self.weather)
+        self.clients = ClientNetwork(loop, self.weather)
+        self.link_s = (like.latency_s, LINK_S[1])
+        self.history = History(self.clock.monotonic)
+        self.history.link_s = like.latency_s
+        self.ledger = Ledger(self.clock.monotonic)
+        self.faults: Counter[str] = Counter()  # how many of each kind began
+        self.over = False  # nobody is started any more
+        self.brokers = {n: SimBroker(self, n) for n in range(1, like.nodes + 1)}
+        self.seen = Seen(self.brokers, self.network, self.history, self.ledger)
+        joining = random.Random(f"{seed}/joining").random() < JOINING if like.joining is None else like.joining
+        self.voters = [*self.brokers][:VOTERS] if joining else [*self.brokers]
+        self.replication_factor = like.nodes if like.nodes <= 3 else self.rng.choice((3, 5))
+        self.registry = like.registry
+        self._opened: list[AsyncClient] = []
+        self._cuts: dict[str, frozenset[Direction]] = {}  # by who wants them
+
+    def say(self, line: str) -> None:
+        self.transcript.add(self.loop.time(), line)
+
+    def changed(self, what: str) -> None:
+        """A fault began or ended, or a broker started: said, and known to the history."""
+        self.say(what)
+        self.history.changed(what, [b.id for b in self.brokers.values() if b.up and b.process.paused])
+
+    # ---- what it is made of --------------------------------------------------------------------------
+
+    def config(self, broker_id: int) -> BrokerConfig:
+        voters = tuple(PeerAddress(n, HOST, n) for n in self.voters)
+        at, joins = f"{HOST}:{broker_id}", broker_id not in self.voters
+        join = tuple(f"{HOST}:{voter.port}" for voter in voters) if joins else ()
+        return BrokerConfig(
+            broker_id, "data", () if joins else voters, self.secret, listen=at, stream_listen="", peer_listen=at,
+            limits=self.limits, timing=self.timing, registry=self.registry, join=join,
+        )  # fmt: skip
+
+    async def form(self) -> None:
+        """Start every broker, and do what `tinymq cluster init` does with the voters: the others join by themselves."""
+        for broker_id in self.brokers:
+            self.links(broker_id, *self.link_s)
+            self.brokers[broker_id].start()
+        await self.until(lambda: all(b.running or b.app._ports for b in self.brokers.values()), 10.0, "brokers listen")
+        await self.clock.sleep(0.05)
+        replicas = []
+        voters = [self.brokers[n] for n in self.voters]
+        for broker in voters:
+            nonce = self.rng.randbytes(NONCE_BYTES)
+            ask = pb.DescribeSelfRequest(nonce=nonce, proof=describe_proof(self.secret, nonce))
+            described = await self._admin(broker, "DescribeSelf", ask)
+            replicas.append(Replica(broker.id, described.incarnation))
+        entry = make_first_entry(METADATA_GROUP, replicas, self.clock.wall_us())
+        cluster_id, packed = self.rng.randbytes(16), entry.head + entry.payload
+        for broker in voters:
+            nonce = self.rng.randbytes(NONCE_BYTES)
+            proof = form_proof(self.secret, nonce, cluster_id, packed)
+            form = pb.FormRequest(cluster_id=cluster_id, first_entry=packed, nonce=nonce, proof=proof)
+            formed = await self._admin(broker, "Form", form)
+            assert not formed.HasField("error"), formed.error
+        await self.healthy(20.0)
+
+    async def _admin(self, broker: SimBroker, method: str, request: Any) -> Any:
+        ports = broker.app._ports
+        assert ports is not None
+        return await broker.process.run(ports.server.servicer(f"tinymq.v1.Admin/{method}")(request, None))  # type: ignore[attr-defined]
+
+    def add_broker(self) -> SimBroker:
+        """One more machine, whose broker joins the voters once it is started."""
+        broker_id = max(self.brokers) + 1
+        broker = self.brokers[broker_id] = SimBroker(self, broker_id)
+        self.links(broker_id, *self.link_s)
+        for client in self.clients.clients:
+            self._link(client, broker_id)
+        return broker
+
+    def client(self, rng: random.Random, **settings: Any) -> AsyncClient:
+        """A new client with a place of its own in the network."""
+        servers, connector = [f"{HOST}:{n}" for n in self.brokers], self._connector()
+        client = AsyncClient(servers, connector=connector, clock=VirtualClock(self.loop), rng=rng, **settings)
+        self._opened.append(client)
+        return client
+
+    def caller(self, rng: random.Random) -> AnyBroker:
+        """Who has no client of ours, with a place of its own in the network."""
+        connector = self._connector()
+        return AnyBroker([connector.link(f"{HOST}:{n}") for n in self.brokers], rng)
+
+    def _connector(self) -> MemoryConnector:
+        connector = self.clients.connector()
+        for broker_id in self.brokers:
+            self._link(connector.number, broker_id)
+        return connector
+
+    def _link(self, client: int, broker_id: int) -> None:
+        for direction in ((client, broker_id), (broker_id, client)):
+            conditions = self.weather.of(direction)
+            conditions.seconds, conditions.jitter_s = self.link_s
+
+    async def close_clients(self) -> None:
+        for client in self._opened:
+            await client.close()
+
+    # ---- links ---------------------------------------------------------------------------------------
+
+    def links(self, broker_id: int, seconds: float, jitter_s: float) -> None:
+        """How long messages take between this broker and the others."""
+        for other in self.brokers:
+            if other != broker_id:
+                self.network.delay(broker_id, other, seconds, jitter_s)
+
+    def cut(self, why: str, directions: Iterable[Direction]) -> None:
+        """Cut these until `mend(why)`."""
+        self._cuts[why] = frozenset(directions)
+        self.weather.cut(self._cuts[why])
+
+    def mend(self, why: str) -> None:
+        if self._cuts.pop(why, None) is not None:
+            self.weather.heal()
+            for directions in self._cuts.values():
+                self.weather.cut(directions)
+            self.network.healed()
+            self.clients.healed()
+
+    def pause(self, broker: SimBroker) -> None:
+        """SIGSTOP: it does nothing, and what it is sent waits in buffers."""
+        broker.process.pause()
+        others = [*self.brokers, *self.clients.clients]
+        self.cut(f"pause {broker.id}", [(n, broker.id) for n in others if n != broker.id])
+
+    def resume(self, broker: SimBroker, process: Process) -> None:
+        """SIGCONT, if it is the same process still."""
+        self.mend(f"pause {broker.id}")
+        process.resume()
+
+    # ---- how it does ---------------------------------------------------------------------------------
+
+    def unhealthy(self) -> str:
+        """What is not as it should be, of all brokers; "" when all is well."""
+        for broker in self.brokers.values():
+            if bad := broker.unhealthy():
+                return bad
+        commits: dict[GroupId, set[int]] = {}
+        for broker in self.brokers.values():
+            for group in broker.groups():
+                commits.setdefault(group.id, set()).add(group.applied_index)
+        behind = next((g for g, at in commits.items() if max(at) - min(at) > 50), None)
+        return f"{behind} is applied up to {sorted(commits[behind])}" if behind is not None else ""
+
+    def leader(self, group: GroupId) -> SimBroker | None:
+        """Who leads, by its own account; of the newest term."""
+        led = [
+            (g.term, b.id) for b in self.brokers.values() for g in b.groups() if g.id == group and g.role is Role.LEADER
+        ]
+        return self.brokers[max(led)[1]] if led else None
+
+    async def healthy(self, within_s: float) -> str:
+        """Wait until all is well; what is not, after `within_s`."""
+        end_s = self.loop.time() + within_s
+        while (bad := self.unhealthy()) and self.loop.time() < end_s:
+            await self.clock.sleep(POLL_S)
+        return bad
+
+    async def until(self, holds: Callable[[], object], within_s: float, what: str) -> None:
+        end_s = self.loop.time() + within_s
+        while not holds():
+            assert self.loop.time() < end_s, f"not within {within_s} s: {what}"
+            await asyncio.sleep(POLL_S)
