@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from benchmarks.measure import RECORD_BYTES
 from benchmarks.spark.data import PARTITIONS
 from benchmarks.spark.sending import PIECE_BYTES, WANTED
-from pyspark_tinymq.columns import arrow_schema, spark_schema
+from pyspark_tinymq.options.columns import arrow_schema, spark_schema
 
 BATCH_RECORDS = 1_000
 DIFFERENT = 64  # batches in turns: as with any source, what comes next lies in no cache of the processor

@@ -24,7 +24,7 @@ from pipelines.arguments import moment
 from pipelines.ranges import Range, ends_of, offsets_of, told
 from pipelines.refused import Refused
 from pipelines.sessions import ended, say, session
-from pyspark_tinymq.place import PLACE
+from pyspark_tinymq.write.place import PLACE
 from tinymq.base.errors import UnknownTopic
 from tinymq.client import Client
 

@@ -14,7 +14,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from pipelines.comparison import Row
-from pyspark_tinymq.place import PLACE
+from pyspark_tinymq.write.place import PLACE
 
 
 @dataclass(frozen=True, slots=True)

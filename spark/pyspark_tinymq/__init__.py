@@ -16,8 +16,8 @@ from tinymq.base import extras
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_tinymq.repeats import drop_repeats
     from pyspark_tinymq.source import DefaultSource
+    from pyspark_tinymq.write.repeats import drop_repeats
 
 __all__ = ["DefaultSource", "drop_repeats", "register"]
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
         return DefaultSource
     if name == "drop_repeats":
         with extras.required("the Spark data source"):
-            from pyspark_tinymq.repeats import drop_repeats
+            from pyspark_tinymq.write.repeats import drop_repeats
 
         return drop_repeats
     raise AttributeError(f"module 'pyspark_tinymq' has no attribute {name!r}")

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_tinymq.settings import Source
+    from pyspark_tinymq.options.settings import Source
 
 FORMAT = "tinymq"
 
@@ -34,7 +34,7 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns, which are those of the Kafka connector. The columns of a new SQL table carry its options
         (tables.py). Raises InvalidConfig."""
-        from pyspark_tinymq import columns, settings, tables
+        from pyspark_tinymq.options import columns, settings, tables
 
         made = tables.of_creation(self.options)
         if made is not None:
@@ -44,23 +44,26 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch. Raises InvalidConfig."""
-        from pyspark_tinymq import batch, settings, tables
-        from pyspark_tinymq.options import BATCH
+        from pyspark_tinymq.options import settings, tables
+        from pyspark_tinymq.options.options import BATCH
+        from pyspark_tinymq.read import batch
 
         source = settings.read_source(tables.for_read(self.options, schema, BATCH), BATCH)
         return batch.BatchReader(source, _arrow(source, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Raises InvalidConfig."""
-        from pyspark_tinymq import settings, stream, tables
-        from pyspark_tinymq.options import STREAM
+        from pyspark_tinymq.options import settings, tables
+        from pyspark_tinymq.options.options import STREAM
+        from pyspark_tinymq.read import stream
 
         source = settings.read_source(tables.for_read(self.options, schema, STREAM), STREAM)
         return stream.StreamReader(source, _arrow(source, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch: see writer.py. Raises InvalidConfig, UnknownTopic."""
-        from pyspark_tinymq import tables, writer
+        from pyspark_tinymq.options import tables
+        from pyspark_tinymq.write import writer
 
         made = writer.batch_writer(tables.for_write(self.options, schema), schema, overwrite)
         writer.check_topic(made.sink)
@@ -68,7 +71,7 @@ class DefaultSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream: see writer.py. Raises InvalidConfig, UnknownTopic."""
-        from pyspark_tinymq import writer
+        from pyspark_tinymq.write import writer
 
         made = writer.stream_writer(self.options, schema, overwrite)
         writer.check_topic(made.sink)
@@ -78,7 +81,7 @@ class DefaultSource(DataSource):
 def _arrow(source: Source, schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a read. Raises InvalidConfig for a schema that does not follow from the options, and
     for columns into which values cannot be parsed."""
-    from pyspark_tinymq import columns
+    from pyspark_tinymq.options import columns
     from tinymq.base.errors import InvalidConfig
 
     ours = columns.spark_schema(source.headers, source.values.schema if source.values is not None else None)
@@ -90,7 +93,7 @@ def _arrow(source: Source, schema: StructType) -> pa.Schema:
         )
     made = columns.arrow_schema(schema)
     if source.values is not None:
-        from pyspark_tinymq import task
+        from pyspark_tinymq.plan import task
 
         task.json_values(source, made)  # here, and not in the first task
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tinymq.session import close_all
+from pyspark_tinymq.session.session import close_all
 from tests.spark import java_setup
 from tinymq.client import Client
 from tinymq.testing.cluster import Cluster

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_tinymq.batch import BatchReader
-from pyspark_tinymq.columns import spark_schema
+from pyspark_tinymq.options.columns import spark_schema
+from pyspark_tinymq.plan.task import RangePartition
+from pyspark_tinymq.read.batch import BatchReader
+from pyspark_tinymq.read.stream import StreamReader
 from pyspark_tinymq.source import DefaultSource
-from pyspark_tinymq.stream import StreamReader
-from pyspark_tinymq.task import RangePartition
 from tinymq.testing.cluster import Cluster
 
 Row = tuple[str, int, int, bytes]

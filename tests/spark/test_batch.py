@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, DayTimeIntervalType, IntegerType, StructField, StructType
 
-from pyspark_tinymq.batch import BatchReader
-from pyspark_tinymq.columns import ROWS_MAX, arrow_schema, joined, spark_schema
-from pyspark_tinymq.lookup import Lookup
-from pyspark_tinymq.offsets import Partition
-from pyspark_tinymq.plan import Bounds
+from pyspark_tinymq.options.columns import ROWS_MAX, arrow_schema, joined, spark_schema
+from pyspark_tinymq.options.offsets import Partition
+from pyspark_tinymq.plan.lookup import Lookup
+from pyspark_tinymq.plan.plan import Bounds
+from pyspark_tinymq.read.batch import BatchReader
 from pyspark_tinymq.source import DefaultSource
 from tests.spark.reading import batch, numbers, planned, read, rows, send, spans
 from tinymq import Client
@@ -172,14 +172,14 @@ def test_earliest_never_fails_while_the_head_is_trimmed(
     mq.admin.create_topic("melting")
     send(cluster, "melting", 40)
     reader = batch(cluster, subscribe="melting", holdMs=0, replica="leader")
-    monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lambda client, _: Trimming(client, reader, "melting", 3))
+    monkeypatch.setattr("pyspark_tinymq.read.batch.Lookup", lambda client, _: Trimming(client, reader, "melting", 3))
     tasks = planned(reader)
     monkeypatch.undo()
     assert tasks[0].start <= 6
     mq.admin.trim("melting", 0, Offset(20))
     assert numbers(read(reader, tasks)) == list(range(20, 40))
     held = batch(cluster, subscribe="melting")
-    monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lambda client, _: Trimming(client, held, "melting", 3))
+    monkeypatch.setattr("pyspark_tinymq.read.batch.Lookup", lambda client, _: Trimming(client, held, "melting", 3))
     tasks = planned(held)
     assert numbers(read(held, tasks)) == list(range(tasks[0].start, 40))
     assert tasks[0].start == 26
@@ -263,7 +263,7 @@ def test_a_task_asks_as_it_was_told(cluster: Cluster, mq: Client, monkeypatch: p
     reader = batch(cluster, assign=ONE, **told)
     for attempt in range(2):
         context = SimpleNamespace(attemptNumber=lambda attempt=attempt: attempt)
-        monkeypatch.setattr("pyspark_tinymq.task.TaskContext.get", lambda context=context: context)
+        monkeypatch.setattr("pyspark_tinymq.plan.task.TaskContext.get", lambda context=context: context)
         assert len(read(reader, reader.partitions())) == 20
     wanted = {"fetch_bytes_max": 64 << 10, "unreachable_ms_max": 7_000, "wait_ms": 123, "scan_id": "told"}
     for how in asked:

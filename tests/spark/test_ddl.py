@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pyspark_tinymq.ddl import DEPTH_MAX, SchemaError, read_schema
+from pyspark_tinymq.options.ddl import DEPTH_MAX, SchemaError, read_schema
 
 TAKEN = [
     "a INT",

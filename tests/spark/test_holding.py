@@ -9,9 +9,9 @@ import time
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_tinymq import holding
-from pyspark_tinymq.holding import Holding, Ledger, together
-from pyspark_tinymq.offsets import Partition
+from pyspark_tinymq.options.offsets import Partition
+from pyspark_tinymq.plan import hold_ledger as holding
+from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, together
 from tests.spark.reading import batch, numbers, planned, read, rows, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
@@ -43,7 +43,7 @@ def test_a_ledger_says_what_is_due() -> None:
 
 
 def test_a_task_of_a_large_plan_renews_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tinymq.holding.TOGETHER_MAX", 2)
+    monkeypatch.setattr("pyspark_tinymq.plan.hold_ledger.TOGETHER_MAX", 2)
     found = together(b"id", 60.0, {Partition("t", number): number for number in range(5)})
     groups = [{0: 0, 1: 1}, {0: 0, 1: 1}, {2: 2, 3: 3}, {2: 2, 3: 3}, {4: 4}]
     assert [holding.offsets for holding in found.values()] == [{"t": group} for group in groups]

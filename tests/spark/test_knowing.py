@@ -33,8 +33,8 @@ def test_bytes_are_limited_by_what_is_kept_rather_than_by_what_lies_on_a_disk(cl
 def test_partitions_that_nobody_serves_wait_and_the_others_go_on(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_tinymq.lookup.PATIENCE_S", 1.0)
-    monkeypatch.setattr("pyspark_tinymq.holding.HOLD_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 1.0)
+    monkeypatch.setattr("pyspark_tinymq.plan.hold_ledger.HOLD_TIMEOUT_S", 1.0)
     mq.admin.create_topic("alone", replication_factor=1)
     mq.admin.create_topic("safe")
     send(cluster, "alone", 3)
@@ -62,7 +62,7 @@ def test_a_range_is_planned_though_its_partition_went_away_meanwhile(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that fails is tried again; a plan is not."""
-    monkeypatch.setattr("pyspark_tinymq.lookup.PATIENCE_S", 1.0)
+    monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 1.0)
     mq.admin.create_topic("going", replication_factor=1)
     send(cluster, "going", 3)
     query = Query(stream(cluster, subscribe="going", startingOffsets="earliest", holdMs=0))
@@ -84,8 +84,8 @@ def test_a_stream_goes_on_without_a_majority_of_the_brokers(
     cluster: Cluster, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody can say then which topics there are: it has been told, and goes on with those."""
-    monkeypatch.setattr("pyspark_tinymq.lookup.PATIENCE_S", 0.5)
-    monkeypatch.setattr("pyspark_tinymq.lookup.AGAIN_S", 0.5)
+    monkeypatch.setattr("pyspark_tinymq.plan.lookup.PATIENCE_S", 0.5)
+    monkeypatch.setattr("pyspark_tinymq.plan.lookup.AGAIN_S", 0.5)
     mq.admin.create_topic("left")
     send(cluster, "left", 3)
     query = Query(stream(cluster, subscribe="left", startingOffsets="earliest", requestTimeoutMs=1_500, holdMs=0))

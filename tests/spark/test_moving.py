@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_tinymq import session
-from pyspark_tinymq.lookup import Lookup
+from pyspark_tinymq.plan.lookup import Lookup
+from pyspark_tinymq.session import session
 from tests.spark.reading import batch, numbers, planned, read, send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client
@@ -71,7 +71,7 @@ def test_records_that_come_while_a_time_is_looked_up_are_no_loss(
     def lookup(client: Client, source: Any) -> Lookup:
         return Arriving(client, source, lambda: send(cluster, topic, 2, first=3))
 
-    monkeypatch.setattr("pyspark_tinymq.batch.Lookup", lookup)
+    monkeypatch.setattr("pyspark_tinymq.read.batch.Lookup", lookup)
     found = numbers(read(reader, planned(reader)))
     assert found == ([] if where == "startingTimestamp" else [0, 1, 2, 3, 4])
 
@@ -87,7 +87,7 @@ def test_a_stream_from_a_time_in_the_future_begins_behind_what_comes_meanwhile(
     def lookup(client: Client, source: Any) -> Lookup:
         return Arriving(client, source, lambda: send(cluster, "busy", 2, first=3))
 
-    monkeypatch.setattr("pyspark_tinymq.stream.Lookup", lookup)
+    monkeypatch.setattr("pyspark_tinymq.read.stream.Lookup", lookup)
     assert query.batch() == []
     send(cluster, "busy", 1, first=5)
     assert query.batch() == [5]

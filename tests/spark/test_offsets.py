@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pyspark_tinymq import offsets
-from pyspark_tinymq.offsets import Partition, StreamOffset, initial, read_stream
+from pyspark_tinymq.options import offsets
+from pyspark_tinymq.options.offsets import Partition, StreamOffset, initial, read_stream
 
 A0, A2, A10, B0 = Partition("a", 0), Partition("a", 2), Partition("a", 10), Partition("b", 0)
 

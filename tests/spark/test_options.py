@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tinymq import options, settings, writer
-from pyspark_tinymq.ddl import read_schema
-from pyspark_tinymq.kafka import RENAMED
-from pyspark_tinymq.offsets import Partition
-from pyspark_tinymq.options import BATCH, IGNORED, OPTIONS, SINK, STREAM
-from pyspark_tinymq.settings import Times, Values, read_source
+from pyspark_tinymq.options import options, settings
+from pyspark_tinymq.options.ddl import read_schema
+from pyspark_tinymq.options.kafka import RENAMED
+from pyspark_tinymq.options.offsets import Partition
+from pyspark_tinymq.options.options import BATCH, IGNORED, OPTIONS, SINK, STREAM
+from pyspark_tinymq.options.settings import Times, Values, read_source
+from pyspark_tinymq.write import writer
 from tinymq.base.errors import InvalidConfig
 
 ROOT = Path(__file__).parents[2]

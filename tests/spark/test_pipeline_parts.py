@@ -22,7 +22,7 @@ from pipelines.committed import committed_files
 from pipelines.following import Reports
 from pipelines.returned import returned
 from pipelines.streams import Journal, progress_of
-from pyspark_tinymq.place import PLACE, TaskPlace
+from pyspark_tinymq.write.place import PLACE, TaskPlace
 from tinymq.client.consume.records import TABLE_SCHEMA
 
 HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)

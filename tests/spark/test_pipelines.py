@@ -32,7 +32,7 @@ from pipelines.refused import Refused
 from pipelines.returned import returned
 from pipelines.sessions import ended
 from pipelines.streams import Journal
-from pyspark_tinymq.place import PLACE
+from pyspark_tinymq.write.place import PLACE
 from tests.spark.pipeline_runs import TOPIC, WINDOWS, Runs
 from tinymq import Client
 from tinymq.testing.cluster import Cluster

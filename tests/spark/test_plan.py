@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_tinymq import plan
-from pyspark_tinymq.offsets import Partition
-from pyspark_tinymq.plan import GONE, Bounds, Loss, Range
-from pyspark_tinymq.settings import Limits
+from pyspark_tinymq.options.offsets import Partition
+from pyspark_tinymq.options.settings import Limits
+from pyspark_tinymq.plan import plan
+from pyspark_tinymq.plan.plan import GONE, Bounds, Loss, Range
 from tinymq.base.errors import OffsetOutOfRange, UnknownPartition
 
 A, B, C = Partition("t", 0), Partition("t", 1), Partition("t", 2)

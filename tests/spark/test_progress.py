@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from pyspark_tinymq import progress
-from pyspark_tinymq.offsets import Partition
-from pyspark_tinymq.progress import Progress
+from pyspark_tinymq.options.offsets import Partition
+from pyspark_tinymq.read import progress
+from pyspark_tinymq.read.progress import Progress
 from tests.spark.reading import send, stream
 from tests.spark.test_stream import Query
 from tinymq import Client

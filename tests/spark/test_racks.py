@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyspark_tinymq import session
+from pyspark_tinymq.session import session
 from tests.spark.reading import batch, numbers, planned, read, send
 from tinymq import Client
 from tinymq.testing.cluster import Cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_tinymq.replicas import Replica, Tiers, tiers
+from pyspark_tinymq.session.replicas import Replica, Tiers, tiers
 
 NEAR, RACK, FAR = Replica(1, "node-a", "r1"), Replica(2, "node-b", "r1"), Replica(3, "node-c", "r2")
 ALL = (FAR, RACK, NEAR)

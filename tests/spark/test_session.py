@@ -14,10 +14,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import pyspark_tinymq
-from pyspark_tinymq import session
-from pyspark_tinymq.options import BATCH
-from pyspark_tinymq.replicas import LOOPBACK
-from pyspark_tinymq.settings import Source, read_source
+from pyspark_tinymq.options.options import BATCH
+from pyspark_tinymq.options.settings import Source, read_source
+from pyspark_tinymq.session import session
+from pyspark_tinymq.session.replicas import LOOPBACK
 from tests.spark.reading import send
 from tinymq import Client
 from tinymq.testing.cluster import Cluster
@@ -197,7 +197,7 @@ def test_a_process_keeps_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.client(_source("a:1", replica="any")) is one
     assert session.client(_source("b:1")) is not one
     assert session.client(_source("a:1", rack="r1")) is not one
-    monkeypatch.setattr("pyspark_tinymq.session.getpid", lambda: -7)
+    monkeypatch.setattr("pyspark_tinymq.session.session.getpid", lambda: -7)
     assert session.client(_source("a:1")) is not one  # of a child
     monkeypatch.undo()
     assert session.client(_source("a:1")) is one

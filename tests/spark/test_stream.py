@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from pyspark_tinymq.stream import StreamReader
+from pyspark_tinymq.read.stream import StreamReader
 from tests.spark.reading import numbers, ranges, read, send, spans, stream
 from tinymq import Client
 from tinymq.base.errors import InvalidConfig, InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition
@@ -130,7 +130,7 @@ def test_too_little_waits_for_more_or_for_its_time(
 ) -> None:
     mq.admin.create_topic("slow")
     now_s = 1000.0
-    monkeypatch.setattr("pyspark_tinymq.stream.monotonic", lambda: now_s)
+    monkeypatch.setattr("pyspark_tinymq.read.stream.monotonic", lambda: now_s)
     options: dict[str, object] = {"subscribe": "slow", "minOffsetsPerTrigger": 10, "maxTriggerDelay": "60s"}
     query = Query(stream(cluster, **options, startingOffsets="earliest"))
     send(cluster, "slow", 2)
@@ -248,7 +248,7 @@ def test_what_comes_next_is_held(cluster: Cluster, mq: Client, monkeypatch: pyte
     mq.admin.create_topic("kept")
     send(cluster, "kept", 5)
     now_s = 1000.0
-    monkeypatch.setattr("pyspark_tinymq.planning.monotonic", lambda: now_s)
+    monkeypatch.setattr("pyspark_tinymq.plan.planner.monotonic", lambda: now_s)
     query = Query(stream(cluster, subscribe="kept", startingOffsets="earliest", holdMs=2_000))
     assert query.batch() == [0, 1, 2, 3, 4]
     (hold,) = mq.admin.list_holds("kept")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_tinymq.batch import BatchReader
-from pyspark_tinymq.session import close_all
-from pyspark_tinymq.task import RangePartition
+from pyspark_tinymq.plan.task import RangePartition
+from pyspark_tinymq.read.batch import BatchReader
+from pyspark_tinymq.session.session import close_all
 from tests.spark.reading import Row, batch, numbers, planned, read, rows, send, stream
 from tinymq import Client
 from tinymq.base.errors import BrokerUnreachable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_tinymq import columns, tables
-from pyspark_tinymq.options import BATCH, STREAM
+from pyspark_tinymq.options import columns, tables
+from pyspark_tinymq.options.options import BATCH, STREAM
+from pyspark_tinymq.options.tables import DECLARED, KEPT
 from pyspark_tinymq.source import DefaultSource
-from pyspark_tinymq.tables import DECLARED, KEPT
 from tinymq.base.errors import InvalidConfig
 
 TABLE = {"servers": "a:1", "subscribe": "flights"}

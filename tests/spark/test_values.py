@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, from_json
 from pyspark.sql.pandas.types import from_arrow_type
 
-from pyspark_tinymq import jsonrows
-from pyspark_tinymq.values import (
+from pyspark_tinymq.json import jsonrows
+from pyspark_tinymq.json.values import (
     DROPMALFORMED,
     FAILFAST,
     FEW_ROWS,

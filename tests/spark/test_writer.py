@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from pyspark_tinymq import session
-from pyspark_tinymq.place import PLACE, TaskPlace
-from pyspark_tinymq.writer import Range, Sink, Written, read_sink, send, told
+from pyspark_tinymq.session import session
+from pyspark_tinymq.write.place import PLACE, TaskPlace
+from pyspark_tinymq.write.writer import Range, Sink, Written, read_sink, send, told
 from tinymq import Client
 from tinymq.base.errors import BatchTooLarge, TinymqError, UnknownPartition, UnknownTopic
 from tinymq.testing.cluster import Cluster

@@ -19,10 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
-from pyspark_tinymq.place import HEADERS, PLACE, TaskPlace, with_places
 from pyspark_tinymq.source import DefaultSource
-from pyspark_tinymq.writer import batch_writer, stream_writer
+from pyspark_tinymq.write.outgoing import Outgoing, Piece, check_columns
+from pyspark_tinymq.write.place import HEADERS, PLACE, TaskPlace, with_places
+from pyspark_tinymq.write.writer import batch_writer, stream_writer
 from tinymq.base.errors import InvalidBatch, InvalidConfig
 from tinymq.format.batch import conform
 

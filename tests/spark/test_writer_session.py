@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter
 
 import pyspark_tinymq
-from pyspark_tinymq import drop_repeats, session
-from pyspark_tinymq.place import PLACE, TaskPlace
-from pyspark_tinymq.writer import read_sink, send
+from pyspark_tinymq import drop_repeats
+from pyspark_tinymq.session import session
+from pyspark_tinymq.write.place import PLACE, TaskPlace
+from pyspark_tinymq.write.writer import read_sink, send
 from tinymq import Client
 from tinymq.base.errors import InvalidConfig
 from tinymq.testing.cluster import Cluster

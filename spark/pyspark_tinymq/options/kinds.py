@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark_tinymq import ddl, moments, offsets
+from pyspark_tinymq.json import moments
+from pyspark_tinymq.options import ddl, offsets
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
-from pyspark_tinymq.offsets import Offsets, Partition
+from pyspark_tinymq.options.offsets import Offsets, Partition
 from tinymq.base.errors import DeadlineExceeded, InvalidConfig, TinymqError, UnknownTopic
 from tinymq.base.types import Offset
 

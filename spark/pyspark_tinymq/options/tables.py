@@ -17,8 +17,8 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_tinymq import columns, options, settings
-from pyspark_tinymq.options import BATCH, SINK, STREAM
+from pyspark_tinymq.options import columns, options, settings
+from pyspark_tinymq.options.options import BATCH, SINK, STREAM
 from tinymq.base.errors import InvalidConfig
 
 FORMAT = "tinymq"

@@ -18,16 +18,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from pyspark_tinymq import offsets, plan, session, task
-from pyspark_tinymq.holding import Ledger
-from pyspark_tinymq.logs import show
-from pyspark_tinymq.lookup import Lookup, Topics, new_scan_id
-from pyspark_tinymq.offsets import Offsets, Partition, StreamOffset
-from pyspark_tinymq.plan import AGAIN, GONE, Bounds, Loss
-from pyspark_tinymq.planning import Planner, clipped, told
-from pyspark_tinymq.progress import Progress
-from pyspark_tinymq.settings import Source
-from pyspark_tinymq.task import RangePartition
+from pyspark_tinymq.options import offsets
+from pyspark_tinymq.options.offsets import Offsets, Partition, StreamOffset
+from pyspark_tinymq.options.settings import Source
+from pyspark_tinymq.plan import plan, task
+from pyspark_tinymq.plan.hold_ledger import Ledger
+from pyspark_tinymq.plan.lookup import Lookup, Topics, new_scan_id
+from pyspark_tinymq.plan.plan import AGAIN, GONE, Bounds, Loss
+from pyspark_tinymq.plan.planner import Planner, clipped, told
+from pyspark_tinymq.plan.task import RangePartition
+from pyspark_tinymq.read.progress import Progress
+from pyspark_tinymq.session import session
+from pyspark_tinymq.session.logs import show
 from tinymq.base.errors import BrokerUnreachable, DeadlineExceeded
 
 LOG = logging.getLogger("pyspark_tinymq")

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_tinymq import session, task
-from pyspark_tinymq.holding import Ledger
-from pyspark_tinymq.logs import show
-from pyspark_tinymq.lookup import Lookup, new_scan_id
-from pyspark_tinymq.offsets import EARLIEST, Partition
-from pyspark_tinymq.plan import BATCH_HINT
-from pyspark_tinymq.planning import Planner, clipped, told
-from pyspark_tinymq.settings import Source
-from pyspark_tinymq.task import RangePartition
+from pyspark_tinymq.options.offsets import EARLIEST, Partition
+from pyspark_tinymq.options.settings import Source
+from pyspark_tinymq.plan import task
+from pyspark_tinymq.plan.hold_ledger import Ledger
+from pyspark_tinymq.plan.lookup import Lookup, new_scan_id
+from pyspark_tinymq.plan.plan import BATCH_HINT
+from pyspark_tinymq.plan.planner import Planner, clipped, told
+from pyspark_tinymq.plan.task import RangePartition
+from pyspark_tinymq.session import session
+from pyspark_tinymq.session.logs import show
 
 
 class BatchReader(DataSourceReader):

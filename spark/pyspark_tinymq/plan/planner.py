@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from pyspark_tinymq import plan
-from pyspark_tinymq.holding import Holding, Ledger, together
-from pyspark_tinymq.lookup import Lookup, Topics
-from pyspark_tinymq.offsets import Offsets, Partition, Place
-from pyspark_tinymq.plan import GONE, LEFT, Bounds, Loss, Range
-from pyspark_tinymq.settings import Source, Times
-from pyspark_tinymq.task import RangePartition
+from pyspark_tinymq.options.offsets import Offsets, Partition, Place
+from pyspark_tinymq.options.settings import Source, Times
+from pyspark_tinymq.plan import plan
+from pyspark_tinymq.plan.hold_ledger import Holding, Ledger, together
+from pyspark_tinymq.plan.lookup import Lookup, Topics
+from pyspark_tinymq.plan.plan import GONE, LEFT, Bounds, Loss, Range
+from pyspark_tinymq.plan.task import RangePartition
 from tinymq.base.errors import OffsetOutOfRange
 
 LOG = logging.getLogger("pyspark_tinymq")

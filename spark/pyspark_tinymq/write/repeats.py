@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from pyspark_tinymq.place import PLACE
+from pyspark_tinymq.write.place import PLACE
 from tinymq.base.errors import InvalidConfig
 
 RECORD, PLACE_ALONE = "record", "place"

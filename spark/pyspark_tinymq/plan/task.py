@@ -16,15 +16,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_tinymq import session
-from pyspark_tinymq.columns import Columns, joined
-from pyspark_tinymq.holding import Holding, Renewal
-from pyspark_tinymq.replicas import Replica, tiers
-from pyspark_tinymq.settings import Source
+from pyspark_tinymq.options.columns import Columns, joined
+from pyspark_tinymq.options.settings import Source
+from pyspark_tinymq.plan.hold_ledger import Holding, Renewal
+from pyspark_tinymq.session import session
+from pyspark_tinymq.session.replicas import Replica, tiers
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, UnknownPartition, UnknownTopic
 
 if TYPE_CHECKING:
-    from pyspark_tinymq.values import JsonValues
+    from pyspark_tinymq.json.values import JsonValues
 
 LOG = logging.getLogger("pyspark_tinymq")
 
@@ -117,7 +117,7 @@ def _overtaken(part: RangePartition, offset: int, error: OffsetOutOfRange) -> Of
 
 def json_values(source: Source, schema: pa.Schema) -> JsonValues:
     """What parses values of `schema`, Spark's for Arrow. Raises InvalidConfig for what cannot be read."""
-    from pyspark_tinymq.values import JsonValues
+    from pyspark_tinymq.json.values import JsonValues
 
     values = source.values
     assert values is not None, "they are not to be parsed"
@@ -126,7 +126,7 @@ def json_values(source: Source, schema: pa.Schema) -> JsonValues:
 
 def _parser(part: RangePartition, reader: JsonValues) -> Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.Array]]:
     """Stored records to (those of them that are kept, their parsed values)."""
-    from pyspark_tinymq.values import MalformedValue
+    from pyspark_tinymq.json.values import MalformedValue
 
     def parse(stored: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
         try:

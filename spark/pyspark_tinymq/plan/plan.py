@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pyspark_tinymq.offsets import Offsets, Partition, some
-from pyspark_tinymq.settings import Limits
+from pyspark_tinymq.options.offsets import Offsets, Partition, some
+from pyspark_tinymq.options.settings import Limits
 from tinymq.base.errors import OffsetOutOfRange, TinymqError, UnknownPartition
 
 GONE = "is gone"

@@ -15,7 +15,7 @@ from functools import lru_cache
 from os import getpid
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark_tinymq.replicas import LOOPBACK
+from pyspark_tinymq.session.replicas import LOOPBACK
 
 if TYPE_CHECKING:
     from tinymq.client import Client

@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from pyspark_tinymq import options
-from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
-from pyspark_tinymq.options import BATCH, SINK, STREAM
+from pyspark_tinymq.options import options
+from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, LATEST_TEXT, Offsets, Partition, Place, some
+from pyspark_tinymq.options.options import BATCH, SINK, STREAM
 from tinymq.base.errors import InvalidConfig
 from tinymq.client.common.config import parse_servers
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pyspark_tinymq.offsets import Offsets, Partition
+from pyspark_tinymq.options.offsets import Offsets, Partition
 from tinymq.base.errors import TinymqError
 
 if TYPE_CHECKING:

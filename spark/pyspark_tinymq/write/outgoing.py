@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_tinymq.place import HEADERS, TaskPlace, with_places
+from pyspark_tinymq.write.place import HEADERS, TaskPlace, with_places
 from tinymq.base.errors import InvalidBatch, InvalidConfig
 
 _PAIRS = "array<struct<key:string,value:binary>>"

@@ -16,12 +16,12 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark_tinymq import holding
-from pyspark_tinymq.holding import by_topic
-from pyspark_tinymq.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
-from pyspark_tinymq.plan import Bounds, check_explicit
-from pyspark_tinymq.replicas import Replica
-from pyspark_tinymq.settings import Source, Times
+from pyspark_tinymq.options.offsets import EARLIEST, EARLIEST_TEXT, LATEST, Offsets, Partition, Place, some
+from pyspark_tinymq.options.settings import Source, Times
+from pyspark_tinymq.plan import hold_ledger
+from pyspark_tinymq.plan.hold_ledger import by_topic
+from pyspark_tinymq.plan.plan import Bounds, check_explicit
+from pyspark_tinymq.session.replicas import Replica
 from tinymq.base.config import parse_address
 from tinymq.base.errors import InvalidRequest, OffsetOutOfRange, TinymqError, UnknownPartition, UnknownTopic
 
@@ -177,7 +177,7 @@ class Lookup:
                     enough=0,
                     partial=True,
                     light=not self._source.binding,
-                    timeout=holding.HOLD_TIMEOUT_S,
+                    timeout=hold_ledger.HOLD_TIMEOUT_S,
                 )
             except OffsetOutOfRange:
                 raise
@@ -192,7 +192,7 @@ class Lookup:
         for topic, offsets in by_topic(held.items()).items():
             try:
                 self._client.admin.hold_many(
-                    topic, offsets, hold_id=hold_id, lease=0, partial=True, timeout=holding.HOLD_TIMEOUT_S
+                    topic, offsets, hold_id=hold_id, lease=0, partial=True, timeout=hold_ledger.HOLD_TIMEOUT_S
                 )
             except TinymqError as error:
                 LOG.info("%s: holds not released, their leases end them: %s", topic, error)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_tinymq import kafka, kinds
-from pyspark_tinymq.kinds import Kind, choice, duration, whole
+from pyspark_tinymq.options import kafka, kinds
+from pyspark_tinymq.options.kinds import Kind, choice, duration, whole
 from tinymq.base.errors import InvalidConfig
 
 BATCH, STREAM, SINK = "batch", "stream", "sink"

@@ -25,9 +25,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_tinymq import session, settings
-from pyspark_tinymq.outgoing import Outgoing, Piece, check_columns
-from pyspark_tinymq.place import TaskPlace
+from pyspark_tinymq.options import settings
+from pyspark_tinymq.session import session
+from pyspark_tinymq.write.outgoing import Outgoing, Piece, check_columns
+from pyspark_tinymq.write.place import TaskPlace
 from tinymq.base.errors import BatchTooLarge, InvalidConfig, TinymqError, UnknownTopic
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from pyspark_tinymq import jsonrows, moments
-from pyspark_tinymq.jsontext import DEPTH_MAX
+from pyspark_tinymq.json import jsonrows, moments
+from pyspark_tinymq.json.jsontext import DEPTH_MAX
 from tinymq.base.errors import InvalidConfig
 
 PERMISSIVE, FAILFAST, DROPMALFORMED = "PERMISSIVE", "FAILFAST", "DROPMALFORMED"

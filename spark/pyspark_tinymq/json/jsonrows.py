@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_tinymq import moments
-from pyspark_tinymq.jsontext import NOTHING, Malformed, Object, Real, Whole, first_document
+from pyspark_tinymq.json import moments
+from pyspark_tinymq.json.jsontext import NOTHING, Malformed, Object, Real, Whole, first_document
 
 WHOLES = {pa.int8(): (-128, 255), pa.int16(): (-(1 << 15), (1 << 15) - 1), pa.int32(): (-(1 << 31), (1 << 31) - 1),
           pa.int64(): (-(1 << 63), (1 << 63) - 1)}  # fmt: skip
