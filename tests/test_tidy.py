@@ -7,7 +7,7 @@ import gc
 import importlib
 import re
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +22,7 @@ TEXTS = {".py", ".md", ".toml", ".proto", ".yml", ".yaml", ".txt", ".cfg", ""}
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+FOLDER_MODULES_MAX = 15
 
 NAMES_THAT_SAY_NOTHING = re.compile(
     r"(Manager|Helper|Handler|Utils?)$|^(manager|helper|handler|util)s?$|_(helper|util)s?$"
@@ -46,6 +47,7 @@ def _tracked() -> list[Path]:
 
 FILES = _tracked()
 PYTHON = [p for p in FILES if p.suffix == ".py" and not p.name.endswith(GENERATED)]
+PRODUCT = [p for p in PYTHON if p.relative_to(ROOT).parts[0] in ("tinymq", "chaos", "spark")]
 SOURCE = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tinymq"]
 TESTS = [p for p in PYTHON if p.relative_to(ROOT).parts[0] == "tests"]
 
@@ -121,6 +123,20 @@ def test_files_are_short() -> None:
         if lines > (TEST_FILE_LINES_MAX if path in TESTS else FILE_LINES_MAX):
             long.append(f"{_where(path)}: {lines} lines")
     assert not long
+
+
+def test_no_folder_is_a_shelf_to_be_searched() -> None:
+    """A folder of more modules becomes rooms. Programs for spark-submit lie side by side: a path starts each."""
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in PRODUCT if path.name != "__init__.py")
+    del folders["spark/pipelines"]
+    assert {folder: modules for folder, modules in folders.items() if modules > FOLDER_MODULES_MAX} == {}
+
+
+def test_every_room_says_what_belongs_there() -> None:
+    """And what does not: the docstring of a package inside of another one has at least two sentences."""
+    rooms = [path for path in PRODUCT if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) > 3]
+    assert len(rooms) > 40
+    assert not [_where(path) for path in rooms if (ast.get_docstring(TREES[path]) or "").count(".") < 2]
 
 
 def test_functions_are_short() -> None:

@@ -1,1 +1,4 @@
-"""Systems that no one here wrote, under the same faults, the same workloads and the same checkers as tinymq."""
+"""Other systems under the same faults, workloads and checkers as tinymq.
+
+Each is a subject of its own. What all subjects share belongs to `subject` and `run`.
+"""
