@@ -19,6 +19,11 @@ A registry that passes is a valid one. The suite needs pytest. docs/registry.md 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+if find_spec("pytest") is None:
+    raise ImportError("tinymq.testing.registry_contract needs pytest, which no extra brings: pip install pytest")
+
 from tinymq.testing.registry_contract import brokers, queues, records
 from tinymq.testing.registry_contract.bench import Bench, OpenRegistry, Scenario, broker, run
 
