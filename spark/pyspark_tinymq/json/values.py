@@ -334,4 +334,4 @@ def _check_kind(kind: pa.DataType, where: str) -> None:
             pa.timestamp("us", "UTC"),
         )
     ):
-        raise InvalidConfig(f"{where}: {kind} is not read from JSON here", hint="read it as STRING, and convert that")
+        raise InvalidConfig(f"{where}: {kind} cannot be read from JSON", hint="read it as STRING, and convert it")

@@ -37,7 +37,7 @@ class Slices:
 
 
 class Slice:
-    """What one request has done since it last let others on the loop."""
+    """Counts the work of one request since it last let other requests run."""
 
     def __init__(self, slices: Slices, cost_max: int = SLICE_COST) -> None:
         """`cost_max`: the cost of one slice, in units of the caller's choice."""

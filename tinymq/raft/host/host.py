@@ -143,7 +143,7 @@ class Host:
         )  # fmt: skip
         members = [r.broker_id for r in parse_membership(first_entry.payload).replicas]  # these brokers never change
         self._members.update(members)
-        self._count_clocks()  # before it can lead anything
+        self._count_clocks()  # before this replica can lead the group
         try:
             return await self._replicas.open(group_id, first_entry, machine, port, config)
         except BaseException:

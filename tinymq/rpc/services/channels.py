@@ -194,7 +194,7 @@ async def _resolve(broker: Broker, partition: Partition, said: pb.ChannelCommand
     if kind == "consume":
         _check_id("request_id", said.consume.request_id)
         return part.Command(consume=part.Consume(channel=channel, request_id=said.consume.request_id))
-    raise InvalidRequest("a command that is none", hint="it says nothing, or comes from a newer client")
+    raise InvalidRequest("empty or unknown command", hint="it says nothing, or comes from a newer client")
 
 
 def _held_already(partition: Partition, request: pb.HoldRequest, offset: int) -> Hold | None:

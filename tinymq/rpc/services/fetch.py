@@ -79,7 +79,7 @@ class FetchStream:
         self._room = asyncio.Event()  # the reader waits on it
 
     async def run(self, requests: AsyncIterator[pb.FetchRequest]) -> None:
-        """Until the client ends its side and everything is answered, or the stream breaks."""
+        """Run until the client has ended its side and every fetch is answered, or until the stream breaks."""
         writer = start_writer(self._write())
         try:
             async for request in requests:
