@@ -12,7 +12,7 @@ from tinymq.format.batch import CheckedBatch, Declared, check_batch, read_declar
 from tinymq.format.entry import crc32c
 
 LIGHT_UNPACKED_BYTES_MAX = 256 * KIB  # a compressed batch up to this is validated on the loop: 0.3 ms
-LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: 1 ms
+LIGHT_VALUES_MAX = 32 * 1024  # a batch with up to so many records and headers is validated on the loop: about 1 ms
 PACKED_COST = 4  # what a compressed batch costs the loop, in uncompressed ones (tinymq/broker/serve/slices.py)
 
 

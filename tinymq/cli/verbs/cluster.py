@@ -115,7 +115,7 @@ def transfer_leader(
 
 @app.command
 def status(*, where: Where = HERE, output: Output = "table") -> int:
-    """Show every broker and every replica, as each broker describes itself. The exit code is 1 unless all are well.
+    """Show every broker and every replica, as the brokers report them. Exits with 1 unless all are present and well.
 
     A broker is missing if it votes on the metadata or has replicas, but is not registered: it died some time ago.
     """

@@ -13,7 +13,7 @@ class BudgetedTail(Protocol):
     """A tail as the budget sees it."""
 
     listed: bool
-    """True while the tail has entries that it may drop. Only the budget sets this."""
+    """True while the tail is among those that the budget may ask to drop entries. Only the budget sets this."""
 
     def drop_oldest(self, wanted_bytes: int) -> bool:
         """Drop the oldest droppable entries until `wanted_bytes` are free, and tell the budget. Returns True if more
