@@ -43,7 +43,7 @@ REFUSED = [  # (scope, options beyond READ; None takes one away, what the error 
     (STREAM, {"kafka.security.protocol": "SASL_SSL"}, "tinymq has no TLS and no users"),
     (BATCH, {"kafka.ssl.truststore.location": "/x"}, "tinymq has no TLS and no users"),
     (BATCH, {"kafka.value.deserializer": "x"}, "key and value are binary"),
-    (STREAM, {"kafka.enable.auto.commit": "true"}, "the checkpoint says where"),
+    (STREAM, {"kafka.enable.auto.commit": "true"}, "the checkpoint keeps a stream's position"),
     (BATCH, {"kafka.isolation.level": "read_committed"}, "readers see committed records only"),
     (BATCH, {"kafka.max.poll.records": "5"}, "did you mean 'maxRecordsPerPartition'?"),
     (BATCH, {"kafka.linger.ms": "5"}, "no option of Kafka's clients has a meaning here"),

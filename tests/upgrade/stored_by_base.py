@@ -88,6 +88,7 @@ def main() -> None:
         "settings": {name: topic.config.settings() for name, topic in state.topics.items()},
         "partition": partition().dump().hex(),
         "config": config().hex(),
+        "asked": TOPICS,
     }
     json.dump(said, sys.stdout)
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.upgrade.base_build import site
-from tests.upgrade.stored_by_base import TOPICS
 from tinymq.base.topic_config import make
 from tinymq.broker.state.state import PartitionState
 from tinymq.raft.rules.membership import pack_membership, parse_membership
@@ -41,7 +40,7 @@ def test_a_registry(base: dict[str, Any]) -> None:
     assert [record.feature_level for record in state.brokers.values()] == [1, 1, 1]
     for name, topic in state.topics.items():
         assert [list(setting) for setting in topic.config.settings()] == base["settings"][name]
-    assert state.topics["bounded"].config == make(TOPICS["bounded"]), "no bound stays none"
+    assert state.topics["bounded"].config == make((name, text) for name, text in base["asked"]["bounded"]), "no bound stays none"
     assert sorted(state.topics) == ["bounded", "memory", "plain"]
 
 
