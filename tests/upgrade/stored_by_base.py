@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sys
 
-from tinymq.broker.state import PartitionState
 from tinymq.entry import Kind, make_entry
-from tinymq.proto import partition_pb2, registry_pb2
 from tinymq.raft.membership import Membership, Replica, pack_membership
-from tinymq.registry.state import RegistryState
 from tinymq.registry.wire import config_to_wire
 from tinymq.topic_config import make
 from tinymq.types import GroupId, TopicId
+
+from tinymq.broker.state import PartitionState
+from tinymq.proto import partition_pb2, registry_pb2
+from tinymq.registry.state import RegistryState
 
 TOPICS = {
     "plain": [],
